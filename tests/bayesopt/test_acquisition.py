@@ -62,11 +62,8 @@ def test_upper_confidence_bound_of_normals(normals):
 
 
 def test_leaky_improvement_of_batches_is_the_printed_sum(global_random_seed):
-    values, best, delta = (
-        np.random.RandomState(global_random_seed).normal(size=(9, 5, 3)),
-        0.4,
-        0.05,
-    )
+    values = np.random.RandomState(global_random_seed).normal(size=(9, 5, 3))
+    best, delta = 0.4, 0.05
     total = np.zeros(5)
     for draw in values:  # section 7, term by term
         for i, batch in enumerate(draw):

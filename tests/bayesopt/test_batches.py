@@ -213,12 +213,8 @@ class Shifted:
 
 
 def test_ask_shares_programs_for_functions_that_are_not_hashable():
-    settings = {
-        "objective": Shifted(0.1),
-        "output_constraints": {"low": Shifted(2.0)},
-        "n_restarts": 2,
-    }
-    optimizer = told(search(JointProcess(compiled=True), **settings))
+    settings = {"output_constraints": {"low": Shifted(2.0)}, "n_restarts": 2}
+    optimizer = told(search(JointProcess(compiled=True), objective=Shifted(0.1), **settings))
     traced = []
     for _ in range(2):
         Shifted.n_tensors = 0
@@ -241,15 +237,11 @@ def test_ask_compiles_an_objective_that_replaces_another():
 
 def test_optimizer_can_be_read():
     optimizer = search(JointProcess(), n_initial=3)
-    assert repr(optimizer) == (
-        "<BayesianOptimizer: JointProcess, 'lei', maximize, 2 columns; 0 results, 0 pending>"
-    )
+    known = "<BayesianOptimizer: JointProcess, 'lei', maximize, 2 columns; "
+    assert repr(optimizer) == f"{known}0 results, 0 pending>"
     optimizer.tell([[0.5, 0.5], [0.1, 0.1]], [1.25, np.nan])
     x = optimizer.ask(2)
-    assert repr(optimizer) == (
-        "<BayesianOptimizer: JointProcess, 'lei', maximize, 2 columns; 2 results (1 failed), "
-        "2 pending, best value 1.25>"
-    )
+    assert repr(optimizer) == f"{known}2 results (1 failed), 2 pending, best value 1.25>"
     frame = optimizer.to_frame()
     assert list(frame) == ["x0", "x1", "value", "status", "message"]
     assert frame["status"].tolist() == ["completed", "failed", "pending", "pending"]

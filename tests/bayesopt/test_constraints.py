@@ -89,10 +89,7 @@ def test_maximize_learns_and_keeps_a_measured_constraint(estimator):
 
 @pytest.mark.parametrize(
     ("model", "level"),
-    [
-        (Marginal(), 0.0),
-        pytest.param(JointProcess(compiled=True), 100.0, marks=pytest.mark.slow),
-    ],
+    [(Marginal(), 0.0), pytest.param(JointProcess(compiled=True), 100.0, marks=pytest.mark.slow)],
 )
 def test_maximize_comes_near_a_border_that_holds_the_optimum(model, level):
     settings = {"bounds": [(0, 1)], "output_constraints": {"cap": lambda y: y - 0.2 - level}}
@@ -168,16 +165,14 @@ def test_tell_takes_constraints_that_are_not_finite_for_failures():
 
 def test_load_needs_constraints_by_name(tmp_path):
     settings = {"output_constraints": {"disc": JointProcess(), "low": lambda y: y - 2}}
-    optimizer = search(JointProcess(), **settings)
+    optimizer, path = search(JointProcess(), **settings), tmp_path / "search.skuq"
     optimizer.maximize(evaluated, 7)
-    optimizer.save(tmp_path / "search.skuq")
+    optimizer.save(path)
     with pytest.raises(ValueError, match="disc"):
-        BayesianOptimizer.load(tmp_path / "search.skuq", JointProcess())
+        BayesianOptimizer.load(path, JointProcess())
     expected = optimizer.ask()
-    for constraints in (settings["output_constraints"], optimizer.output_constraints):
-        other = BayesianOptimizer.load(
-            tmp_path / "search.skuq", JointProcess(), output_constraints=constraints
-        )
+    for given in (settings["output_constraints"], optimizer.output_constraints):
+        other = BayesianOptimizer.load(path, JointProcess(), output_constraints=given)
         assert other.output_constraints.names == ("disc", "low")
         assert_array_equal(other.ask(), expected)
         assert_array_equal(other.output_constraints_["disc"], optimizer.output_constraints_["disc"])

@@ -61,9 +61,7 @@ def process():
 
 @pytest.mark.parametrize("q", [1, 3])
 def test_minimize_finds_a_dip_beside_a_face(q):
-    search = BayesianOptimizer(
-        process(), [(0, 1), (0, 1)], maximizer=FEW, n_initial=5, random_state=0
-    )
+    search = BayesianOptimizer(process(), [(0, 1)] * 2, maximizer=FEW, n_initial=5, random_state=0)
     # Results away from the face show the trend only.
     x0 = [[0.3, 0.2], [0.6, 0.9], [0.9, 0.4], [0.45, 0.7], [0.75, 0.1]]
     result = search.minimize(dip_beside_a_face, 30, q=q, x0=x0)
@@ -85,9 +83,7 @@ class Slope(RegressorMixin, BaseEstimator):
             return xp.sum(X * arguments[0], axis=-1) * arguments[1][:, None]
 
         slopes, factors = np.arange(1.0, 4.0), np.linspace(0.9, 1.1, n_draws)
-        return Posterior(
-            draws, arguments=(slopes, factors), key=None, n_draws=n_draws, output_shape=()
-        )
+        return Posterior(draws, (slopes, factors), None, n_draws, output_shape=())
 
 
 @pytest.fixture
@@ -113,10 +109,8 @@ def corner_search(surrogate, n_results, **settings):
     search = BayesianOptimizer(
         surrogate, [(0, 1)] * 3, maximizer=FEW, n_draws=4, n_initial=2, random_state=0, **settings
     )
-    x = np.vstack(
-        [CORNER, np.full((n_results - 4, 3), 0.8) + np.arange(n_results - 4)[:, None] / 50]
-    )
-    return search.tell(x, np.arange(float(n_results)))
+    others = 0.8 + np.arange(n_results - 4)[:, None] / 50 + np.zeros(3)
+    return search.tell(np.vstack([CORNER, others]), np.arange(float(n_results)))
 
 
 def test_ask_makes_the_move_of_the_largest_acquisition_alone(propose):

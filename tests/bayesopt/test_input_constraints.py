@@ -44,10 +44,7 @@ class Plane(RegressorMixin, BaseEstimator):
 
 BORDERS = {
     "function": below_line,
-    "several": [
-        LinearConstraint([1, -1], -0.5, 0.5),
-        LinearConstraint([[1, 1], [2, 2]], -1, 0),
-    ],
+    "several": [LinearConstraint([1, -1], -0.5, 0.5), LinearConstraint([[1, 1], [2, 2]], -1, 0)],
     "linear": LINE,
     "nonlinear": {"below": NonlinearConstraint(lambda x: x.sum(), -np.inf, 0.0)},
     "equality": LinearConstraint([[1, 1], [2, 2]], 0, 0),  # redundant equalities
@@ -108,31 +105,19 @@ def random_problem(rng, d, kind):
     constraints = [LinearConstraint(A, -np.inf, ub)]
 
     def is_feasible(X):
-        return (ub >= X @ A.T).all(axis=1)
+        offsets = np.abs(X - centre)
+        if kind == "functions":
+            return ((offsets**2).sum(axis=1) <= 0.5) & (offsets.sum(axis=1) <= 0.9)
+        is_on_plane = np.isclose(X.sum(axis=1), centre.sum(), atol=1e-7)
+        return (ub >= X @ A.T).all(axis=1) & (is_on_plane | (kind != "equality"))
 
     if kind == "equality":
         constraints.append(LinearConstraint(np.ones(d), centre.sum(), centre.sum()))
-        return (
-            bounds,
-            whole,
-            codes,
-            constraints,
-            lambda X: is_feasible(X) & np.isclose(X.sum(axis=1), centre.sum(), atol=1e-7),
-        )
     if kind == "functions":
         constraints = [
             lambda X: ((X - centre) ** 2).sum(axis=1) - 0.5,
             NonlinearConstraint(lambda x: np.abs(x - centre).sum(), -np.inf, 0.9),
         ]
-        return (
-            bounds,
-            whole,
-            codes,
-            constraints,
-            lambda X: (
-                (((X - centre) ** 2).sum(axis=1) <= 0.5) & (np.abs(X - centre).sum(axis=1) <= 0.9)
-            ),
-        )
     return bounds, whole, codes, constraints, is_feasible
 
 
@@ -142,16 +127,9 @@ def test_all_points_that_are_asked_for_are_feasible(global_random_seed, model, k
     rng = np.random.default_rng(global_random_seed)
     for d in (1, 3) if kind == "functions" else (1 + (kind == "equality"), 3, 6):
         bounds, whole, codes, constraints, is_feasible = random_problem(rng, d, kind)
-        optimizer = search(
-            model,
-            "ei",
-            bounds,
-            integer=np.flatnonzero(whole & ~codes),
-            categories=np.flatnonzero(codes),
-            input_constraints=constraints,
-            n_initial=d + 1,
-            n_restarts=5,
-        )
+        columns = {"integer": np.flatnonzero(whole & ~codes), "categories": np.flatnonzero(codes)}
+        settings = {"input_constraints": constraints, "n_initial": d + 1, "n_restarts": 5}
+        optimizer = search(model, "ei", bounds, **columns, **settings)
         for q in (d + 1, 2, 1):
             q = int(min(q, optimizer.domain.n_points - len(optimizer.x_)))
             if not q:
@@ -167,14 +145,8 @@ def test_ask_proposes_every_feasible_point_of_a_grid_and_no_other():
     A = np.kron(np.eye(5), np.ones(4))  # one of each four columns
     rows = np.concatenate([A[:1], np.eye(20)[4:8], np.eye(20)[8:]])
     constraint = LinearConstraint(rows, [1] + [0] * 16, [1] + [0] * 15 + [1])
-    optimizer = search(
-        JointProcess(),
-        "mean",
-        [(0, 1)] * 20,
-        integer=range(20),
-        input_constraints=constraint,
-        n_initial=3,
-    )
+    settings = {"integer": range(20), "input_constraints": constraint, "n_initial": 3}
+    optimizer = search(JointProcess(), "mean", [(0, 1)] * 20, **settings)
     result = optimizer.maximize(lambda x: x.sum() + 0.1 * x[0], 20)
     assert result.message == "Every point of the domain is known."
     assert len(result.x_iters) == 8 and optimizer.domain.n_points == 8
@@ -183,11 +155,8 @@ def test_ask_proposes_every_feasible_point_of_a_grid_and_no_other():
 
 
 def test_ask_keeps_constraints_of_many_whole_numbers():
-    constraint = LinearConstraint([1, -1], 3, 5)
-    bounds = [(0, 1e6)] * 2
-    optimizer = search(
-        JointProcess(), bounds=bounds, integer=[0, 1], input_constraints=constraint, n_initial=3
-    )
+    settings = {"input_constraints": LinearConstraint([1, -1], 3, 5), "n_initial": 3}
+    optimizer = search(JointProcess(), bounds=[(0, 1e6)] * 2, integer=[0, 1], **settings)
     X = optimizer.ask(3)
     optimizer.tell(X, [0.0, 1.0, 2.0])
     X = np.vstack([X, optimizer.ask(2)])
@@ -218,15 +187,14 @@ def test_results_that_violate_are_learned_but_never_the_best():
 
 
 def test_load_needs_input_constraints_again(tmp_path):
-    optimizer = search(JointProcess(), input_constraints={"line": LINE}, n_initial=3)
+    constraints, path = {"line": LINE}, tmp_path / "search.skuq"
+    optimizer = search(JointProcess(), input_constraints=constraints, n_initial=3)
     optimizer.tell(optimizer.ask(3), [0.0, 1.0, 2.0])
-    optimizer.save(tmp_path / "search.skuq")
+    optimizer.save(path)
     with pytest.raises(ValueError, match=r"has the `input_constraints` \['line'\]"):
-        BayesianOptimizer.load(tmp_path / "search.skuq", JointProcess())
+        BayesianOptimizer.load(path, JointProcess())
     again = pickle.loads(pickle.dumps(optimizer))
-    loaded = BayesianOptimizer.load(
-        tmp_path / "search.skuq", JointProcess(), input_constraints={"line": LINE}
-    )
+    loaded = BayesianOptimizer.load(path, JointProcess(), input_constraints=constraints)
     expected = optimizer.ask(2)
     assert_array_equal(loaded.ask(2), expected)
     assert_array_equal(again.ask(2), expected)

@@ -164,20 +164,20 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
         ({"direction": "min"}, ValueError, "`direction` must be"),
         ({"noisy": 1}, TypeError, "`noisy` must be True or False"),
         ({"reseed": 1}, TypeError, "`reseed` must be True or False"),
-        ({"estimator": "gp"}, TypeError, "estimator"),
-        ({"estimator": TinyProcess}, TypeError, "not its class"),
-        ({"estimator": LinearRegression()}, TypeError, "no uncertainty to search by"),
-        (
-            {"estimator": CalibratedUncertaintyRegressor(LinearRegression())},
-            TypeError,
-            "LinearRegression has no uncertainty to search by, and a calibration adds noise only",
-        ),
-        ({"estimator": make_pipeline(LinearRegression())}, TypeError, "no uncertainty"),
-        ({"estimator": LogisticRegression()}, TypeError, "Got the classifier"),
-        (
-            {"estimator": make_pipeline(TransformedTargetRegressor(TinyProcess()))},
-            TypeError,
-            "not in units of y",
+        *(
+            ({"estimator": estimator}, TypeError, message)
+            for estimator, message in [
+                ("gp", "estimator"),
+                (TinyProcess, "not its class"),
+                (LinearRegression(), "no uncertainty to search by"),
+                (
+                    CalibratedUncertaintyRegressor(LinearRegression()),
+                    "no uncertainty to search by, and a calibration adds noise only",
+                ),
+                (make_pipeline(LinearRegression()), "no uncertainty"),
+                (LogisticRegression(), "Got the classifier"),
+                (make_pipeline(TransformedTargetRegressor(TinyProcess())), "not in units of y"),
+            ]
         ),
     ],
 )
@@ -447,30 +447,24 @@ def test_maximize_ends_when_the_domain_is_used_up():
         optimizer.ask(2)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    slow_after(1, [("nomu", 7.0), ("operator", 0.0), ("nomu", 0.0), ("operator", 7.0)]),
-)
-def test_ask_explores_after_equal_values(kind, value):
+EXPLORERS = {
+    "nomu": NOMURegressor(NOMUNetwork(32), epochs=200, noise_std=0.0),
+    "operator": OperatorEnsembleRegressor(3, noise_std=0.0, training=Training(steps=200)),
+}
+
+
+@pytest.mark.parametrize("name", slow_after(1, EXPLORERS))
+@pytest.mark.parametrize("value", slow_after(1, [7.0, 0.0]))
+def test_ask_explores_after_equal_values(name, value):
     """A constant is predicted with a tiny standard deviation, which still is largest far away."""
-    if kind == "nomu":
-        estimator, bounds = NOMURegressor(NOMUNetwork(32), epochs=200, noise_std=0.0), SQUARE
-    else:
-        estimator, bounds = (
-            OperatorEnsembleRegressor(3, noise_std=0.0, training=Training(steps=200)),
-            SQUARE,
-        )
     known = np.array([[-1.0, -1], [-1, -0.8], [-0.8, -1], [-0.9, -0.9]])
-    optimizer = search(bounds, estimator=estimator)
-    optimizer.tell(known, np.full(4, value))
-    point = optimizer.ask()
-    assert cdist(np.reshape(point, (1, 2)), known).min() > 0.5
+    optimizer = search(estimator=EXPLORERS[name]).tell(known, np.full(4, value))
+    assert cdist(optimizer.ask(), known).min() > 0.5
 
 
 def test_ask_with_mean_width_fixes_beta_once(recorder):
-    optimizer = search(
-        acquisition=UpperConfidenceBound(mean_width=0.5), estimator=recorder, n_initial=2
-    )
+    bound = UpperConfidenceBound(mean_width=0.5)
+    optimizer = search(acquisition=bound, estimator=recorder, n_initial=2)
     optimizer.maximize(bowl, 6)
     # The made-up std is 0.1 + x**2, on average 0.1 + 1/3. The mean of 20 000 uniform numbers has an
     # error of 0.3 / sqrt(20 000) = 0.2 %; the tolerance is five of these.
@@ -511,14 +505,9 @@ def test_maximize_by_milp_searches_binaries_exactly(tiny_nomu):
     def value(x):
         return x @ [1, -2, 3, -1] + 2 * x[0] * x[1]
 
-    optimizer = search(
-        [(0, 1)] * 4,
-        UpperConfidenceBound(mean_width=0.5, dynamic_c=True),
-        integer=range(4),
-        estimator=tiny_nomu,
-        maximizer="milp",
-        n_initial=5,
-    )
+    bound = UpperConfidenceBound(mean_width=0.5, dynamic_c=True)
+    settings = {"estimator": tiny_nomu, "maximizer": "milp", "integer": range(4), "n_initial": 5}
+    optimizer = search([(0, 1)] * 4, bound, **settings)
     result = optimizer.maximize(value, 7)
     assert len({tuple(x) for x in result.x_iters.tolist()}) == 7
     x = optimizer.ask()

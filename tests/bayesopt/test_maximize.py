@@ -237,13 +237,11 @@ def test_maximize_acquisition_of_a_numpy_objective_warns_and_takes_direct():
     def squared(values):
         return -np.square(np.asarray(values) - 1.0)
 
-    posterior, acquisition = wave_posterior(n_draws=2), "mean"
+    posterior, settings = wave_posterior(n_draws=2), {"n_restarts": 20, "random_state": 0}
     before = programs.n_made
     for _ in range(2):
         with pytest.warns(UserWarning, match="no gradients.*DIRECT"):
-            _, value = maximize_acquisition(
-                posterior, acquisition, squared, BOX, None, n_restarts=20, random_state=0
-            )
+            _, value = maximize_acquisition(posterior, "mean", squared, BOX, None, **settings)
     assert programs.n_made - before == 1  # the failure is compiled once
 
     def operators(values):
@@ -251,9 +249,7 @@ def test_maximize_acquisition_of_a_numpy_objective_warns_and_takes_direct():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _, exact = maximize_acquisition(
-            posterior, acquisition, operators, BOX, None, n_restarts=20, random_state=0
-        )
+        _, exact = maximize_acquisition(posterior, "mean", operators, BOX, None, **settings)
     assert_allclose(value, exact, atol=1e-2)
 
 
@@ -276,9 +272,8 @@ def test_maximize_acquisition_of_many_outputs():
     def objective(values):
         return -((values[..., 0] - 0.5) ** 2) - (values[..., 1] - 10.25) ** 2
 
-    x, value = maximize_acquisition(
-        posterior, "mean", objective, BOX, None, n_restarts=10, random_state=0
-    )
+    task = posterior, "mean", objective, BOX, None
+    x, value = maximize_acquisition(*task, n_restarts=10, random_state=0)
     assert_allclose(x, [[0.5, 10.25]], atol=1e-3)
     assert_allclose(value, 0.0, atol=1e-5)
     for wrong, message in ((None, "give an objective"), (lambda v: v, "must make one number")):
@@ -288,12 +283,7 @@ def test_maximize_acquisition_of_many_outputs():
 
 @pytest.mark.parametrize(
     ("method", "unit", "constant"),
-    [
-        ("lbfgs", 1.0, 1e8),
-        ("lbfgs", 1e-3, 1e5),
-        ("lbfgs", 1e60, 0.0),
-        ("scipy", 1.0, 1e9),
-    ],
+    [("lbfgs", 1.0, 1e8), ("lbfgs", 1e-3, 1e5), ("lbfgs", 1e60, 0.0), ("scipy", 1.0, 1e9)],
 )
 def test_maximize_acquisition_ignores_level_and_unit_of_outputs(method, unit, constant):
     near = wave_posterior()
@@ -323,14 +313,8 @@ def test_maximize_acquisition_by_direct_has_the_settings_of_the_paper(monkeypatc
 
     monkeypatch.setattr(optimize, "direct", direct)
     maximize_acquisition(CORNER, "mean", None, BOX, None, method="direct", n_restarts=2)
-    assert given == {
-        "eps": 1e-4,
-        "maxfun": 5000,
-        "maxiter": 100,
-        "locally_biased": False,
-        "vol_tol": 0.0,
-        "len_tol": 0.0,
-    }
+    ends = {"maxfun": 5000, "maxiter": 100, "vol_tol": 0.0, "len_tol": 0.0}
+    assert given == {"eps": 1e-4, "locally_biased": False, **ends}
 
 
 def test_maximize_acquisition_takes_small_steps_in_double_precision():

@@ -50,13 +50,8 @@ def test_maximize_readout_of_whole_numbers_and_one_hot_columns(global_random_see
     readout = random_readout(np.random.default_rng(global_random_seed), 4, (6, 4))
     # Column 0 in {-1, .., 2}; columns 1 to 3 a category.
     points = np.array([[k, *code] for k in range(-1, 3) for code in np.eye(3)])
-    x, value, optimal = maximize_readout(
-        readout,
-        [(-1, 2), (0, 1), (0, 1), (0, 1)],
-        2.0,
-        integer=[True, False, False, False],
-        one_hot=[[1, 2, 3]],
-    )
+    columns = {"integer": [True, False, False, False], "one_hot": [[1, 2, 3]]}
+    x, value, optimal = maximize_readout(readout, [(-1, 2), *[(0, 1)] * 3], 2.0, **columns)
     assert optimal
     assert x.tolist() in points.tolist()
     assert_allclose(value, upper_bound(readout, 2.0)(points).max(), rtol=1e-12)
@@ -66,11 +61,8 @@ def test_maximize_readout_beats_a_grid_and_a_local_search(global_random_seed):
     bounds = np.array([(-3.0, 1.0), (10.0, 500.0)])
     rng = np.random.default_rng(global_random_seed)
     readout = random_readout(rng, 2, (8, 5))
-    (first, bias), *rest = readout.hidden
+    (first, _), *_ = readout.hidden
     first[1] /= 100  # the second column has other units
-    readout = ReluReadout(
-        ((first, bias), *rest), readout.mean, readout.raw, readout.l_min, readout.l_max, 0.8
-    )
     value_of = upper_bound(readout, 1.5)
     axes = [np.linspace(*side, 201) for side in bounds]
     grid = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 2)

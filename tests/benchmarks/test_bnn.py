@@ -36,14 +36,10 @@ def test_make_bnn_function_second_moment_has_the_closed_form():
     """E f(x)^2 = s^2 (1 + w_2/2 s^2 (1 + w_1/2 s^2 (1 + |x|^2))), at any width."""
     s, x = 0.4, np.array([[1.0, -0.5]])
     expected = s**2 * (1 + 10 / 2 * s**2 * (1 + 8 / 2 * s**2 * (1 + 1.25)))
-    values = np.array(
-        [
-            make_bnn_function(2, hidden_units=(8, 10), prior_std=s, random_state=seed)(x)[0]
-            for seed in range(1, 2001)
-        ]
-    )
+    settings = {"hidden_units": (8, 10), "prior_std": s}
+    values = [make_bnn_function(2, **settings, random_state=k)(x)[0] for k in range(1, 2001)]
     # The standard error of the mean of 2000 such squares is about 4 %.
-    assert_allclose(np.mean(values**2), expected, rtol=0.1)
+    assert_allclose(np.mean(np.square(values)), expected, rtol=0.1)
 
 
 @pytest.mark.parametrize("n_features", [1, 4])
@@ -75,9 +71,8 @@ def test_usual_std_of_other_sizes_gives_variance_one(d, hidden):
 
 def test_make_bnn_function_repeats_and_pickles():
     X = np.linspace(-1, 1, 20)[:, None]
-    one, again, other = (
-        make_bnn_function(hidden_units=(16, 16), random_state=seed) for seed in (3, 3, 4)
-    )
+    units = {"hidden_units": (16, 16)}
+    one, again, other = (make_bnn_function(**units, random_state=k) for k in (3, 3, 4))
     assert_array_equal(one(X), again(X))
     assert_array_equal(pickle.loads(pickle.dumps(one))(X), one(X))
     assert np.abs(one(X) - other(X)).max() > 0.01
@@ -92,10 +87,7 @@ POSITIVE = "must be made of positive whole numbers"
     "arguments, message",
     [
         ({"n_features": 0}, f"`n_features` {POSITIVE}"),
-        *(
-            ({"hidden_units": units}, f"`hidden_units` {POSITIVE}")
-            for units in ((9, 0), (), (1.5,))
-        ),
+        *(({"hidden_units": u}, f"`hidden_units` {POSITIVE}") for u in ((9, 0), (), (1.5,))),
         ({"prior_std": 0}, "`prior_std` must be a positive number or None. Got 0"),
         ({"prior_std": "1"}, "`prior_std` must be a positive number or None. Got '1'"),
         ({"hidden_units": (4,)}, r"X must have 1 column\(s\). Got 2"),

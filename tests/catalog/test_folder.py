@@ -26,18 +26,12 @@ from skuq.exceptions import (
 
 PARTS = {"X": "sha256:00", "epochs": 10, "space": None, "random_state": 7}
 SPACE = {"units": "Integer(1, 8)"}
-HELD_OUT = _records.HeldOut(
-    np.arange(3),
-    np.ones((3, 1)),
-    np.ones(3),
-    (_records.HeldOut(None, np.zeros((2, 1)), np.ones(2)),),
-)
+SHIFTED = _records.HeldOut(None, np.zeros((2, 1)), np.ones(2))
+HELD_OUT = _records.HeldOut(np.arange(3), np.ones((3, 1)), np.ones(3), (SHIFTED,))
 
 # A network whose weights cannot be counted without building it.
-FLATTEN = {"class_name": "Flatten", "module": "keras.layers", "config": {}}
-NETWORK = json.dumps(
-    {"class_name": "Functional", "module": "keras", "config": {"layers": [FLATTEN]}}
-)
+LAYERS = {"layers": [{"class_name": "Flatten", "module": "keras.layers", "config": {}}]}
+NETWORK = json.dumps({"class_name": "Functional", "module": "keras", "config": LAYERS})
 
 
 def member(number, n_weights=50):
@@ -58,9 +52,8 @@ def member(number, n_weights=50):
 def trial(number):
     trained = member(number)
     configuration = {"units": number, "activation": None, "rate": 0.1 / 3, "skip": True}
-    return TrialRecord(
-        number, configuration, trained.seed, score=trained.score, seconds=1.5, result=trained
-    )
+    result = {"score": trained.score, "seconds": 1.5, "result": trained}
+    return TrialRecord(number, configuration, trained.seed, **result)
 
 
 def failure(number):
@@ -319,23 +312,23 @@ def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "tree", [{}, [1], {"parts": 3}, {"parts": {}, "entropy": 1, "space": {}, "held_out": {"y": 1}}]
+    ("kind", "tree"),
+    [
+        *(("search", tree) for tree in ({}, [1], {"parts": 3})),
+        ("search", {"parts": {}, "entropy": 1, "space": {}, "held_out": {"y": 1}}),
+        *(("trial", tree) for tree in ({}, *({"finished": 0, "result": r} for r in (3, {})))),
+    ],
 )
-def test_a_description_of_something_else_is_an_error(tmp_path, tree):
-    path = begun(tmp_path, [trial(0)])
-    _archive.write(path / "search.skuq", tree, kind="search")
-    with pytest.raises(FileFormatError, match="cannot be read.*It describes the search"):
-        CatalogFolder(path, PARTS).__enter__()
-    with pytest.raises(FileFormatError, match="cannot be read.*It describes the search"):
-        Catalog.load(path)
-
-
-@pytest.mark.parametrize("tree", [{}, {"finished": 0, "result": 3}, {"finished": 0, "result": {}}])
-def test_a_trial_of_something_else_is_an_error(tmp_path, tree):
+def test_files_of_something_else_are_an_error(tmp_path, kind, tree):
     path = begun(tmp_path, [trial(0), trial(1)])
-    _archive.write(path / "trial-000001.skuq", tree, kind="trial")
-    with pytest.raises(FileFormatError, match="trial-000001.skuq"):
-        Catalog.load(path)
+    name, message = {
+        "search": ("search.skuq", "cannot be read.*It describes the search"),
+        "trial": ("trial-000001.skuq", "trial-000001.skuq"),
+    }[kind]
+    _archive.write(path / name, tree, kind=kind)
+    for read in (Catalog.load, lambda path: CatalogFolder(path, PARTS).__enter__()):
+        with pytest.raises(FileFormatError, match=message):
+            read(path)
 
 
 def change(path, **changes):

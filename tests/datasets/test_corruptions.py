@@ -73,14 +73,8 @@ def test_corrupt_table_missing_cells_are_a_share(fill, global_random_seed):
     X = np.random.RandomState(0).normal(size=(10_000, 3)) + [0, 5, 9]
     reference = X + 100
     for severity, share in enumerate((0.05, 0.1, 0.2, 0.3, 0.5), 1):
-        Z = corrupt_table(
-            X,
-            "missing",
-            severity,
-            reference=reference,
-            fill=fill,
-            random_state=global_random_seed,
-        )
+        settings = {"reference": reference, "fill": fill, "random_state": global_random_seed}
+        Z = corrupt_table(X, "missing", severity, **settings)
         missing = np.isnan(Z) if fill == "nan" else np.isclose(Z, reference.mean(axis=0))
         assert_array_equal(Z[~missing], X[~missing])
         std = np.sqrt(share * (1 - share) / 10_000)

@@ -82,9 +82,8 @@ def test_select_teams_scores_and_alpha_are_the_algorithms(measure, score, global
     proba, y = pool(global_random_seed)
     labels = proba.argmax(axis=2)
     table, pruned = literal(labels, y, plurality(labels, y), measure, 0.2, score)
-    got = select_teams(
-        labels, y, metric=measure, score=score, filters=("alpha",), beta=0.2
-    ).teams_.set_index("team")
+    settings = {"metric": measure, "score": score, "filters": ("alpha",), "beta": 0.2}
+    got = select_teams(labels, y, **settings).teams_.set_index("team")
     scored = got.dropna()
     assert set(scored.index) == set(table)
     assert set(scored.index[~scored["alpha"]]) == set(pruned)
@@ -205,9 +204,8 @@ def test_select_teams_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed)
         if len(group) < 3 or not spread.all():
             assert kept.all(), size
             continue
-        labels, centres = lloyd(
-            (points - points.min(axis=0)) / spread, np.array([[0.0, 1.0], [1.0, 0.0]])
-        )
+        points = (points - points.min(axis=0)) / spread
+        labels, centres = lloyd(points, np.array([[0.0, 1.0], [1.0, 0.0]]))
         threshold = group["hq"][labels == centres[:, 1].argmin()].min()
         below = group["hq"] < threshold
         assert cuts.get(size) == (threshold if below.any() else None)

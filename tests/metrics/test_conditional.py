@@ -43,15 +43,10 @@ def test_coverage_curve_by_hand():
 @pytest.mark.parametrize("seed", range(5))
 def test_worst_slab_is_the_worst_of_all_runs(n_values, min_share, seed):
     rng = np.random.default_rng(seed)
-    x = (
-        rng.permutation(np.arange(80.0))
-        if n_values is None
-        else rng.integers(0, n_values, 80).astype(float)
-    )
+    x = rng.permutation(np.arange(80.0)) if n_values is None else rng.integers(n_values, size=80)
     y, ends = rng.normal(size=80), np.full(80, 0.8)
-    found = worst_slab_coverage(
-        y, -ends, ends, x[:, None], min_share=min_share, n_directions=0, random_state=3
-    )
+    settings = {"min_share": min_share, "n_directions": 0, "random_state": 3}
+    found = worst_slab_coverage(y, -ends, ends, x[:, None], **settings)
     # Half of the rows choose among all runs of values of x, the others judge.
     chosen, judges = np.split(np.random.RandomState(3).permutation(80), 2)
     inside, values = abs(y) <= 0.8, np.unique(x[chosen])

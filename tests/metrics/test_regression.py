@@ -104,9 +104,8 @@ def test_rescaled_curve_puts_ties_into_one_point_and_starts_with_exact_predictio
     scale, coverage, width = metrics.coverage_width_curve([0, 0, 1, -1], np.zeros(4), np.ones(4))
     assert_allclose((scale, coverage, width), ([0, 1], [0.5, 1], [0, 2]))
     # A row without weight has no point on the curve, even if it is the last.
-    curve = metrics.coverage_width_curve(
-        [0, 1, 5], np.zeros(3), np.ones(3), sample_weight=[1, 1, 0]
-    )
+    weight = {"sample_weight": [1, 1, 0]}
+    curve = metrics.coverage_width_curve([0, 1, 5], np.zeros(3), np.ones(3), **weight)
     assert_allclose(curve, ([0, 1], [0.5, 1], [0, 2]))
 
 
@@ -125,9 +124,8 @@ def test_rescaled_nll_min_is_found_by_an_optimiser(global_random_seed):
 def test_rescaled_nll_min_has_a_scale_for_each_output():
     y, mean, std = (np.stack([draw(0)[k], 3 * draw(1)[k]], axis=1) for k in range(3))
     loss, scale = metrics.nll_min_loss(y, mean, std, return_scale=True)
-    alone = [
-        metrics.nll_min_loss(*(a[:, k] for a in (y, mean, std)), return_scale=True) for k in (0, 1)
-    ]
+    outputs = [[a[:, k] for a in (y, mean, std)] for k in (0, 1)]
+    alone = [metrics.nll_min_loss(*output, return_scale=True) for output in outputs]
     assert_allclose(scale, [c for _, c in alone])
     assert_allclose(loss, np.mean([value for value, _ in alone]))
 

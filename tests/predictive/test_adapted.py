@@ -117,20 +117,16 @@ def test_rows_that_arrive_together_predict_more_than_the_last():
     assert held.min() > 0.82
 
 
-@pytest.mark.parametrize("change", ["none", "shift", "wide", "slow", "huge", "tiny"])
-def test_tracker_follows(change):
-    rng = np.random.default_rng(0)
-    scores = rng.normal(size=3000)
-    if change == "shift":
-        scores = scores + 3
-    elif change == "wide":
-        scores = 4 * scores
-    elif change == "huge":
-        scores = 100 * scores
-    elif change == "tiny":
-        scores = 0.1 * scores
-    elif change == "slow":
-        scores = scores * np.linspace(1, 4, 3000)
+# Name, shift, spread at the beginning, and spread at the end.
+CHANGES = [
+    *(("none", 0, 1, 1), ("shift", 3, 1, 1), ("wide", 0, 4, 4), ("slow", 0, 1, 4)),
+    *(("huge", 0, 100, 100), ("tiny", 0, 0.1, 0.1)),
+]
+
+
+@pytest.mark.parametrize(("change", "shift", "first", "last"), CHANGES)
+def test_tracker_follows(change, shift, first, last):
+    scores = shift + np.linspace(first, last, 3000) * np.random.default_rng(0).normal(size=3000)
     tracker, held = QuantileTracker.start(), []
     for start in range(0, 3000, 10):
         block = scores[start : start + 10]
@@ -141,15 +137,7 @@ def test_tracker_follows(change):
     assert 0.87 < held[500:].mean() < (0.97 if change == "tiny" else 0.92)
     assert held[:500].mean() > (0.65 if change == "huge" else 0.8)
     drift = tracker.drift(())
-    true = {
-        "none": (0, 1),
-        "shift": (3, 1),
-        "wide": (0, 4),
-        "slow": (0, 4),
-        "huge": (0, 100),
-        "tiny": (0, 0.1),
-    }[change]
-    assert_allclose([drift.shift, drift.spread], true, atol=0.25 * true[1], rtol=0.15)
+    assert_allclose([drift.shift, drift.spread], (shift, last), atol=0.25 * last, rtol=0.15)
     assert abs(drift.coverage - 0.9) < 0.04
     assert drift.n_rows == 3000
     assert (np.diff(tracker.quantiles[:, 0]) > 0).all()

@@ -97,12 +97,7 @@ def test_models_part_is_scaled_alone(outputs):
     normal = EpistemicNormal(one.mean, one.aleatoric, one.epistemic, functions)
     assert_allclose(scale_epistemic(normal, 2.5).functions, 2.5 * functions)
     far = base.widened(np.ones((2, 4, *(outputs or (1,)))))
-    for before, parts in (
-        (base, one),
-        (nested, other),
-        (normal, one),
-        (far, far.uncertainty()),
-    ):
+    for before, parts in ((base, one), (nested, other), (normal, one), (far, far.uncertainty())):
         after = scale_epistemic(before, 2.5).uncertainty()
         assert_allclose(after.mean, parts.mean, atol=1e-12)
         assert_allclose(after.aleatoric, parts.aleatoric, rtol=1e-12)
@@ -154,11 +149,8 @@ def test_levels_are_the_weighted_distribution_of_pit():
     rng = np.random.default_rng(0)
     pit, weight = rng.beta(2, 5, 4000), rng.uniform(size=4000)
     predicted, observed = fit_levels(pit, weight, 4000)
-    assert_allclose(
-        np.interp([0.1, 0.3, 0.6], predicted, observed),
-        stats.beta(2, 5).cdf([0.1, 0.3, 0.6]),
-        atol=0.03,
-    )
+    found = np.interp([0.1, 0.3, 0.6], predicted, observed)
+    assert_allclose(found, stats.beta(2, 5).cdf([0.1, 0.3, 0.6]), atol=0.03)
     assert (np.diff(predicted) > 0).all() and (np.diff(observed) > 0).all()
     assert (predicted[0], predicted[-1], observed[0], observed[-1]) == (0, 1, 0, 1)
     piled, _ = fit_levels(np.r_[np.zeros(50), np.ones(50)], np.ones(100), 100)
@@ -262,9 +254,8 @@ def test_conformal_intervals_take_the_next_score(shape):
     model = conformal(9, shape)
     for coverage, place in [(0.5, 5), (0.9, 9), (0.55, 6), (0.1, 1)]:
         radius = model.scores[place - 1] * model.std
-        assert_allclose(
-            model.interval(coverage), np.stack([model.mean - radius, model.mean + radius], axis=1)
-        )
+        ends = np.stack([model.mean - radius, model.mean + radius], axis=1)
+        assert_allclose(model.interval(coverage), ends)
     assert_array_equal(model.quantile(0.5), model.mean)
     if len(shape) == 2:
         assert_array_equal(model.output(1).interval(0.9), model.interval(0.9)[..., 1])

@@ -71,13 +71,10 @@ def test_small_disagreement_does_not_cancel():
 
 
 # Smallest subnormals, exact zeros and equal members are among what hypothesis tries.
-@given(
-    arrays(
-        float,
-        st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5)),
-        elements=st.floats(0, 1),
-    )
-)
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5))
+
+
+@given(arrays(float, SHAPES, elements=st.floats(0, 1)))
 def test_parts_add_up_and_stay_in_bounds(raw):
     raw[..., 0] += raw.sum(axis=2) < 1e-3  # rows that would not normalise
     m = CategoricalMixture(raw / raw.sum(axis=2, keepdims=True))

@@ -81,9 +81,8 @@ def test_noise_that_explains_everything_leaves_a_negligible_scale():
     rng = np.random.default_rng(0)
     noise = np.full(300, 0.3)
     flat = 0.1 * (1 + 0.01 * rng.random(300))
-    c, k = fit_epistemic_scale(
-        0.3 * rng.normal(size=300), flat, noise, np.ones(300), fit_noise=True
-    )
+    error = 0.3 * rng.normal(size=300)
+    c, k = fit_epistemic_scale(error, flat, noise, np.ones(300), fit_noise=True)
     assert k == 1
     assert np.median(c * flat) < 0.1
 
@@ -118,9 +117,8 @@ def test_both_scales_are_most_likely(shape, global_random_seed):
 def test_scales_have_no_unit_of_their_own(fit_noise, unit, scale):
     error, epistemic, aleatoric, weights = rows(1, (50,))
     c, k = fit_epistemic_scale(error, epistemic, aleatoric, weights, fit_noise=fit_noise)
-    found = fit_epistemic_scale(
-        unit * error, scale * epistemic, unit * aleatoric, 3 * weights, fit_noise=fit_noise
-    )
+    given = unit * error, scale * epistemic, unit * aleatoric, 3 * weights
+    found = fit_epistemic_scale(*given, fit_noise=fit_noise)
     # The search stops at 1e-5 in the logarithm.
     assert_allclose(found, (c * unit / scale, k), rtol=1e-4)
 

@@ -42,9 +42,7 @@ def test_function_of_another_shape_is_refused():
         lines(np.eye(2), output_shape=(4,))(np.ones((3, 2)))
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"), [({"n_draws": 0}, ValueError), ({"key": []}, TypeError)]
-)
+@pytest.mark.parametrize("changes, error", [({"n_draws": 0}, ValueError), ({"key": []}, TypeError)])
 def test_unusable_settings_are_refused(changes, error):
     with pytest.raises(error):
         lines(np.eye(2), **changes)

@@ -27,9 +27,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def cluster():
-    with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50
-    ) as cluster:
+    options = {"dashboard_address": ":0", "silence_logs": 50}
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
         yield cluster
 
 
@@ -295,9 +294,8 @@ def test_a_cluster_that_goes_away_ends_the_search(tmp_path):
 @pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 def test_an_estimator_searches_on_a_cluster(client, tiny_space, wave):
     X, y = wave
-    model = AutoDEUQRegressor(
-        4, epochs=2, search="random", space=tiny_space, n_members=2, random_state=0
-    )
+    settings = {"epochs": 2, "search": "random", "space": tiny_space, "random_state": 0}
+    model = AutoDEUQRegressor(4, n_members=2, **settings)
     with joblib.parallel_config(backend="dask"):
         there = model.fit(X, y).predict(X)
     catalog = model.catalog_

@@ -45,12 +45,13 @@ def test_oracle_drives_keras_tuners_own_tuner(tmp_path):
     assert all(trial.status == "COMPLETED" for trial in trials)
     configurations = [trial.hyperparameters.values for trial in trials]
     assert all({"units", "act", "learning_rate", "optimizer"} <= set(c) for c in configurations)
+
+    def n_changed(one, other):
+        return sum(one[name] != other[name] for name in ("units", "act"))
+
     # The last ones evolve: each differs by one architecture decision from an earlier one.
     for i in range(5, 9):
-        assert any(
-            sum(configurations[i][n] != configurations[j][n] for n in ("units", "act")) == 1
-            for j in range(i)
-        )
+        assert any(n_changed(configurations[i], earlier) == 1 for earlier in configurations[:i])
 
 
 @pytest.mark.parametrize(("score", "failed"), [(0.5, False), (np.inf, True), (-np.inf, True)])

@@ -53,9 +53,8 @@ def test_evolution_is_random_until_the_population_is_full():
     history = [TrialRecord(i, dict.fromkeys("pqr", "a"), score=0.0) for i in range(5)]
     failed = TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed")
     evolve = _proposers.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
-    children = [
-        evolve.ask([*history, failed], [], np.random.default_rng(seed)) for seed in range(50)
-    ]
+    records, seeds = [*history, failed], map(np.random.default_rng, range(50))
+    children = [evolve.ask(records, [], rng) for rng in seeds]
     distances = [sum(value != "a" for value in child.values()) for child in children]
     assert max(distances) == 3  # not mutants of "aaa"
 
@@ -69,9 +68,8 @@ def test_parents_are_the_best_of_samples_of_size_s(strategy, sample_size, expect
     """The k-th best of P = 6 wins C(6 - k, S - 1) of C(6, S) draws without replacement."""
     configurations = [{**dict.fromkeys("pqr", c), "x": 0.1 * i} for i, c in enumerate("abcdef")]
     history = [TrialRecord(i, c, score=float(i)) for i, c in enumerate(configurations)]
-    proposer = make_proposer(
-        strategy, SMALL, 20, population_size=6, sample_size=sample_size, n_initial=100
-    )
+    settings = {"population_size": 6, "sample_size": sample_size, "n_initial": 100}
+    proposer = make_proposer(strategy, SMALL, 20, **settings)
     children = [proposer.ask(history, [], np.random.default_rng(s)) for s in range(400)]
     # One of the letters may have mutated: the other two are the parent's.
     parents = [sorted(child[name] for name in "pqr")[1] for child in children]
@@ -99,9 +97,8 @@ def test_the_unit_of_scores_does_not_matter():
     optimise = _proposers.ForestOptimizer(UNIT, n_candidates=100)
 
     def proposed(unit):
-        history = [
-            TrialRecord(i, {"x": x}, score=unit * y) for i, (x, y) in enumerate(scores.items())
-        ]
+        points = enumerate(scores.items())
+        history = [TrialRecord(i, {"x": x}, score=unit * y) for i, (x, y) in points]
         return [optimise.ask(history, [], np.random.default_rng(s))["x"] for s in range(3)]
 
     assert_allclose(proposed(1e6), proposed(1.0))
@@ -118,26 +115,20 @@ def test_failed_trials_repel():
     failed = [TrialRecord(i, {"x": 0.5 + 0.05 * i}, status="failed") for i in range(10)]
     better = TrialRecord(99, {"x": 0.25}, score=0.0)
     bad = TrialRecord(98, {"x": 0.45}, score=5.0)
-    drawn = [
-        _proposers.ForestOptimizer(UNIT).ask(
-            [*good, better, bad, *failed], [], np.random.default_rng(s)
-        )["x"]
-        for s in range(10)
-    ]
+    records = [*good, better, bad, *failed]
+    optimise = _proposers.ForestOptimizer(UNIT)
+    drawn = [optimise.ask(records, [], np.random.default_rng(s))["x"] for s in range(10)]
     assert max(drawn) < 0.45
 
 
 def proposed(strategy, history, running=(), **settings):
     """Values of x that a strategy proposes with five seeds; all letters are "a" before."""
-    history = [
-        TrialRecord(i, {**dict.fromkeys("pqr", "a"), "x": x}, score=y)
-        for i, (x, y) in enumerate(history)
-    ]
-    running = [{**dict.fromkeys("pqr", "a"), "x": x} for x in running]
+    same = dict.fromkeys("pqr", "a")
+    history = [TrialRecord(i, same | {"x": x}, score=y) for i, (x, y) in enumerate(history)]
+    running = [same | {"x": x} for x in running]
     proposer = make_proposer(strategy, SMALL, 100, **settings)
-    return np.array(
-        [proposer.ask(history, running, np.random.default_rng(s))["x"] for s in range(5)]
-    )
+    seeds = map(np.random.default_rng, range(5))
+    return np.array([proposer.ask(history, running, rng)["x"] for rng in seeds])
 
 
 @pytest.mark.parametrize("strategy", WITH_FOREST)
@@ -307,10 +298,7 @@ def test_halving_lets_initial_trials_finish(discard, expected):
         (search.BayesianSearch(discard="never"), "discard.*Got 'never'"),
         (search.RandomSearch(vary="depth"), "vary.*Got 'depth'"),
         (search.RandomSearch(objective=3), "objective.*Got 3"),
-        (
-            search.RandomSearch(initial_trials=[{}, 3]),
-            "must be a list of configurations.*Got 3 in it",
-        ),
+        (search.RandomSearch(initial_trials=[{}, 3]), "must be a list of config.*Got 3 in it"),
         (search.NESEvolution(evolve_on="noise"), "evolve_on.*Got 'noise'"),
         (search.NESEvolution(n_parents=0), "n_parents.*Got 0"),
     ],
