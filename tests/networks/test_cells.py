@@ -306,9 +306,8 @@ def test_first_weights_follow_from_the_seed():
     """This holds for all operations; a warning would name the layer for which it does not."""
     everything = Cell([((operation, 0), (operation, 1)) for operation in OPERATIONS], [2, 10])
     genotype = Genotype(everything, everything)
-    one, two = (
-        draw_variables(CellSpace(2, 2, genotype).build({}, (4, 4, 1), 2), 5) for _ in range(2)
-    )
+    space = CellSpace(2, 2, genotype)
+    one, two = (draw_variables(space.build({}, (4, 4, 1), 2), 5) for _ in range(2))
     assert_array_equal(one[0], two[0])
 
 

@@ -7,9 +7,7 @@ from sklearn.base import clone
 from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import StandardScaler
 
-from skuq import (
-    DeepEnsembleRegressor,
-)
+from skuq import DeepEnsembleRegressor
 from skuq.networks import DenseSpace, GaussianHead, build_mlp
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
@@ -73,14 +71,12 @@ def test_rate_of_the_first_layer_goes_by_the_columns_that_vary_together():
 
     def first_step(x, learning_rate=0.01):
         model = build_mlp((x.shape[1],), 2, (8,), activation="tanh")
-        recipe = Recipe(
-            learning_rate=learning_rate, epochs=1, batch_size=64, keep="last", epsilon=1e-12
-        )
+        recipe = {"learning_rate": learning_rate, "epochs": 1, "batch_size": 64}
+        recipe = Recipe(**recipe, keep="last", epsilon=1e-12)
         job = TrainingJob.of_model(model, GaussianHead(), recipe, [0])
         # The same job with hardly any step has the first weights.
-        still = TrainingJob.of_model(
-            model, GaussianHead(), Recipe(learning_rate=1e-30, epochs=1, batch_size=64), [0]
-        )
+        still = Recipe(learning_rate=1e-30, epochs=1, batch_size=64)
+        still = TrainingJob.of_model(model, GaussianHead(), still, [0])
         data = TrainingData.without_validation(x, y, np.ones(64))
         (after,), (before,) = train(job, data), train(still, data)
         moved, n = np.abs(after.weights - before.weights), x.shape[1] * 8
@@ -108,9 +104,8 @@ def test_number_of_decisions(n_nodes, n_decisions):
 
 
 def test_hyperparameters_of_the_dense_space_are_the_papers():
-    by_name = {
-        d.name: d for d in DenseSpace(max_batch_size=32).decisions().hyperparameters.decisions
-    }
+    hyperparameters = DenseSpace(max_batch_size=32).decisions().hyperparameters
+    by_name = {d.name: d for d in hyperparameters.decisions}
     rate, batch = by_name["learning_rate"], by_name["batch_size"]
     assert (rate.low, rate.high, rate.log) == (1e-4, 1e-1, True)
     assert (batch.low, batch.high, batch.log) == (1, 32, True)

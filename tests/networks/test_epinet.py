@@ -82,15 +82,7 @@ def test_tensors_give_what_arrays_give(epinet):
     features, index = inputs(epinet)
     arrays = epinet(ARRAYS, weights, prior, features, index)
 
-    def float32(value):
-        return ops.convert_to_tensor(np.asarray(value, dtype="float32"))
-
-    on_tensors = epinet(
-        tensors(),
-        [*map(float32, weights)],
-        [*map(float32, prior)],
-        *map(float32, (features, index)),
-    )
+    on_tensors = epinet(tensors(), float32(weights), float32(prior), *float32([features, index]))
     assert_allclose(ops.convert_to_numpy(on_tensors), arrays, atol=2e-5)
 
 

@@ -129,11 +129,8 @@ def test_beta_scales_the_likelihoods_gradient(beta):
     plain = gradient(lambda r: GaussianHead().loss(y, r), raw)
     found = gradient(lambda r: GaussianHead(beta=beta).loss(y, r), raw)
     assert_allclose(found, plain * scale ** (2 * beta), rtol=1e-4)
-    assert_allclose(
-        GaussianHead(beta=beta).loss(y, raw),
-        GaussianHead().loss(y, raw) * scale[:, 0] ** (2 * beta),
-        rtol=1e-5,
-    )
+    expected = GaussianHead().loss(y, raw) * scale[:, 0] ** (2 * beta)
+    assert_allclose(GaussianHead(beta=beta).loss(y, raw), expected, rtol=1e-5)
 
 
 def test_crps_is_that_of_the_metrics(global_random_seed):
@@ -155,9 +152,8 @@ def test_crps_of_copies_is_that_of_their_mixture(n_copies, n_outputs):
     assert_allclose(head.validation_loss(*float32(y, raw)), expected, rtol=1e-4, atol=1e-6)
     copies = raw.reshape(7, n_copies, -1)
     assert_allclose(inner.mixture_loss(*float32(y, copies)), expected, rtol=1e-4, atol=1e-6)
-    each = [
-        crps_loss(y[[k]], loc[c, [k]], scale[c, [k]]) for k in range(7) for c in range(n_copies)
-    ]
+    pairs = [(c, [k]) for k in range(7) for c in range(n_copies)]
+    each = [crps_loss(y[k], loc[c, k], scale[c, k]) for c, k in pairs]
     each = np.mean(np.reshape(each, (7, n_copies)), axis=1)
     assert_allclose(head.loss(*float32(y, raw)), each, rtol=1e-4, atol=1e-6)
 
@@ -221,9 +217,8 @@ def test_mixtures_are_judged_by_their_crps_and_trained_by_both_scores():
     likelihood = -MIXTURE.log_densities(y, raw)
     assert_allclose(found, (0.25 * weighted + 0.75 * likelihood).mean(axis=1), rtol=2e-3)
     likelihood = GaussianMixtureHead(2, validation="crps")
-    assert_allclose(
-        likelihood.loss(*float32(y, raw)), -MIXTURE.log_densities(y, raw).mean(1), rtol=1e-5
-    )
+    found = likelihood.loss(*float32(y, raw))
+    assert_allclose(found, -MIXTURE.log_densities(y, raw).mean(1), rtol=1e-5)
     # Copies of one prediction are that prediction.
     twice = np.concatenate([raw, raw], axis=1)
     found = PackedHead(MIXTURE, 2).validation_loss(*float32(y, twice))
@@ -278,9 +273,8 @@ def test_pinball_loss_is_scikit_learns():
     head = QuantileHead(2, levels=(0.1, 0.5, 0.8))
     y, raw = numbers(head)
     values = head.quantiles(raw)
-    expected = [
-        mean_pinball_loss(y, values[:, k], alpha=level) for k, level in enumerate(head.levels)
-    ]
+    levels = enumerate(head.levels)
+    expected = [mean_pinball_loss(y, values[:, k], alpha=level) for k, level in levels]
     assert_allclose(np.mean(head.loss(*float32(y, raw))), np.mean(expected), rtol=1e-5)
 
 

@@ -1,6 +1,7 @@
 """NOMU's network, loss and readout, against their formulas."""
 
 import numpy as np
+import plans
 import pytest
 from heads import READOUTS, NomuHead, build_nomu
 from numpy.testing import assert_allclose
@@ -52,9 +53,8 @@ def test_nomu_head_of_two_sides_meets_y_from_above_and_below(rows):
     assert_allclose(b, expected, rtol=1e-5)
     # With the mean given, y is its error, and nothing else changes.
     apart = NomuHead(2, n_sides=2, stable=False, with_mean=False)
-    assert_allclose(
-        numpy_of(apart.row_loss(y - f, raw[:, 2:], settings(pi_sqr=1.0))), expected, rtol=1e-5
-    )
+    found = numpy_of(apart.row_loss(y - f, raw[:, 2:], settings(pi_sqr=1.0)))
+    assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_nomu_head_raises_two_sides_whatever_the_level_of_y():
@@ -100,9 +100,8 @@ def test_build_nomu_connects_layers_backwards(connect, into_output, into_2, into
 
 
 def test_build_nomu_has_penalties_and_first_weights_per_part():
-    model = build_nomu(
-        (3,), 1, hidden_units=(4,), side_hidden_units=(4,), l2=0.25, side_l2=0.5, initial_range=0.05
-    )
+    units, l2 = {"hidden_units": (4,), "side_hidden_units": (4,)}, {"l2": 0.25, "side_l2": 0.5}
+    model = build_nomu((3,), 1, **units, **l2, initial_range=0.05)
     for name, l2 in (("mean_hidden_1", 0.25), ("mean_output", 0.25), ("side_output", 0.25)):
         assert model.get_layer(name).kernel_regularizer.l2 == pytest.approx(l2)
         assert model.get_layer(name).bias_regularizer.l2 == pytest.approx(l2)
@@ -118,9 +117,7 @@ def net(input_shape, n_outputs, units=6):
 
 
 def sequential(input_shape, n_outputs):
-    return keras.Sequential(
-        [keras.Input(input_shape), layers.Dense(9, activation="relu"), layers.Dense(n_outputs)]
-    )
+    return plans.sequential(input_shape, layers.Dense(9, "relu"), layers.Dense(n_outputs))
 
 
 @pytest.mark.parametrize("build", [net, sequential])
@@ -142,10 +139,8 @@ def test_build_nomu_freezes_a_given_mean():
     scale, offset = [2.0, 3.0, 4.0], [1.0, 0.0, -1.0]
     model = build_nomu((3,), 1, side_hidden_units=(5,), given=(given, scale, offset))
     assert model.output_shape == (None, 1)
-    assert {v.path.split("/")[0] for v in model.trainable_variables} == {
-        "side_hidden_1",
-        "side_output",
-    }
+    trained = {v.path.split("/")[0] for v in model.trainable_variables}
+    assert trained == {"side_hidden_1", "side_output"}
     # f's last hidden layer, seen through the copy, for inputs in the user's units.
     feature = keras.Model(model.input, model.get_layer("side_output").input)
     x = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
@@ -178,14 +173,8 @@ def test_build_nomu_standardises_features_of_a_given_mean():
 
 def test_build_nomu_takes_no_rescaled_input_for_a_hidden_layer():
     def rescaled(input_shape, n_outputs):
-        return keras.Sequential(
-            [
-                keras.Input(input_shape),
-                layers.Rescaling(0.5),
-                layers.Dense(4, activation="relu"),
-                layers.Dense(n_outputs),
-            ]
-        )
+        hidden = layers.Rescaling(0.5), layers.Dense(4, "relu")
+        return plans.sequential(input_shape, *hidden, layers.Dense(n_outputs))
 
     model = build_nomu((3,), 1, mean_network=rescaled, side_hidden_units=(5,))
     assert units_into(model, "side_output") == 5 + 4

@@ -40,10 +40,7 @@ def rows_of(network, n=11, lead=()):
 
 
 def test_draw_has_the_given_scales():
-    plain, factorized = (
-        Dense(200, 100),
-        Dense(200, 100, factorized=True),
-    )
+    plain, factorized = Dense(200, 100), Dense(200, 100, factorized=True)
     drawn = [layer.draw(np.random.default_rng(0)) for layer in (plain, factorized)]
     kernels = [layer.kernel(weights) for layer, weights in zip((plain, factorized), drawn)]
     assert_allclose(kernels[0], kernels[1], rtol=1e-12)

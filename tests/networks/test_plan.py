@@ -69,9 +69,8 @@ def test_each_layer_is_keras_own(namespace, training):
     x = np.random.default_rng(1).normal(size=(9, 5))
     run = Run(namespace, training=training, is_real=np.ones(9))
     y, new = plan(parts, state, x, run)
-    without_dropout = keras.models.model_from_json(
-        model.to_json().replace('"rate": 0.3', '"rate": 0.0')
-    )
+    text = model.to_json().replace('"rate": 0.3', '"rate": 0.0')
+    without_dropout = keras.models.model_from_json(text)
     kept = [value for value in state if value.dtype.kind == "f"]
     expected, expected_state = keras_output(without_dropout, parts, kept, x, training)
     assert_allclose(np.asarray(y), expected, rtol=1e-6)  # gelu's constants
@@ -85,9 +84,8 @@ def test_filling_rows_do_not_count_in_batch_statistics():
     parts, state = random_parts(model, plan)
     x = np.random.default_rng(1).normal(size=(9, 5))
     whole, state_of_whole = plan(parts, state, x[:6], Run(training=True, is_real=np.ones(6)))
-    filled, state_of_filled = plan(
-        parts, state, x, Run(training=True, is_real=np.r_[np.ones(6), np.zeros(3)])
-    )
+    run = Run(training=True, is_real=np.r_[np.ones(6), np.zeros(3)])
+    filled, state_of_filled = plan(parts, state, x, run)
     assert_allclose(filled[:6], whole, rtol=1e-12)
     for a, b in zip(state_of_whole, state_of_filled):
         assert_allclose(a, b, rtol=1e-12)
@@ -159,9 +157,8 @@ def test_plans_do_not_hang_on_names():
     assert hash(make_plan(one.to_json())) == hash(make_plan(two.to_json()))
 
     def network(name, activation):
-        return keras.Sequential(
-            [keras.Input((3,)), layers.Dense(2, activation=activation, name=name)]
-        ).to_json()
+        layer = layers.Dense(2, activation=activation, name=name)
+        return keras.Sequential([keras.Input((3,)), layer]).to_json()
 
     assert without_names(network("a", "relu")) == without_names(network("b", "relu"))
     # A layer may be called like a value.

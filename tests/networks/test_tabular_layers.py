@@ -338,6 +338,10 @@ def test_activations_of_a_compiled_program_are_keras_own(name):
         assert_allclose(ours, theirs, rtol=1e-6, atol=1e-12)
 
 
+def piecewise_linear(edges):
+    return NumericEmbedding("piecewise-linear", edges=[edges])
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -346,18 +350,9 @@ def test_activations_of_a_compiled_program_are_keras_own(name):
         (lambda: NumericEmbedding(scale=0.0), "`scale` must be a positive number. Got 0.0"),
         (lambda: NumericEmbedding("piecewise-linear"), "needs `edges`. Got None"),
         (lambda: NumericEmbedding(edges=EDGES), "does not use `edges`"),
-        (
-            lambda: NumericEmbedding("piecewise-linear", edges=[[0.0, 2.0, 1.0]]),
-            "`edges` must increase",
-        ),
-        (
-            lambda: NumericEmbedding("piecewise-linear", edges=[[0.0, 0.0, 1.0]]),
-            "only the last one may repeat",
-        ),
-        (
-            lambda: NumericEmbedding("piecewise-linear", edges=[[0.0, np.nan]]),
-            "`edges` must .*finite",
-        ),
+        (lambda: piecewise_linear([0.0, 2.0, 1.0]), "`edges` must increase"),
+        (lambda: piecewise_linear([0.0, 0.0, 1.0]), "only the last one may repeat"),
+        (lambda: piecewise_linear([0.0, np.nan]), "`edges` must .*finite"),
         (lambda: CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
         (lambda: CategoryEmbedding([0], [0]), "`n_codes` must be a positive whole number. Got 0"),
         (lambda: EnsembleDense(3, 0), "`n_copies` must be a positive whole number. Got 0"),

@@ -23,14 +23,7 @@ import skuq
 from skuq.backend import keras
 from skuq.bayesopt import BayesianOptimizer
 from skuq.exceptions import FileFormatError
-from skuq.networks import (
-    MLP,
-    DenseSpace,
-    EpiNet,
-    OperatorNetwork,
-    TabularSpace,
-    build_mlp,
-)
+from skuq.networks import MLP, DenseSpace, EpiNet, OperatorNetwork, TabularSpace, build_mlp
 from skuq.networks._safe import check_network
 from skuq.persistence import dumps, loads
 from skuq.training import Training
@@ -109,6 +102,8 @@ def test_loads_refuses_classes_that_are_not_registered(name):
     refused(changed("tables.Scaling", lambda item: item.update(name=name)), "is not known")
 
 
+SCALAR = {"@": "scalar", "dtype": "<f4"}
+NUMBERED = {"@": "dict", "items": [[1, 2]]}
 OTHER_NETWORK = build_mlp((2,), 2, [3]).to_json().replace('"units": 3', '"units": 9')
 
 
@@ -116,11 +111,7 @@ OTHER_NETWORK = build_mlp((2,), 2, [3]).to_json().replace('"units": 3', '"units"
     ("name", "change", "message"),
     [
         ("catalog.Member", lambda item: item.update(state=[1]), "nothing that skuq writes"),
-        (
-            "catalog.Member",
-            lambda item: item.update(state={"@": "dict", "items": [[1, 2]]}),
-            "names are no strings",
-        ),
+        ("catalog.Member", lambda item: item.update(state=NUMBERED), "names are no strings"),
         ("catalog.Member", lambda item: item["state"].pop("network"), "KeyError: 'network'"),
         ("catalog.Member", lambda item: item["state"].pop("history"), "lacks field 'history'"),
         ("catalog.Member", set_state(evil=1), "no field 'evil'"),
@@ -135,11 +126,7 @@ OTHER_NETWORK = build_mlp((2,), 2, [3]).to_json().replace('"units": 3', '"units"
         ("estimators.DeepEnsembleRegressor", set_state(__dict__={}), "no attribute '__dict__'"),
         # Members that do not fit their network
         ("catalog.Member", set_state(weights=[0.0]), "no vector of float32"),
-        (
-            "catalog.Member",
-            set_state(weights={"@": "scalar", "dtype": "<f4", "hex": "00" * 4}),
-            "no vector",
-        ),
+        ("catalog.Member", set_state(weights={**SCALAR, "hex": "00" * 4}), "no vector"),
         ("catalog.Member", set_state(state=[]), "no tuple of arrays"),
         ("catalog.Member", set_state(state={"@": "tuple", "items": [1]}), "no tuple of arrays"),
         ("catalog.Member", set_state(network=3), "network is not loaded"),
@@ -204,6 +191,7 @@ def _generator(kind, **fields):
     return stored
 
 
+MANY = [*range(999)]
 PAIRS = {"@": "dict", "items": [["start", 0], ["stop", 0], ["step", 0]]}
 OBJECTS = {
     "no generator": _generator("PCG64", bit_generator="Evil"),
@@ -225,9 +213,7 @@ OBJECTS = {
     "space": _object("networks.Space", decisions=[], more=1),
     "decisions": _object("networks.Decisions", architecture=1),
     "scores": _object("tables.TargetTransform.Scores", scores=[1], values=[1]),
-    "many scores": _object(
-        "tables.TargetTransform.Scores", scores=[*range(999)], values=[*range(999)]
-    ),
+    "many scores": _object("tables.TargetTransform.Scores", scores=MANY, values=MANY),
     "path as zone": _zone("dateutil//etc/passwd"),
     "zone": _zone("dateutil/Europe/Berlin"),
     "file as zone": _zone("/usr/share/zoneinfo/Europe/Berlin"),
@@ -321,16 +307,10 @@ def test_check_network_refuses_layers_that_do_more_than_compute(layer):
     network = _network(**layer)
     with pytest.raises(FileFormatError, match="its network is not loaded"):
         check_network(network)
-    refused(
-        changed("catalog.Member", set_state(network=network)),
-        "members.0. cannot be read: its network is not loaded",
-    )
     base = {"class_name": "EpistemicNetwork", "base": json.loads(network), "n_raw": 1}
-    network = json.dumps({**base, "epinet": None, "prior_scale": 0.0})
-    refused(
-        changed("catalog.Member", set_state(network=network)),
-        "members.0. cannot be read: its network is not loaded",
-    )
+    for inside in (network, json.dumps({**base, "epinet": None, "prior_scale": 0.0})):
+        data = changed("catalog.Member", set_state(network=inside))
+        refused(data, "members.0. cannot be read: its network is not loaded")
 
 
 @pytest.mark.parametrize(
@@ -606,9 +586,8 @@ def _other_json(text, rng):
         elif action == "swap":
             where[key], other[other_key] = copy.deepcopy((other[other_key], value))
         elif action == "rename" and isinstance(where, dict):
-            where[str(rng.choice(["@", "state", "name", "items", "x", "__class__"]))] = where.pop(
-                key
-            )
+            new = str(rng.choice(["@", "state", "name", "items", "x", "__class__"]))
+            where[new] = where.pop(key)
         elif action == "number" and type(value) in (int, float):
             where[key] = value * int(rng.choice([-1, 0, 2, 10**6])) + int(rng.integers(-1, 2))
         elif action == "letter" and isinstance(value, str) and value:
@@ -637,12 +616,9 @@ def _checked(header, members, rng):
         data = bytearray(members[name])
         end = 128 if kind == "array header" else len(data)
         for place in rng.integers(min(end, len(data)), size=rng.integers(1, 4)):
-            data[place] = (
-                int(rng.integers(256)) if rng.integers(2) else int(rng.choice(list(b"0189(),'")))
-            )
-        members[name] = bytes(
-            data[: int(rng.integers(len(data)))] if rng.integers(5) == 0 else data
-        )
+            data[place] = int(rng.integers(256) if rng.integers(2) else rng.choice([*b"0189(),'"]))
+        end = int(rng.integers(len(data))) if rng.integers(5) == 0 else len(data)
+        members[name] = bytes(data[:end])
     elif kind == "header":
         header = json.loads(_other_json(json.dumps(header), rng))
         if not isinstance(header, dict):

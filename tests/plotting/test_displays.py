@@ -40,47 +40,32 @@ def _teams():
     return select_teams(np.where(right, y, 1 - y), y)
 
 
-# Each: a function of `ax` and keywords that draws, the artist its first keyword reaches.
+# Each: a function of `ax` and keywords that draws.
 DRAW = {
-    "PredictionBandDisplay": (
-        lambda **k: plotting.PredictionBandDisplay(Y, Y, STD, aleatoric=STD / 2).plot(**k),
-        "line_",
+    **{
+        name: partial(getattr(plotting, name).from_predictions, *ROWS)
+        for name in ("QuantileCalibrationDisplay", "CoverageWidthDisplay", "PITDisplay")
+        + ("ErrorStdDisplay", "RetentionDisplay")
+    },
+    "PredictionBandDisplay": plotting.PredictionBandDisplay(Y, Y, STD, aleatoric=STD / 2).plot,
+    "ReliabilityDisplay": partial(plotting.ReliabilityDisplay.from_predictions, LABELS, PROBA),
+    "SearchHistoryDisplay": partial(plotting.SearchHistoryDisplay.from_catalog, _frame()),
+    "ConditionalCoverageDisplay": partial(
+        plotting.ConditionalCoverageDisplay.from_predictions, Y, Y - STD, Y + 0.1, bins_of=STD
     ),
-    "QuantileCalibrationDisplay": (
-        partial(plotting.QuantileCalibrationDisplay.from_predictions, *ROWS),
-        "line_",
+    "CatalogDisplay": partial(plotting.CatalogDisplay.from_catalog, _frame()),
+    "MemberDiversityDisplay": partial(
+        plotting.MemberDiversityDisplay.from_predictions, RNG.normal(size=(4, 9))
     ),
-    "ReliabilityDisplay": (
-        partial(plotting.ReliabilityDisplay.from_predictions, LABELS, PROBA),
-        "line_",
+    "TeamDisplay": partial(plotting.TeamDisplay.from_teams, _teams()),
+    "RegretDisplay": partial(
+        plotting.RegretDisplay.from_values, {"one": RNG.random((3, 6))}, optimum=0.0
     ),
-    "CoverageWidthDisplay": (
-        partial(plotting.CoverageWidthDisplay.from_predictions, *ROWS),
-        "line_",
-    ),
-    "PITDisplay": (partial(plotting.PITDisplay.from_predictions, *ROWS), "line_"),
-    "ErrorStdDisplay": (partial(plotting.ErrorStdDisplay.from_predictions, *ROWS), "line_"),
-    "RetentionDisplay": (partial(plotting.RetentionDisplay.from_predictions, *ROWS), "line_"),
-    "SearchHistoryDisplay": (
-        partial(plotting.SearchHistoryDisplay.from_catalog, _frame()),
-        "line_",
-    ),
-    "ConditionalCoverageDisplay": (
-        partial(
-            plotting.ConditionalCoverageDisplay.from_predictions, Y, Y - STD, Y + 0.1, bins_of=STD
-        ),
-        "line_",
-    ),
-    "CatalogDisplay": (partial(plotting.CatalogDisplay.from_catalog, _frame()), "lines_"),
-    "MemberDiversityDisplay": (
-        partial(plotting.MemberDiversityDisplay.from_predictions, RNG.normal(size=(4, 9))),
-        "scatters_",
-    ),
-    "TeamDisplay": (partial(plotting.TeamDisplay.from_teams, _teams()), "scatters_"),
-    "RegretDisplay": (
-        partial(plotting.RegretDisplay.from_values, {"one": RNG.random((3, 6))}, optimum=0.0),
-        "lines_",
-    ),
+}
+# The artists that the first keyword reaches, where they are not `line_`.
+ARTISTS = {
+    **dict.fromkeys(("CatalogDisplay", "RegretDisplay"), "lines_"),
+    **dict.fromkeys(("MemberDiversityDisplay", "TeamDisplay"), "scatters_"),
 }
 KEYWORD = {"scatters_": "scatter_kwargs"}
 
@@ -92,7 +77,7 @@ def test_every_display_is_in_the_suite():
 @pytest.mark.parametrize("name", DRAW)
 def test_display_draws_on_given_axes_and_opens_no_figure(name):
     figure, (ax, other) = plt.subplots(1, 2)
-    display = DRAW[name][0](ax=ax)
+    display = DRAW[name](ax=ax)
     assert type(display).__name__ == name
     assert display.ax_ is ax
     assert display.figure_ is figure
@@ -100,13 +85,13 @@ def test_display_draws_on_given_axes_and_opens_no_figure(name):
     assert not other.has_data()
     figure.canvas.draw()
     with pytest.raises(TypeError, match="`ax` must be an Axes.*Got 3"):
-        DRAW[name][0](ax=3)
+        DRAW[name](ax=3)
 
 
 @pytest.mark.parametrize("name", DRAW)
 def test_display_opens_a_figure_and_labels_it_in_the_users_style(name):
     before = dict(plt.rcParams)
-    display = DRAW[name][0]()
+    display = DRAW[name]()
     assert plt.get_fignums() == [display.figure_.number]
     ax = display.ax_
     labelled = ax.get_xlabel() and ax.get_ylabel()
@@ -119,7 +104,7 @@ def test_display_opens_a_figure_and_labels_it_in_the_users_style(name):
 @pytest.mark.parametrize("name", DRAW)
 @pytest.mark.parametrize("width", ["linewidth", "lw"])
 def test_keywords_reach_the_artist_under_any_name(name, width):
-    draw, artist = DRAW[name]
+    draw, artist = DRAW[name], ARTISTS.get(name, "line_")
     colour = {} if name == "CatalogDisplay" else {"color": "#123456"}
     display = draw(**{KEYWORD.get(artist, "line_kwargs"): {width: 3.5, **colour}})
     found = getattr(display, artist)
@@ -132,7 +117,7 @@ def test_keywords_reach_the_artist_under_any_name(name, width):
 
 
 def test_two_displays_on_the_same_axes_differ_and_share_a_legend():
-    draw = DRAW["QuantileCalibrationDisplay"][0]
+    draw = DRAW["QuantileCalibrationDisplay"]
     first = draw(name="one")
     second = draw(name="two", ax=first.ax_)
     assert first.line_.get_color() != second.line_.get_color()

@@ -35,9 +35,8 @@ def test_reliability_of_labels_uses_the_order_of_classes():
 
 
 def test_reliability_counts_can_be_left_out():
-    display = ReliabilityDisplay.from_predictions(
-        [0], [[0.7, 0.3]], labels=[0, 1], show_counts=False
-    )
+    one = [0], [[0.7, 0.3]]
+    display = ReliabilityDisplay.from_predictions(*one, labels=[0, 1], show_counts=False)
     assert display.bars_ is None and display.figure_.axes == [display.ax_]
 
 

@@ -19,9 +19,8 @@ def test_an_outlier_moves_nothing_in_a_column_of_zeros():
     spoilt = x.copy()
     spoilt[0] = 1e30
     clean = RobustScaling().fit(x).transform(x)[1:]
-    np.testing.assert_allclose(
-        RobustScaling().fit(spoilt).transform(spoilt)[1:], clean, rtol=0.1, atol=0.05
-    )
+    found = RobustScaling().fit(spoilt).transform(spoilt)[1:]
+    np.testing.assert_allclose(found, clean, rtol=0.1, atol=0.05)
 
 
 @pytest.mark.parametrize(("offset", "spread"), [(1e12, 10.0), (1e14, 10.0), (1.6e18, 1e3)])
@@ -120,14 +119,8 @@ def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, as_array, recwa
 @pytest.mark.parametrize(
     "words",
     [
-        *(
-            "A1 A2 A3",
-            "Rome Oslo Bonn",
-            "1A 2B 3C 4A 5B 6D",
-            "S M L XL",
-            "1 2 3",
-            "1.2.3 1.2.4 1.3",
-        ),
+        *("A1 A2 A3", "Rome Oslo Bonn", "1A 2B 3C 4A 5B 6D", "S M L XL", "1 2 3"),
+        "1.2.3 1.2.4 1.3",
         *("MAR MAY JAN", "10-20 20-30 30-40", "ID-1 ID-2", "017-00-45 017-00-46", "4wd 2wd fwd"),
         " ".join(f"{k:03}-{k % 7}" for k in range(20)),
         *("(a) (b) (c)", "-a1 -a2 +a3", "<20 20-30 >30", "21345678 20219999 20213101"),

@@ -80,9 +80,8 @@ def test_numbers_missing_in_the_test_part_only_are_medians():
     with pytest.warns(UserWarning, match=r"\['x0'\], where `fit` saw none"):
         assert_array_equal(encoder.transform([[NAN, 8.0]]), [[2.0, 8.0]])
     X = [[1.0], [NAN], [3.0], [8.0]]
-    assert_array_equal(
-        TablePreprocessor(missing="median").fit_transform(X), [[1.0], [3.0], [3.0], [8.0]]
-    )
+    filled = TablePreprocessor(missing="median").fit_transform(X)
+    assert_array_equal(filled, [[1.0], [3.0], [3.0], [8.0]])
 
 
 @pytest.mark.parametrize("missing", ["indicator", "median"])
@@ -237,6 +236,7 @@ DATES = [
     pd.Categorical(pd.date_range("2020", periods=2)),
 ]
 NUMBERS = pd.DataFrame({"x": [1.0, 2.0], "b": [np.inf, 0.0], "c": [0.0, -np.inf]})
+WITH_TEXT = NUMBERS.assign(w="w")
 PLAIN = pd.DataFrame({"x": [1.0, 2.0], "y": ["a", "b"]})
 ARRAY = np.arange(4.0).reshape(2, 2)
 BY_NAME = "'bought' holds dates or times.*year, month, weekday"
@@ -248,10 +248,7 @@ REFUSED = [
     *[(PLAIN.assign(bought=[1.0, 2.0]), PLAIN.assign(bought=dates), BY_NAME) for dates in DATES],
     *[(PLAIN.assign(bought=["a", "b"]), PLAIN.assign(bought=dates), BY_NAME) for dates in DATES],
     (np.array([["2020-01-01"]], dtype="datetime64[D]"), None, "'x0' holds dates or times"),
-    *[
-        (table, None, INFINITE)
-        for table in (NUMBERS, NUMBERS.astype(object), NUMBERS.assign(w="w"))
-    ],
+    *[(table, None, INFINITE) for table in (NUMBERS, NUMBERS.astype(object), WITH_TEXT)],
     (ARRAY, [[1.0, np.inf]], r"contains infinity, in columns \['x1'\]"),
     (pd.DataFrame({"huge": [10**400, 1]}, dtype=object), None, "'huge'.*beyond the range"),
     (PLAIN, PLAIN.assign(x=["seven", "8"]), "'x' held numbers in fit.*seven"),
@@ -338,9 +335,8 @@ def test_lists_and_arrays_of_text():
     assert_array_equal(TablePreprocessor().fit_transform(rows), expected)
     assert_array_equal(TablePreprocessor().fit_transform(np.array(rows, dtype=object)), expected)
     as_text = TablePreprocessor().fit(np.array(rows))  # numpy made text of all
-    assert as_text.get_feature_names_out().tolist() == [
-        *("x0_a", "x0_b", "x0_c", "x1_1.0", "x1_2.0", "x1_4.0")
-    ]
+    names = as_text.get_feature_names_out().tolist()
+    assert names == ["x0_a", "x0_b", "x0_c", "x1_1.0", "x1_2.0", "x1_4.0"]
     encoder = TablePreprocessor().fit(PLAIN)
     assert encoder.transform(pd.DataFrame({"x": ["7"], "y": ["b"]})).tolist() == [[7, 1]]
 
@@ -353,12 +349,8 @@ def test_one_row(mixed):
 
 
 def test_settings_do_not_change_in_fit(mixed):
-    encoder = TablePreprocessor(3, max_categories=7, missing="median")
-    assert clone(encoder.fit(mixed)).get_params() == {
-        "max_one_hot": 3,
-        "max_categories": 7,
-        "missing": "median",
-    }
+    settings = {"max_one_hot": 3, "max_categories": 7, "missing": "median"}
+    assert clone(TablePreprocessor(**settings).fit(mixed)).get_params() == settings
     with pytest.raises(ValueError, match="max_categories"):
         TablePreprocessor(max_categories=1).fit(mixed)
 

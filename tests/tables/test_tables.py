@@ -326,9 +326,8 @@ def test_far_values_far_targets_are_named(rng):
 def test_far_values_a_quantile_transform_takes_far_targets(rng, recwarn):
     y = replace(rng.normal(size=200), _11=1e20)
     X = np.arange(400.0).reshape(200, 2)
-    _inputs.read_rows(
-        DeepEnsembleRegressor(), _inputs.TableInputs(), NumberTargets("quantile"), X, y
-    )
+    targets = NumberTargets("quantile")
+    _inputs.read_rows(DeepEnsembleRegressor(), _inputs.TableInputs(), targets, X, y)
     assert not recwarn
 
 
