@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 
@@ -19,6 +20,13 @@ def run_python(code, input=None, **environment):
         check=True,
         timeout=300,
     )
+
+
+def wait_until(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
 
 
 def start_python(*arguments, env=None, **options):

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from functools import partial
 
 import keras_tuner
 import numpy as np
@@ -47,6 +48,9 @@ PROBABILITIES = RNG.dirichlet([1.0, 1.0], (3, 60))
 NET = {"network": MLP(4), "epochs": 2, "random_state": 0}
 NOMU = {"artificial": ArtificialInputs(n=5), "epochs": 3, "random_state": 0}
 NOMU |= {"readout": NOMUReadout(l_min=0.01, l_max=1, c=1)}  # so that there is one training
+CALIBRATED = skuq.CalibratedUncertaintyRegressor
+CLASSES = skuq.CalibratedUncertaintyClassifier
+POOL = [("a", GaussianNB()), ("b", LinearSVC())]
 OPERATOR = skuq.NEONRegressor(training=skuq.training.Training(steps=5), random_state=0)
 
 
@@ -69,11 +73,28 @@ def search(**settings):
     return fit(kind=skuq.AutoDEUQRegressor, **settings)
 
 
-def behind(transformer):
-    return make_pipeline(transformer, skuq.DeepEnsembleRegressor(2, **NET)).fit(MANY, Y)
+def behind(encoder):
+    return make_pipeline(encoder, skuq.DeepEnsembleRegressor(2, **NET)).fit(MANY, Y)
 
 
-def team(pool, **settings):
+def encoded(**settings):
+    return fit(MANY, preprocess=TablePreprocessor(**settings))
+
+
+def copies(**settings):
+    network = TabularNetwork(n_layers=1, width=32, embedding="none", n_copies=2)
+    return fit(kind=skuq.TabularEnsembleRegressor, network=network, epochs=1, **settings)
+
+
+def calibrated(**settings):
+    return fit(kind=CALIBRATED, estimator=TooSure(), **settings)
+
+
+def evolved(size):
+    return search(search=AgEBO(population_size=size, sample_size=2), n_trials=3)
+
+
+def team(pool=POOL, **settings):
     return skuq.HQEnsembleSelector(pool, cv=3, **settings).fit(X, LABELS)
 
 
@@ -127,153 +148,142 @@ class Lazy:
 
 
 PERIODS = pd.DataFrame({"a": DAYS.dt.to_period("M")})
+INDEXED = CITY.set_index(["x", "city"])
+IDENTIFIED = CITY.assign(city=[f"n{k}" for k in range(60)])
 LAZY = Lazy()
-CALIBRATED = skuq.CalibratedUncertaintyRegressor
-CLASSES = skuq.CalibratedUncertaintyClassifier
+SPARSE = sparse.csr_array(X)
+GAP = np.where(ONE[:, None], np.nan, X)
+BIG = {"X": 1e9 * X}
+FAR_Y = {"y": np.where(ONE, 1e30, Y)}
+DRAW = {"y_true": [0.0], "samples": [[1.0]]}
+SQUARE = {"estimator": TooSure(), "bounds": [(-1, 1)], "maximizer": "milp"}
+OF_CLASSES = {"kind": skuq.DeepEnsembleClassifier}
 NEAREST = KNeighborsClassifier()
-POOL = [("a", GaussianNB()), ("b", LinearSVC())]
-TABULAR = skuq.TabularEnsembleRegressor
-COPIES = TabularNetwork(n_layers=1, width=32, embedding="none", n_copies=2)
 ORACLE = keras_tuner.oracles.RandomSearchOracle
+GIVEN_ORACLE = ORACLE(max_trials=2, objective="val_loss")
+GROUP = {"groups": np.ones(60)}
 
-# For each: what is done, a part of the message, and what follows its advice. Where the advice has
-# code, the way out is a function of the message.
-ADVICE = {
-    "dates": convert(DAYS),
-    "dates of Python": convert(DAYS.dt.date.astype(object)),
-    "dates with a zone": convert(DAYS.dt.tz_localize("CET")),
-    "periods": convert(DAYS.dt.to_period("D")),
-    "periods as objects": convert(DAYS.dt.to_period("M").astype(object)),
-    "durations": convert(DAYS - DAYS[0]),
-    "times": convert(pd.Series([None, *DAYS.dt.time[1:]], dtype=object)),
-    "categories of dates": convert(pd.Categorical(DAYS)),
-    "text of dates": convert(DAYS.dt.strftime("%d.%m.%Y")),
-    "text of numbers": convert([f"{y:.2f} kg".replace(".", ",") for y in Y]),
-    "y of dates": (
-        lambda: fit(y=DAYS.to_numpy()),
-        "days since some day",
-        lambda: fit(y=(DAYS - DAYS[0]).dt.days),
-    ),
-    "sparse": (
-        lambda: fit(sparse.csr_array(X)),
-        "X.toarray",
-        lambda: fit(sparse.csr_array(X).toarray()),
-    ),
+# Columns that become numbers by the code in the message.
+COLUMNS = {
+    "dates": DAYS,
+    "dates of Python": DAYS.dt.date.astype(object),
+    "dates with a zone": DAYS.dt.tz_localize("CET"),
+    "periods": DAYS.dt.to_period("D"),
+    "periods as objects": DAYS.dt.to_period("M").astype(object),
+    "durations": DAYS - DAYS[0],
+    "times": pd.Series([None, *DAYS.dt.time[1:]], dtype=object),
+    "categories of dates": pd.Categorical(DAYS),
+    "text of dates": DAYS.dt.strftime("%d.%m.%Y"),
+    "text of numbers": [f"{y:.2f} kg".replace(".", ",") for y in Y],
+}
+# For each: a function, its arguments, a part of the message, and the arguments that this advises.
+CALLS = {
+    "y of dates": (fit, {"y": DAYS.to_numpy()}, "days since", {"y": (DAYS - DAYS[0]).dt.days}),
+    "sparse": (fit, {"X": SPARSE}, "X.toarray", {"X": SPARSE.toarray()}),
+    "sparse strings": (fit, {"X": SPARSE}, "leave strings", {"X": CITY}),
     "sparse encoder": (
-        lambda: behind(OneHotEncoder()),
-        "sparse_output=False",
-        lambda: behind(OneHotEncoder(sparse_output=False)),
+        *(behind, {"encoder": OneHotEncoder()}, "sparse_output=False"),
+        {"encoder": OneHotEncoder(sparse_output=False)},
     ),
+    "lazy": (fit, {"X": LAZY}, r"Give X.collect\(\)", {"X": LAZY.collect()}),
+    "infinity": (fit, {"X": np.where(ONE[:, None], np.inf, X)}, "by NaN", {"X": GAP}),
+    "far, missing": (fit, {"X": FAR}, "so far from", {"X": GAP}),
+    "far, dropped": (fit, {"X": FAR}, "drop their rows", {"X": FAR[~ONE], "y": Y[~ONE]}),
+    "far y": (
+        *(fit, {**FAR_Y, "target_transform": "standard"}, 'target_transform="auto"'),
+        {**FAR_Y, "target_transform": "quantile"},
+    ),
+    "huge": (fit, {"X": 1.7e308 * np.sign(X)}, "Rescale it", {"X": np.sign(X)}),
+    "small y": (fit, {"y": 1e-200 * Y}, "Rescale y", {"y": Y}),
+    "empty column": (fit, {"X": CITY.assign(e=np.nan)}, "left out", {"X": CITY}),
+    "identifiers": (fit, {"X": IDENTIFIED}, "as many categories as rows", {"X": CITY[["x"]]}),
+    "codes": (encoded, {}, "a number for `max_categories`", {"max_categories": 5}),
+    "codes, one-hot": (encoded, {}, "larger `max_one_hot`", {"max_one_hot": 20}),
+    "labels as y": (fit, {"y": LABELS}, "Classes are for classifiers", {"y": LABELS, **OF_CLASSES}),
+    "labels of two types": (
+        *(fit, {"y": np.where(ONE, 1, LABELS.astype(object)), **OF_CLASSES}, "convert the others"),
+        {"y": np.where(ONE, "1", LABELS), **OF_CLASSES},
+    ),
+    "unscaled": (nomu, BIG | {"standardize": False}, "standardize=T", BIG | {"standardize": True}),
+    "no linear readout of l_min": (
+        *(nomu, {"readout": NOMUReadout(c=1.0)}, "l_min=0.001 and l_max=2"),
+        {"readout": NOMUReadout(c=1.0, l_min=0.001, l_max=2)},
+    ),
+    "network and units": (
+        *(nomu, {"network": NOMUNetwork(mean=lambda *a: None, hidden_units=(3, 3))}),
+        *("leave one of them out", {"network": NOMUNetwork((3, 3))}),
+    ),
+    "refine": (nomu, {"refine": True}, "Set noise_std=0.0", {"refine": True, "noise_std": 0.0}),
+    "mse of copies": (copies, {"loss": "mse"}, 'Use loss="nll"', {"loss": "nll"}),
+    "scale_l2": (
+        *(fit, {"network": MLP(4, scale_l2=0.1), "loss": "mse"}, "leave it out"),
+        {"network": MLP(4), "loss": "mse"},
+    ),
+    "folds used up": (calibrated, {"cv": iter(())}, "give a list", {"cv": [*KFold(3).split(X)]}),
+    "prefit, not fitted": (calibrated, {"cv": "prefit"}, "use another `cv`", {"cv": 3}),
+    "group_by": (
+        *(calibrated, {"group_by": lambda X: X[:, 0]}),
+        r"lambda X: numpy.digitize\(X\[:, 0\], edges\)",
+        {"group_by": lambda X: digitize(X[:, 0], [0.0])},
+    ),
+    "repeated folds": (
+        search,
+        {"validation": ShuffleSplit(3)},
+        "as KFold",
+        {"validation": KFold(3)},
+    ),
+    "one group": (search, {"validation": 2, "more": GROUP}, "or no groups", {"validation": 2}),
+    "oracle's class": (search, {"search": ORACLE}, "give an object", {"search": GIVEN_ORACLE}),
+    "population": (evolved, {"size": 5}, "Set a smaller `population_size`", {"size": 2}),
+    "votes, wrapped": (
+        *(team, {}, "sklearn.calibration.CalibratedClassifierCV"),
+        {"pool": [POOL[0], ("b", CalibratedClassifierCV(LinearSVC()))]},
+    ),
+    "votes, hard": (team, {}, "use `voting='hard'`", {"voting": "hard"}),
+    "logits": (
+        *(select_teams, {"predictions": np.log(PROBABILITIES), "y": VOTES[0]}),
+        r"scipy.special.softmax\(logits, axis=-1\)",
+        {"predictions": special.softmax(np.log(PROBABILITIES), axis=-1), "y": VOTES[0]},
+    ),
+    "labels of another type": (
+        *(select_teams, {"predictions": VOTES, "y": LABELS}, "Convert one of them"),
+        {"predictions": np.where(VOTES, "a", "b"), "y": LABELS},
+    ),
+    "pretrained, not fitted": (
+        *(nomu, {"pretrained": LinearRegression()}, "sklearn.frozen.FrozenEstimator"),
+        {"pretrained": FrozenEstimator(LinearRegression().fit(X, Y))},
+    ),
+    "one draw": (crps_sample_loss, dict(DRAW, fair=True), "set fair=False", dict(DRAW, fair=False)),
+    "milp": (BayesianOptimizer, SQUARE, 'acquisition="ucb"', SQUARE | {"acquisition": "ucb"}),
+    "columns not held": (
+        held,
+        {"table": PERIODS},
+        r"astype\(str\)",
+        {"table": PERIODS.astype(str)},
+    ),
+    "index not held": (held, {"table": INDEXED}, "reset_index", {"table": INDEXED.reset_index()}),
+}
+# For each: what is done, a part of the message, and what follows its advice.
+ADVICE = {
     "sparse columns": (
         lambda: behind(ColumnTransformer([("c", OneHotEncoder(), ["city"])])),
         "sparse_threshold=0",
         lambda: behind(ColumnTransformer([("c", OneHotEncoder(), ["city"])], sparse_threshold=0)),
     ),
-    "sparse strings": (lambda: fit(sparse.csr_array(X)), "leave strings", lambda: fit(CITY)),
-    "lazy": (lambda: fit(LAZY), r"Give X.collect\(\)", lambda: fit(LAZY.collect())),
     "parameter of a string": (
         lambda: TABULAR().set_params(preprocess__missing="median"),
         "an object that has them",
         lambda: TABULAR(preprocess=TablePreprocessor()).set_params(preprocess__missing="median"),
     ),
-    "infinity": (
-        lambda: fit(np.where(ONE[:, None], np.inf, X)),
-        "by NaN",
-        lambda: fit(np.where(ONE[:, None], np.nan, X)),
-    ),
-    "far, missing": (
-        lambda: fit(FAR),
-        "so far from",
-        lambda: fit(np.where(FAR == 1e30, np.nan, FAR)),
-    ),
-    "far, dropped": (lambda: fit(FAR), "drop their rows", lambda: fit(FAR[~ONE], Y[~ONE])),
-    "far y": (
-        lambda: fit(y=np.where(ONE, 1e30, Y), target_transform="standard"),
-        'target_transform="auto"',
-        lambda: fit(y=np.where(ONE, 1e30, Y), target_transform="quantile"),
-    ),
-    "huge": (lambda: fit(1.7e308 * np.sign(X)), "Rescale it", lambda: fit(np.sign(X))),
-    "small y": (lambda: fit(y=1e-200 * Y), "Rescale y", lambda: fit(y=Y)),
-    "empty column": (lambda: fit(CITY.assign(e=np.nan)), "left out", lambda: fit(CITY)),
-    "identifiers": (
-        lambda: fit(CITY.assign(city=[f"n{k}" for k in range(60)])),
-        "as many categories as rows",
-        lambda: fit(CITY[["x"]]),
-    ),
     "new gaps": (
-        lambda: fit(CITY).predict(CITY.assign(x=np.where(ONE, np.nan, X[:, 0]))),
+        lambda: fit(CITY).predict(CITY.assign(x=GAP[:, 0])),
         "fit on rows with such gaps",
-        lambda: fit(CITY.assign(x=np.where(ONE, np.nan, X[:, 0]))).predict(CITY.assign(x=np.nan)),
+        lambda: fit(CITY.assign(x=GAP[:, 0])).predict(CITY.assign(x=np.nan)),
     ),
     "new categories": (
         lambda: fit(CITY[CITY["city"] != "u"], Y[CITY["city"] != "u"]).predict(CITY),
         "Fit on rows that have them",
         lambda: fit(CITY).predict(CITY),
-    ),
-    "codes": (
-        lambda: fit(MANY, preprocess=TablePreprocessor()),
-        "a number for `max_categories`",
-        lambda: fit(MANY, preprocess=TablePreprocessor(max_categories=5)),
-    ),
-    "codes, one-hot": (
-        lambda: fit(MANY, preprocess=TablePreprocessor()),
-        "larger `max_one_hot`",
-        lambda: fit(MANY, preprocess=TablePreprocessor(20)),
-    ),
-    "labels of a regressor": (
-        lambda: fit(y=LABELS),
-        "Classes are for classifiers",
-        lambda: fit(y=LABELS, kind=skuq.DeepEnsembleClassifier),
-    ),
-    "labels of two types": (
-        lambda: fit(y=np.where(ONE, 1, LABELS.astype(object)), kind=skuq.DeepEnsembleClassifier),
-        "convert the others",
-        lambda: fit(y=np.where(ONE, "1", LABELS), kind=skuq.DeepEnsembleClassifier),
-    ),
-    "unscaled": (
-        lambda: nomu(1e9 * X, standardize=False),
-        "standardize=True",
-        lambda: nomu(1e9 * X, standardize=True),
-    ),
-    "no linear readout of l_min": (
-        lambda: nomu(readout=NOMUReadout(c=1.0)),
-        "l_min=0.001 and l_max=2",
-        lambda: nomu(readout=NOMUReadout(c=1.0, l_min=0.001, l_max=2)),
-    ),
-    "network and units": (
-        lambda: nomu(network=NOMUNetwork(mean=lambda *a: None, hidden_units=(3, 3))),
-        "leave one of them out",
-        lambda: nomu(network=NOMUNetwork((3, 3))),
-    ),
-    "refine": (
-        lambda: nomu(refine=True),
-        "Set noise_std=0.0",
-        lambda: nomu(refine=True, noise_std=0.0),
-    ),
-    "mse of copies": (
-        lambda: fit(kind=TABULAR, network=COPIES, loss="mse", epochs=1),
-        'Use loss="nll"',
-        lambda: fit(kind=TABULAR, network=COPIES, loss="nll", epochs=1),
-    ),
-    "scale_l2": (
-        lambda: fit(network=MLP(4, scale_l2=0.1), loss="mse"),
-        "leave it out",
-        lambda: fit(network=MLP(4), loss="mse"),
-    ),
-    "parts of noise alone": (
-        lambda: fit(kind=CALIBRATED, estimator=LinearRegression(), method="parts"),
-        'Use method="scale"',
-        lambda: fit(kind=CALIBRATED, estimator=LinearRegression(), method="scale"),
-    ),
-    "folds used up": (
-        lambda: fit(kind=CALIBRATED, estimator=TooSure(), cv=iter(())),
-        "give a list",
-        lambda: fit(kind=CALIBRATED, estimator=TooSure(), cv=list(KFold(3).split(X))),
-    ),
-    "folds that repeat": (
-        lambda: search(validation=ShuffleSplit(3)),
-        "as KFold does",
-        lambda: search(validation=KFold(3)),
     ),
     "points only": (
         lambda: get_scorer("neg_nll")(LinearRegression().fit(X, Y), X, Y),
@@ -297,16 +307,6 @@ ADVICE = {
         "give cv='prefit'",
         lambda: CALIBRATED(PlainModel(), cv="prefit").fit(X, Y).predict(X, return_std=True),
     ),
-    "prefit, not fitted": (
-        lambda: CALIBRATED(TooSure(), cv="prefit").fit(X, Y),
-        "use another `cv`",
-        lambda: CALIBRATED(TooSure(), cv=3).fit(X, Y),
-    ),
-    "group_by": (
-        lambda: CALIBRATED(TooSure(), group_by=lambda X: X[:, 0]).fit(X, Y),
-        r"lambda X: numpy.digitize\(X\[:, 0\], edges\)",
-        lambda: CALIBRATED(TooSure(), group_by=lambda X: digitize(X[:, 0], [0.0])).fit(X, Y),
-    ),
     "no classes_": (
         lambda: get_scorer("neg_brier")(PlainModel(), X, LABELS),
         r"CalibratedUncertaintyClassifier\(model, cv='prefit'\)",
@@ -314,81 +314,26 @@ ADVICE = {
             CLASSES(LogisticRegression().fit(X, LABELS), cv="prefit").fit(X, LABELS), X, LABELS
         ),
     ),
-    "votes, wrapped": (
-        lambda: team(POOL),
-        "sklearn.calibration.CalibratedClassifierCV",
-        lambda: team([POOL[0], ("b", CalibratedClassifierCV(LinearSVC()))]),
-    ),
-    "votes, hard": (
-        lambda: team(POOL),
-        "use `voting='hard'`",
-        lambda: team(POOL, voting="hard"),
-    ),
-    "logits": (
-        lambda: select_teams(np.log(PROBABILITIES), VOTES[0]),
-        r"scipy.special.softmax\(logits, axis=-1\)",
-        lambda: select_teams(special.softmax(np.log(PROBABILITIES), axis=-1), VOTES[0]),
-    ),
-    "labels of another type": (
-        lambda: select_teams(VOTES, LABELS),
-        "Convert one of them",
-        lambda: select_teams(np.where(VOTES, "a", "b"), LABELS),
-    ),
-    "pretrained, not fitted": (
-        lambda: nomu(pretrained=LinearRegression()),
-        "sklearn.frozen.FrozenEstimator",
-        lambda: nomu(pretrained=FrozenEstimator(LinearRegression().fit(X, Y))),
-    ),
-    "one group": (
-        lambda: search(validation=2, more={"groups": np.ones(60)}),
-        "or no groups",
-        lambda: search(validation=2),
-    ),
-    "oracle's class": (
-        lambda: search(search=ORACLE),
-        "give an object",
-        lambda: search(search=ORACLE(max_trials=2, objective="val_loss")),
-    ),
-    "population": (
-        lambda: search(search=AgEBO(population_size=5, sample_size=2), n_trials=3),
-        "Set a smaller `population_size`",
-        lambda: search(search=AgEBO(population_size=2, sample_size=2), n_trials=3),
-    ),
-    "one draw": (
-        lambda: crps_sample_loss([0.0], [[1.0]], fair=True),
-        "or set fair=False",
-        lambda: crps_sample_loss([0.0], [[1.0]], fair=False),
-    ),
     "adapted layer": (
         lambda: fit(network=normalising()),
         "Give a Normalization layer `mean` and `variance`",
         lambda: fit(network=normalising(mean=[0.0, 1.0], variance=[1.0, 2.0])),
-    ),
-    "mixed-integer programme": (
-        lambda: BayesianOptimizer(TooSure(), [(-1, 1)], maximizer="milp"),
-        'acquisition="ucb"',
-        lambda: BayesianOptimizer(TooSure(), [(-1, 1)], acquisition="ucb", maximizer="milp"),
     ),
     "plot of arrays": (
         lambda: MemberDiversityDisplay.from_estimator(LinearRegression().fit(X, Y), X),
         "use `from_predictions`",
         lambda: MemberDiversityDisplay.from_predictions(np.stack([Y, Y + 0.1, Y - X[:, 1]])),
     ),
-    "columns that files do not hold": (
-        lambda: held(PERIODS),
-        r"astype\(str\)",
-        lambda: held(PERIODS.astype(str)),
-    ),
-    "index that files do not hold": (
-        lambda: held(CITY.set_index(["x", "city"])),
-        "Call `reset_index`",
-        lambda: held(CITY.set_index(["x", "city"]).reset_index()),
-    ),
     "steps twice": (
         lambda: fit(model=skuq.NEONRegressor(epochs=3, training=skuq.training.Training(steps=5))),
         "Leave one of them out",
         lambda: fit(model=OPERATOR),
     ),
+}
+ADVICE |= {name: convert(column) for name, column in COLUMNS.items()}
+ADVICE |= {
+    name: (partial(function, **problem), told, partial(function, **way_out))
+    for name, (function, problem, told, way_out) in CALLS.items()
 }
 
 
@@ -405,5 +350,5 @@ def test_advice_of_messages_works(name):
     (message,) = (text for text in messages if re.search(told, text))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        way_out(message) if way_out.__code__.co_argcount else way_out()
+        way_out(message) if name in COLUMNS else way_out()
     assert not [w for w in caught if re.search(told, str(w.message))]

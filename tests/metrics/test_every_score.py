@@ -5,41 +5,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from skuq import metrics
-from skuq.metrics import (
-    aurc_loss,
-    average_member_nll_loss,
-    brier_loss,
-    calibration_error,
-    classwise_ece_loss,
-    coverage_by_group,
-    coverage_curve,
-    coverage_score,
-    coverage_width_auc,
-    coverage_width_curve,
-    crps_loss,
-    crps_mixture_loss,
-    crps_sample_loss,
-    disagreement_score,
-    ece_loss,
-    ensemble_nll_loss,
-    error_retention_curve,
-    exchangeability_martingale,
-    gaussian_nll_loss,
-    interval_loss,
-    mean_width,
-    miscalibration_area,
-    mixture_nll_loss,
-    mutual_information,
-    neighbor_distance,
-    nll_min_loss,
-    ood_auroc_score,
-    oracle_nll_loss,
-    quantile_calibration_curve,
-    quantile_loss,
-    retention_auc,
-    sharpness,
-    worst_slab_coverage,
-)
 
 N, N_DRAWS = 20, 6
 
@@ -87,23 +52,23 @@ def members(rng):
 
 
 def winkler(*args, **kwargs):
-    return interval_loss(*args, 0.8, **kwargs)
+    return metrics.interval_loss(*args, 0.8, **kwargs)
 
 
 def pinball(*args, **kwargs):
-    return quantile_loss(*args, [0.3, 0.8], **kwargs)
+    return metrics.quantile_loss(*args, [0.3, 0.8], **kwargs)
 
 
 def interval_error(*args, **kwargs):
-    return calibration_error(*args, kind="interval", **kwargs)
+    return metrics.calibration_error(*args, kind="interval", **kwargs)
 
 
 def adaptive_ece(*args, **kwargs):
-    return ece_loss(*args, strategy="quantile", n_bins=4, labels=range(3), **kwargs)
+    return metrics.ece_loss(*args, strategy="quantile", n_bins=4, labels=range(3), **kwargs)
 
 
 def curve_end(*args, **kwargs):
-    return error_retention_curve(*args, **kwargs)[1][-1]
+    return metrics.error_retention_curve(*args, **kwargs)[1][-1]
 
 
 def labels_known(loss):
@@ -115,34 +80,34 @@ def labels_known(loss):
 
 
 NUMBERS = [
-    (gaussian_nll_loss, normals),
-    (crps_loss, normals),
-    (coverage_width_auc, normals),
-    (nll_min_loss, normals),
-    (calibration_error, normals),
+    (metrics.gaussian_nll_loss, normals),
+    (metrics.crps_loss, normals),
+    (metrics.coverage_width_auc, normals),
+    (metrics.nll_min_loss, normals),
+    (metrics.calibration_error, normals),
     (interval_error, normals),
-    (miscalibration_area, normals),
-    (mixture_nll_loss, mixtures),
-    (crps_mixture_loss, mixtures),
-    (coverage_score, y_and_intervals),
+    (metrics.miscalibration_area, normals),
+    (metrics.mixture_nll_loss, mixtures),
+    (metrics.crps_mixture_loss, mixtures),
+    (metrics.coverage_score, y_and_intervals),
     (winkler, y_and_intervals),
-    (mean_width, intervals),
+    (metrics.mean_width, intervals),
     (pinball, quantiles),
-    (crps_sample_loss, draws),
-    (sharpness, lambda rng, *outputs: (stds(rng, *outputs),)),
+    (metrics.crps_sample_loss, draws),
+    (metrics.sharpness, lambda rng, *outputs: (stds(rng, *outputs),)),
 ]
 OTHERS = [
-    (aurc_loss, two_lists),
-    (retention_auc, two_lists),
+    (metrics.aurc_loss, two_lists),
+    (metrics.retention_auc, two_lists),
     (curve_end, two_lists),
-    (labels_known(brier_loss), classes),
-    (labels_known(ece_loss), classes),
-    (labels_known(classwise_ece_loss), classes),
+    (labels_known(metrics.brier_loss), classes),
+    (labels_known(metrics.ece_loss), classes),
+    (labels_known(metrics.classwise_ece_loss), classes),
     (adaptive_ece, classes),
-    (labels_known(ensemble_nll_loss), members),
-    (labels_known(average_member_nll_loss), members),
-    (labels_known(oracle_nll_loss), members),
-    (disagreement_score, lambda rng: (members(rng)[1],)),
+    (labels_known(metrics.ensemble_nll_loss), members),
+    (labels_known(metrics.average_member_nll_loss), members),
+    (labels_known(metrics.oracle_nll_loss), members),
+    (metrics.disagreement_score, lambda rng: (members(rng)[1],)),
 ]
 
 
@@ -178,7 +143,7 @@ def test_weights_are_repeated_rows(score, data, global_random_seed):
 @pytest.mark.parametrize(("score", "data"), NUMBERS, ids=name_of)
 def test_outputs_are_averaged(score, data):
     given = data(np.random.default_rng(0), 2)
-    if score is mixture_nll_loss:
+    if score is metrics.mixture_nll_loss:
         # A joint density: of one member only is it the product of the marginals.
         given = given[0], *(part[:1] for part in given[1:])
     alone = [score(*(output_of(array, k) for array in given)) for k in range(2)]
@@ -211,98 +176,108 @@ PROBA, LABELS = np.full((3, 4), 0.25), np.arange(3)
 MEMBERS = np.stack([PROBA, PROBA, PROBA])
 #: Score, arguments, keywords, and what the error says.
 REFUSED = [
-    (gaussian_nll_loss, ([0.0], [0.0], [0.0]), {}, "`std` must be positive"),
-    (gaussian_nll_loss, ([0.0], [0.0], [np.nan]), {}, "`std` must be finite"),
-    (gaussian_nll_loss, ([], [], []), {}, "`y_true` must have at least one row"),
-    (gaussian_nll_loss, np.ones((3, 1, 1, 1)), {}, "`y_true` must have shape"),
-    (crps_loss, (TWO, [[0.0], [1.0]], [1.0, 1.0]), {}, "`mean` must have the shape"),
-    (crps_loss, (ONE, TWO, [0.0, 1.0]), {}, "inconsistent"),
-    (mixture_nll_loss, (TWO, [[0.0], [1.0]], [ONE, ONE]), {}, r"`loc` .*here \(n_members, 2\)"),
+    ("gaussian_nll_loss", ([0.0], [0.0], [0.0]), {}, "`std` must be positive"),
+    ("gaussian_nll_loss", ([0.0], [0.0], [np.nan]), {}, "`std` must be finite"),
+    ("gaussian_nll_loss", ([], [], []), {}, "`y_true` must have at least one row"),
+    ("gaussian_nll_loss", np.ones((3, 1, 1, 1)), {}, "`y_true` must have shape"),
+    ("crps_loss", (TWO, [[0.0], [1.0]], [1.0, 1.0]), {}, "`mean` must have the shape"),
+    ("crps_loss", (ONE, TWO, [0.0, 1.0]), {}, "inconsistent"),
+    ("mixture_nll_loss", (TWO, [[0.0], [1.0]], [ONE, ONE]), {}, r"`loc` .*here \(n_members, 2\)"),
     (
-        crps_mixture_loss,
+        "crps_mixture_loss",
         ([0.0], [[0.0], [0.0]], [[1.0], [-1.0]]),
         {},
         "`scale` must be positive. The smallest is -1.0",
     ),
     *[
-        (mixture_nll_loss, (ONE, [ONE, ONE], [ONE, ONE], weights), {}, "be 2 non-negative numbers")
+        (
+            "mixture_nll_loss",
+            (ONE, [ONE, ONE], [ONE, ONE], weights),
+            {},
+            "be 2 non-negative numbers",
+        )
         for weights in ([0.5, 0.6], [1.5, -0.5], [1.0], [np.nan, 1.0])
     ],
-    (crps_sample_loss, ([[0.0]], [[0.0, 1.0]]), {}, r"`samples` must have .*Got \(1, 2\)"),
-    (crps_sample_loss, ([0.0], [[1.0]]), {}, "needs at least 2 draws"),
+    ("crps_sample_loss", ([[0.0]], [[0.0, 1.0]]), {}, r"`samples` must have .*Got \(1, 2\)"),
+    ("crps_sample_loss", ([0.0], [[1.0]]), {}, "needs at least 2 draws"),
     *[
         (score, ([0.0], [0.0], [0.0]), {}, "`std` must be positive")
-        for score in (coverage_width_auc, coverage_width_curve, nll_min_loss)
+        for score in ("coverage_width_auc", "coverage_width_curve", "nll_min_loss")
     ],
-    (coverage_width_curve, np.ones((3, 4, 2)), {}, r"must have shape \(n_samples,\).*Got \(4, 2\)"),
-    (coverage_score, (ONE, TWO, TWO), {}, "inconsistent"),
-    (coverage_score, ([0.0], [np.nan], [1.0]), {}, "`lower` must be numbers. Got NaN"),
-    (mean_width, ([0.0, 2.0], [1.0, 1.0]), {}, "in 1 rows, first in row 1: 2.0 and 1.0"),
+    (
+        "coverage_width_curve",
+        np.ones((3, 4, 2)),
+        {},
+        r"must have shape \(n_samples,\).*Got \(4, 2\)",
+    ),
+    ("coverage_score", (ONE, TWO, TWO), {}, "inconsistent"),
+    ("coverage_score", ([0.0], [np.nan], [1.0]), {}, "`lower` must be numbers. Got NaN"),
+    ("mean_width", ([0.0, 2.0], [1.0, 1.0]), {}, "in 1 rows, first in row 1: 2.0 and 1.0"),
     # The difference of infinite numbers is NaN.
-    (interval_loss, ([np.inf], [0.0], [np.inf], 0.9), {}, "`y_true` must be finite"),
-    (interval_loss, ([0.0], [0.0], [1.0], 90), {}, r"`coverage` .* in \(0, 1\). Got 90"),
-    (quantile_loss, ([0.0], [[0.0]], [0.1, 0.9]), {}, r"`y_quantiles` .* \(1, 2\). Got \(1, 1\)"),
-    (quantile_loss, ([0.0], [[0.0]], [1.0]), {}, "`probabilities` must be"),
+    ("interval_loss", ([np.inf], [0.0], [np.inf], 0.9), {}, "`y_true` must be finite"),
+    ("interval_loss", ([0.0], [0.0], [1.0], 90), {}, r"`coverage` .* in \(0, 1\). Got 90"),
+    ("quantile_loss", ([0.0], [[0.0]], [0.1, 0.9]), {}, r"`y_quantiles` .* \(1, 2\). Got \(1, 1\)"),
+    ("quantile_loss", ([0.0], [[0.0]], [1.0]), {}, "`probabilities` must be"),
     *[
-        (calibration_error, (), given, "Give either `y_true`, `mean` and `std`, or `pit`")
+        ("calibration_error", (), given, "Give either `y_true`, `mean` and `std`, or `pit`")
         for given in ({}, {"y_true": TWO, "mean": TWO}, {"y_true": TWO, "pit": TWO})
     ],
-    (calibration_error, (ONE, ONE, ONE), {"n_levels": 1}, "`n_levels` must be at least 2. Got 1"),
-    (miscalibration_area, (), {"pit": [0.5, 1.5]}, r"`pit` .* in \[0, 1\].*0.5 to 1.5"),
-    (miscalibration_area, (ONE, ONE, ONE), {"kind": "sides"}, "`kind` .* one of .* Got 'sides'"),
-    (sharpness, ([0.0],), {}, "`std` must be positive"),
-    (ece_loss, (LABELS, PROBA[:, 0]), {}, r"`proba` must have shape \(n_samples, n_classes\)"),
-    (brier_loss, (LABELS, PROBA / 2), {}, "non-negative and sum to 1.*0.5"),
-    (ece_loss, (LABELS[:2], PROBA), {}, "`y_true` must have 3 rows"),
-    (ece_loss, (LABELS, PROBA), {}, "name the 4 columns.*give all classes as `labels`"),
-    (ece_loss, (LABELS, PROBA), {"labels": [0, 1, 7, 9]}, r"not in `labels`: \[2\]"),
-    (ece_loss, (LABELS.astype(str), PROBA), {"labels": range(4)}, "that are not in `labels`"),
-    (ece_loss, (LABELS, PROBA), {"labels": [0, 1, 2, 2]}, r"`labels` .*Got \[0, 1, 2, 2\]"),
+    ("calibration_error", (ONE, ONE, ONE), {"n_levels": 1}, "`n_levels` must be at least 2. Got 1"),
+    ("miscalibration_area", (), {"pit": [0.5, 1.5]}, r"`pit` .* in \[0, 1\].*0.5 to 1.5"),
+    ("miscalibration_area", (ONE, ONE, ONE), {"kind": "sides"}, "`kind` .* one of .* Got 'sides'"),
+    ("sharpness", ([0.0],), {}, "`std` must be positive"),
+    ("ece_loss", (LABELS, PROBA[:, 0]), {}, r"`proba` must have shape \(n_samples, n_classes\)"),
+    ("brier_loss", (LABELS, PROBA / 2), {}, "non-negative and sum to 1.*0.5"),
+    ("ece_loss", (LABELS[:2], PROBA), {}, "`y_true` must have 3 rows"),
+    ("ece_loss", (LABELS, PROBA), {}, "name the 4 columns.*give all classes as `labels`"),
+    ("ece_loss", (LABELS, PROBA), {"labels": [0, 1, 7, 9]}, r"not in `labels`: \[2\]"),
+    ("ece_loss", (LABELS.astype(str), PROBA), {"labels": range(4)}, "that are not in `labels`"),
+    ("ece_loss", (LABELS, PROBA), {"labels": [0, 1, 2, 2]}, r"`labels` .*Got \[0, 1, 2, 2\]"),
     (
-        ece_loss,
+        "ece_loss",
         (LABELS, PROBA),
         {"labels": range(4), "strategy": "width"},
         "`strategy` must be one of",
     ),
     (
-        classwise_ece_loss,
+        "classwise_ece_loss",
         (LABELS, PROBA),
         {"labels": range(4), "n_bins": 2.5},
         "`n_bins` must be a positive whole number. Got 2.5",
     ),
-    (calibration_error, (), {"pit": ONE, "n_levels": 9.5}, "`n_levels` .*Got 9.5"),
-    (ensemble_nll_loss, (LABELS, PROBA), {}, r"`member_proba` .* \(n_members, n_samp"),
-    (oracle_nll_loss, (LABELS[:2], MEMBERS), {}, "`y_true` must have 3 rows"),
+    ("calibration_error", (), {"pit": ONE, "n_levels": 9.5}, "`n_levels` .*Got 9.5"),
+    ("ensemble_nll_loss", (LABELS, PROBA), {}, r"`member_proba` .* \(n_members, n_samp"),
+    ("oracle_nll_loss", (LABELS[:2], MEMBERS), {}, "`y_true` must have 3 rows"),
     (
-        average_member_nll_loss,
+        "average_member_nll_loss",
         (LABELS, MEMBERS, [1.0, 1.0, 1.0]),
         {"labels": range(4)},
         "`weights` must be 3 non-negative",
     ),
-    (disagreement_score, ([0, 1, 2, 3],), {}, r"`members` must be labels .*Got shape \(4,\)"),
-    (mutual_information, (MEMBERS + 0.1,), {}, "sum to 1"),
-    (error_retention_curve, (ONE, TWO), {}, "inconsistent"),
-    (aurc_loss, (TABLE, TABLE), {}, r"`errors` must have shape \(n_samples,\)"),
-    (retention_auc, ([1.0], [np.inf]), {}, "`uncertainty` must be finite"),
-    (ood_auroc_score, ([1.0], []), {}, "`score_out` must have at least one row"),
-    (ood_auroc_score, ([[1.0, 2.0]], [1.0]), {}, r"`score_in` must have shape \(n_samples,\)"),
-    (coverage_by_group, (TWO, TWO, TWO, ["b", None]), {}, "Row 1 has a missing label"),
-    (coverage_by_group, (TWO, TWO, TWO, ["b"]), {}, "inconsistent"),
-    (coverage_by_group, (TWO, TWO + 1, TWO, ["a", "b"]), {}, "must not exceed"),
-    (coverage_curve, (TWO, TWO, TWO, TWO), {"n_bins": 0}, "n_bins"),
-    (worst_slab_coverage, (TWO, TWO, TWO, TABLE[:2]), {"min_share": 0}, "min_share"),
-    (worst_slab_coverage, (TWO, TWO, TWO, TABLE[:2]), {}, "at least 20 rows"),
-    (worst_slab_coverage, (TWO, TWO, TWO, TABLE[:2] * np.nan), {}, "NaN"),
-    (neighbor_distance, ([[1.0]], TABLE), {}, "2 columns"),
-    (neighbor_distance, (TABLE, TABLE), {"n_neighbors": 7}, "between 1 and the 6"),
-    (exchangeability_martingale, ([], [1.0]), {}, "at least one row"),
+    ("disagreement_score", ([0, 1, 2, 3],), {}, r"`members` must be labels .*Got shape \(4,\)"),
+    ("mutual_information", (MEMBERS + 0.1,), {}, "sum to 1"),
+    ("error_retention_curve", (ONE, TWO), {}, "inconsistent"),
+    ("aurc_loss", (TABLE, TABLE), {}, r"`errors` must have shape \(n_samples,\)"),
+    ("retention_auc", ([1.0], [np.inf]), {}, "`uncertainty` must be finite"),
+    ("ood_auroc_score", ([1.0], []), {}, "`score_out` must have at least one row"),
+    ("ood_auroc_score", ([[1.0, 2.0]], [1.0]), {}, r"`score_in` must have shape \(n_samples,\)"),
+    ("coverage_by_group", (TWO, TWO, TWO, ["b", None]), {}, "Row 1 has a missing label"),
+    ("coverage_by_group", (TWO, TWO, TWO, ["b"]), {}, "inconsistent"),
+    ("coverage_by_group", (TWO, TWO + 1, TWO, ["a", "b"]), {}, "must not exceed"),
+    ("coverage_curve", (TWO, TWO, TWO, TWO), {"n_bins": 0}, "n_bins"),
+    ("worst_slab_coverage", (TWO, TWO, TWO, TABLE[:2]), {"min_share": 0}, "min_share"),
+    ("worst_slab_coverage", (TWO, TWO, TWO, TABLE[:2]), {}, "at least 20 rows"),
+    ("worst_slab_coverage", (TWO, TWO, TWO, TABLE[:2] * np.nan), {}, "NaN"),
+    ("neighbor_distance", ([[1.0]], TABLE), {}, "2 columns"),
+    ("neighbor_distance", (TABLE, TABLE), {"n_neighbors": 7}, "between 1 and the 6"),
+    ("exchangeability_martingale", ([], [1.0]), {}, "at least one row"),
 ]
 
 
 @pytest.mark.parametrize(("score", "given", "keywords", "message"), REFUSED)
 def test_bad_arguments_are_refused(score, given, keywords, message):
     with pytest.raises(ValueError, match=message):
-        score(*given, **keywords)
+        getattr(metrics, score)(*given, **keywords)
 
 
 def test_a_score_of_no_distribution_is_refused():
@@ -310,7 +285,9 @@ def test_a_score_of_no_distribution_is_refused():
         metrics.epistemic_score(3)
 
 
-@pytest.mark.parametrize("curve", [coverage_width_curve, quantile_calibration_curve])
+@pytest.mark.parametrize(
+    "curve", [metrics.coverage_width_curve, metrics.quantile_calibration_curve]
+)
 def test_weights_of_curves_are_repeated_rows(curve):
     rng = np.random.default_rng(0)
     given, repeats = normals(rng), rng.integers(0, 4, size=N)

@@ -18,27 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
-from skuq.metrics import (
-    brier_loss,
-    calibration_error,
-    classwise_ece_loss,
-    coverage_score,
-    coverage_width_auc,
-    crps_loss,
-    crps_mixture_loss,
-    ece_loss,
-    ensemble_nll_loss,
-    gaussian_nll_loss,
-    get_scorer,
-    get_scorer_names,
-    interval_loss,
-    make_scorers,
-    mean_width,
-    miscalibration_area,
-    mixture_nll_loss,
-    nll_min_loss,
-    sharpness,
-)
+from skuq import metrics
+from skuq.metrics import get_scorer, get_scorer_names, make_scorers
 from skuq.predictive import (
     GaussianMixture,
     NestedGaussianMixture,
@@ -110,20 +91,20 @@ def test_a_regressor_with_std_is_scored_as_a_normal(table, weight):
     mean, std = model.predict(X, return_std=True)
     ends = mean - 1.2815515655446004 * std, mean + 1.2815515655446004 * std
     w = {"sample_weight": weight}
-    coverage = coverage_score(y, *ends, **w)
+    coverage = metrics.coverage_score(y, *ends, **w)
     expected = {
-        "neg_nll": -gaussian_nll_loss(y, mean, std, **w),
-        "neg_gaussian_nll": -gaussian_nll_loss(y, mean, std, **w),
-        "neg_nll_min": -nll_min_loss(y, mean, std, **w),
-        "neg_crps": -crps_loss(y, mean, std, **w),
-        "neg_coverage_width_auc": -coverage_width_auc(y, mean, std, **w),
-        "neg_calibration_error": -calibration_error(y, mean, std, **w),
-        "neg_miscalibration_area": -miscalibration_area(y, mean, std, **w),
-        "neg_sharpness": -sharpness(std, **w),
+        "neg_nll": -metrics.gaussian_nll_loss(y, mean, std, **w),
+        "neg_gaussian_nll": -metrics.gaussian_nll_loss(y, mean, std, **w),
+        "neg_nll_min": -metrics.nll_min_loss(y, mean, std, **w),
+        "neg_crps": -metrics.crps_loss(y, mean, std, **w),
+        "neg_coverage_width_auc": -metrics.coverage_width_auc(y, mean, std, **w),
+        "neg_calibration_error": -metrics.calibration_error(y, mean, std, **w),
+        "neg_miscalibration_area": -metrics.miscalibration_area(y, mean, std, **w),
+        "neg_sharpness": -metrics.sharpness(std, **w),
         "coverage_80": coverage,
         "neg_coverage_error_80": -abs(coverage - 0.8),
-        "neg_interval_80": -interval_loss(y, *ends, 0.8, **w),
-        "neg_mean_width_80": -mean_width(*ends, **w),
+        "neg_interval_80": -metrics.interval_loss(y, *ends, 0.8, **w),
+        "neg_mean_width_80": -metrics.mean_width(*ends, **w),
     }
     for name, value in expected.items():
         assert_allclose(get_scorer(name)(model, X, y, sample_weight=weight), value, err_msg=name)
@@ -135,11 +116,11 @@ def test_a_distribution_is_scored_by_its_own(table, weight):
     mixture, w = model.predict_distribution(X), {"sample_weight": weight}
     lower, upper = mixture.interval(0.9).T
     expected = {
-        "neg_nll": -mixture_nll_loss(y, mixture.loc, mixture.scale, **w),
-        "neg_gaussian_nll": -gaussian_nll_loss(y, mixture.mean, mixture.std, **w),
-        "neg_crps": -crps_mixture_loss(y, mixture.loc, mixture.scale, **w),
-        "neg_calibration_error": -calibration_error(pit=mixture.cdf(y), **w),
-        "neg_interval_90": -interval_loss(y, lower, upper, 0.9, **w),
+        "neg_nll": -metrics.mixture_nll_loss(y, mixture.loc, mixture.scale, **w),
+        "neg_gaussian_nll": -metrics.gaussian_nll_loss(y, mixture.mean, mixture.std, **w),
+        "neg_crps": -metrics.crps_mixture_loss(y, mixture.loc, mixture.scale, **w),
+        "neg_calibration_error": -metrics.calibration_error(pit=mixture.cdf(y), **w),
+        "neg_interval_90": -metrics.interval_loss(y, lower, upper, 0.9, **w),
     }
     for name, value in expected.items():
         assert_allclose(get_scorer(name)(model, X, y, sample_weight=weight), value, err_msg=name)
@@ -190,8 +171,8 @@ def test_what_a_distribution_lacks_comes_from_the_normal(table):
     X, y = table
     model = TwoLines(1.0, lambda mixture: object()).fit(X, y)
     normal = model.predict(X, return_std=True)
-    assert_allclose(get_scorer("neg_nll")(model, X, y), -gaussian_nll_loss(y, *normal))
-    assert_allclose(get_scorer("neg_crps")(model, X, y), -crps_loss(y, *normal))
+    assert_allclose(get_scorer("neg_nll")(model, X, y), -metrics.gaussian_nll_loss(y, *normal))
+    assert_allclose(get_scorer("neg_crps")(model, X, y), -metrics.crps_loss(y, *normal))
 
 
 @pytest.mark.parametrize("name", NUMBER_SCORES)
@@ -278,10 +259,10 @@ def test_classifiers():
     model = LogisticRegression(C=0.01).fit(X, y)
     given = y, model.predict_proba(X)
     expected = {
-        "neg_nll": -ensemble_nll_loss(y, given[1][None], sample_weight=weight),
-        "neg_brier": -brier_loss(*given, sample_weight=weight),
-        "neg_ece": -ece_loss(*given, sample_weight=weight),
-        "neg_classwise_ece": -classwise_ece_loss(*given, sample_weight=weight),
+        "neg_nll": -metrics.ensemble_nll_loss(y, given[1][None], sample_weight=weight),
+        "neg_brier": -metrics.brier_loss(*given, sample_weight=weight),
+        "neg_ece": -metrics.ece_loss(*given, sample_weight=weight),
+        "neg_classwise_ece": -metrics.classwise_ece_loss(*given, sample_weight=weight),
     }
     assert sorted(expected) == sorted(CLASS_SCORES)
     for name, value in expected.items():

@@ -16,6 +16,7 @@ import joblib
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from processes import wait_until
 from slots import SPACE, DaskSlots, open_slots, processes, search
 
 from skuq import AutoDEUQRegressor
@@ -56,14 +57,6 @@ def begun(folder):
     """(process, seed) of each trial that has begun, in that order."""
     names = sorted((path.name.split("-") for path in folder.iterdir()), key=lambda n: int(n[2]))
     return [(int(pid), int(seed)) for pid, seed, _ in names]
-
-
-def wait_until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("it did not happen")
-        time.sleep(0.02)
 
 
 def contents(records):

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import joblib
 import numpy as np
 import pytest
-from processes import run_python, start_python
+from processes import run_python, start_python, wait_until
 from slots import inline, processes, threads
 from small_models import TinySpace
 from tiers import slow
@@ -44,20 +44,9 @@ def sleeper(started):
     return evaluate
 
 
-def wait_until(happened):
-    deadline = time.monotonic() + 120
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def wait_for_lines(path, n=1):
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        if path.exists() and len(lines := path.read_text().split()) >= n:
-            return [int(line) for line in lines]
-        time.sleep(0.02)
-    raise TimeoutError(f"{path} did not get {n} lines")
+def wait_for_lines(path, n):
+    wait_until(lambda: path.exists() and len(path.read_text().split()) >= n)
+    return [int(line) for line in path.read_text().split()]
 
 
 def test_a_stopped_process_gives_its_slot_back(tmp_path):

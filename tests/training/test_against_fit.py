@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import training_data
 from numpy.testing import assert_allclose
-from plans import draw_variables
+from plans import draw_variables, sequential
 from tiers import slow_after
-from training_data import OPTIMIZERS, rule_of, train_member
+from training_data import OPTIMIZERS, STEADY, rule_of, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
@@ -28,15 +28,22 @@ class HeadLoss(keras.losses.Loss):
 
 def make_model(n_outputs=1, regularizer=None):
     layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input((3,), name="input"),
-            layers.Dense(12, activation="tanh", name="a", kernel_regularizer=regularizer),
-            layers.Dense(8, activation="swish", name="b"),
-            layers.Dense(2 * n_outputs, name="c"),
-        ],
-        name="net",
-    )
+    first = layers.Dense(12, activation="tanh", kernel_regularizer=regularizer)
+    return sequential((3,), first, layers.Dense(8, "swish"), layers.Dense(2 * n_outputs))
+
+
+def make_optimizer(name, learning_rate, **settings):
+    settings = {"learning_rate": learning_rate, **settings}
+    return keras.optimizers.get({"class_name": name, "config": settings})
+
+
+def callbacks_of(recipe):
+    plateau, stop = recipe.reduce_lr_patience, recipe.early_stopping_patience
+    return [
+        keras.callbacks.ReduceLROnPlateau(patience=plateau, factor=recipe.reduce_lr_factor),
+        keras.callbacks.EarlyStopping(patience=stop, restore_best_weights=True),
+        keras.callbacks.TerminateOnNaN(),
+    ]
 
 
 def split_flat(model, flat):
@@ -45,40 +52,22 @@ def split_flat(model, flat):
     return [p.reshape(v.shape) for p, v in zip(parts, model.trainable_variables)]
 
 
-def fit_with_keras(model, head, recipe, data, flat, optimizer=None, callbacks=None):
+def fit_with_keras(model, head, recipe, data, flat, optimizer, callbacks):
     """History and final flat weights of Keras' own training, rows in their order."""
     for variable, value in zip(model.trainable_variables, split_flat(model, flat)):
         variable.assign(value)
-    model.compile(
-        optimizer=optimizer
-        or keras.optimizers.get(
-            {"class_name": recipe.optimizer, "config": {"learning_rate": recipe.learning_rate}}
-        ),
-        loss=HeadLoss(head),
-        jit_compile=False,  # the same numbers, and a second less to compile
-    )
+    # Without XLA: the same numbers, and a second less to compile.
+    model.compile(optimizer, HeadLoss(head), jit_compile=False)
     history = model.fit(
         data.x,
         data.y,
+        recipe.batch_size,
+        recipe.epochs,
         sample_weight=data.weight,
-        validation_data=(data.x_valid, data.y_valid, data.weight_valid)
-        if len(data.x_valid)
-        else None,
-        batch_size=recipe.batch_size,
-        epochs=recipe.epochs,
+        validation_data=(data.x_valid, data.y_valid, data.weight_valid),
         shuffle=False,
         verbose=0,
-        callbacks=callbacks
-        if callbacks is not None
-        else [
-            keras.callbacks.ReduceLROnPlateau(
-                patience=recipe.reduce_lr_patience, factor=recipe.reduce_lr_factor
-            ),
-            keras.callbacks.EarlyStopping(
-                patience=recipe.early_stopping_patience, restore_best_weights=True
-            ),
-            keras.callbacks.TerminateOnNaN(),
-        ],
+        callbacks=callbacks,
     )
     weights = [ops.convert_to_numpy(v).ravel() for v in model.trainable_variables]
     return history.history, np.concatenate(weights)
@@ -87,10 +76,10 @@ def fit_with_keras(model, head, recipe, data, flat, optimizer=None, callbacks=No
 def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4):
     model, head = make_model(n_outputs, regularizer), GaussianHead(n_outputs)
     initial = draw_variables(model, 3)
-    member = train_member(
-        model, head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=jit
-    )
-    history, weights = fit_with_keras(model, head, recipe, data, initial[0])
+    options = {"start": [initial], "permutations": [np.arange], "jit": jit}
+    member = train_member(model, head, recipe, data, 1, **options)
+    fitting = make_optimizer(recipe.optimizer, recipe.learning_rate), callbacks_of(recipe)
+    history, weights = fit_with_keras(model, head, recipe, data, initial[0], *fitting)
     assert len(member.history["loss"]) == len(history["loss"])
     assert_allclose(member.history["val_loss"], history["val_loss"], rtol=rtol, atol=1e-5)
     assert_allclose(member.history["learning_rate"], history["learning_rate"], rtol=1e-6)
@@ -112,9 +101,7 @@ def test_rule_of_takes_the_steps_of_keras_optimizers(optimizer, settings):
     rng = np.random.default_rng(0)
     w = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
     variable, rule, rate = keras.Variable(w), rule_of(optimizer, **settings), 0.03
-    keras_optimizer = keras.optimizers.get(
-        {"class_name": optimizer, "config": {"learning_rate": rate, **settings}}
-    )
+    keras_optimizer = make_optimizer(optimizer, rate, **settings)
     slots = rule.init(w)
     for t in range(1, 9):
         g = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
@@ -123,21 +110,10 @@ def test_rule_of_takes_the_steps_of_keras_optimizers(optimizer, settings):
     assert_allclose(w, variable, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "rate, reduce_lr_patience, early_stopping_patience", slow_after(1, [(0.1, 1, 4), (0.05, 3, 8)])
-)
-def test_equals_fit_through_plateaus_and_early_stopping(
-    rate, reduce_lr_patience, early_stopping_patience
-):
-    recipe = Recipe(
-        "adam",
-        learning_rate=rate,
-        batch_size=10,
-        epochs=200,
-        reduce_lr_patience=reduce_lr_patience,
-        reduce_lr_factor=0.3,
-        early_stopping_patience=early_stopping_patience,
-    )
+@pytest.mark.parametrize("rate, plateau, stop", slow_after(1, [(0.1, 1, 4), (0.05, 3, 8)]))
+def test_equals_fit_through_plateaus_and_early_stopping(rate, plateau, stop):
+    patience = {"reduce_lr_patience": plateau, "early_stopping_patience": stop}
+    recipe = Recipe("adam", rate, batch_size=10, epochs=200, reduce_lr_factor=0.3, **patience)
     member, history = compare(recipe, make_data())
     assert len(history["loss"]) < 200  # stopped early
     assert len(np.unique(history["learning_rate"])) > 2  # and reduced before
@@ -167,16 +143,15 @@ def compare_optimizer(recipe, optimizer, data=None, keras_model=None):
     """Our recipe against Keras' own optimizer object, without callbacks, last weights."""
     data = make_data() if data is None else data
     head, initial = GaussianHead(), draw_variables(make_model(), 3)
-    member = train_member(
-        make_model(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=False
-    )
+    options = {"start": [initial], "permutations": [np.arange], "jit": False}
+    member = train_member(make_model(), head, recipe, data, 1, **options)
     keras_model = make_model() if keras_model is None else keras_model
     history, weights = fit_with_keras(keras_model, head, recipe, data, initial[0], optimizer, [])
     assert_allclose(member.weights, weights, rtol=1e-4, atol=1e-4 * np.abs(weights).max())
     return member, history
 
 
-PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}
+PLAIN = {**STEADY, "keep": "last"}
 
 
 @pytest.mark.slow
@@ -207,9 +182,8 @@ def test_adversarial_training_is_the_papers_algorithm():
     data, head, initial = make_data(), GaussianHead(), draw_variables(make_model(), 3)
     epsilon, rate = 0.05, 0.1
     recipe = Recipe("sgd", rate, batch_size=500, epochs=1, adversarial_epsilon=epsilon, **PLAIN)
-    member = train_member(
-        make_model(), head, recipe, data, 1, start=[initial], permutations=[np.arange], jit=False
-    )
+    options = {"start": [initial], "permutations": [np.arange], "jit": False}
+    member = train_member(make_model(), head, recipe, data, 1, **options)
     model = make_model()
     for variable, value in zip(model.trainable_variables, split_flat(model, initial[0])):
         variable.assign(value)

@@ -7,7 +7,7 @@ from heads import NomuHead, build_nomu
 from numpy.testing import assert_allclose
 from plans import draw_variables
 from tiers import slow_after
-from training_data import train_member, train_stack
+from training_data import STEADY, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.tables import TrainingData
@@ -25,16 +25,8 @@ def data(n=11, seed=0):
 
 
 def recipe(**changes):
-    settings = {
-        "learning_rate": 0.01,
-        "batch_size": 2**30,
-        "epochs": EPOCHS,
-        "reduce_lr_patience": None,
-        "early_stopping_patience": None,
-        "keep": "last",
-        "n_artificial": N_ARTIFICIAL,
-        "loss_settings": SETTINGS,
-    }
+    settings = {"learning_rate": 0.01, "batch_size": 2**30, "epochs": EPOCHS, "keep": "last"}
+    settings |= {"n_artificial": N_ARTIFICIAL, "loss_settings": SETTINGS, **STEADY}
     return Recipe(**{**settings, **changes})
 
 
@@ -101,32 +93,21 @@ def test_a_run_is_that_of_a_loop_with_keras_optimiser(connect_gradient, l2, jit)
     initial = draw_variables(model, 4)
     recorder = Recorder()
     head = NomuHead(stable=False, detached=None if connect_gradient else NomuHead.detached)
-    member = train_member(
-        model, head, recipe(), data(), 1, start=[initial], artificial=recorder, jit=jit
-    )
-    expected = keras_loop(
-        data(), initial[0], recorder.drawn, connect_gradient=connect_gradient, l2=l2
-    )
+    options = {"start": [initial], "artificial": recorder, "jit": jit}
+    member = train_member(model, head, recipe(), data(), 1, **options)
+    options = {"connect_gradient": connect_gradient, "l2": l2}
+    expected = keras_loop(data(), initial[0], recorder.drawn, **options)
     # Single precision, through some steps of Adam.
     assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
 
 
 def test_batches_have_the_sum_over_their_rows_and_all_of_the_artificial_term():
     table, recorder, initial = data(12), Recorder(), draw_variables(network(), 4)
-    member = train_member(
-        network(),
-        NomuHead(stable=False),
-        recipe(batch_size=4),
-        table,
-        1,
-        start=[initial],
-        permutations=[np.arange],
-        artificial=recorder,
-    )
-    batches = np.split(np.arange(12), 3)
-    expected = keras_loop(
-        table, initial[0], recorder.drawn, connect_gradient=False, batches=batches
-    )
+    options = {"start": [initial], "permutations": [np.arange], "artificial": recorder}
+    head, in_batches = NomuHead(stable=False), recipe(batch_size=4)
+    member = train_member(network(), head, in_batches, table, 1, **options)
+    options = {"connect_gradient": False, "batches": np.split(np.arange(12), 3)}
+    expected = keras_loop(table, initial[0], recorder.drawn, **options)
     assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
 
 
@@ -159,13 +140,7 @@ def test_batch_statistics_are_those_of_rows_with_targets():
         return keras.Model(inputs, keras.layers.Dense(n_outputs)(x))
 
     model = build_nomu((2,), 1, mean_network=normed, side_hidden_units=(4,))
-    far = train_member(
-        model,
-        NomuHead(),
-        recipe(epochs=1),
-        data(),
-        1,
-        artificial=lambda n, rng: np.full((n, 2), 50.0),
-    )
+    options = {"artificial": lambda n, rng: np.full((n, 2), 50.0)}
+    far = train_member(model, NomuHead(), recipe(epochs=1), data(), 1, **options)
     mean = next(value for value in far.state if value.shape == (2,))
     assert_allclose(mean, data().x.mean(axis=0), rtol=1e-5)

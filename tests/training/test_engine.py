@@ -20,15 +20,7 @@ def data(n_train=40, n_valid=20, seed=0):
 
 
 def network(units=6):
-    layers = keras.layers
-    return keras.Sequential(
-        [
-            keras.Input((3,), name="input"),
-            layers.Dense(units, activation="relu", name="hidden"),
-            layers.Dense(2, name="output"),
-        ],
-        name="net",
-    )
+    return sequential((3,), keras.layers.Dense(units, "relu"), keras.layers.Dense(2))
 
 
 def test_padded_rows_are_a_ladder():
@@ -133,12 +125,8 @@ def test_first_weights_of_recurrent_layers_are_as_in_keras():
 
 def test_worth_xla_knows_convolutions_and_artificial_inputs():
     """XLA's own take about nine times as long on a CPU, however long the run."""
-    model = sequential(
-        (8, 8, 1),
-        keras.layers.Conv2D(2, 3, name="conv"),
-        keras.layers.Flatten(name="flat"),
-        keras.layers.Dense(2, name="out"),
-    )
+    layers = keras.layers
+    model = sequential((8, 8, 1), layers.Conv2D(2, 3), layers.Flatten(), layers.Dense(2))
     dense = network().to_json()
     assert _engine.worth_xla(dense, 10**6, 100, stops_early=False)
     assert not _engine.worth_xla(model.to_json(), 10**6, 100, stops_early=False)
@@ -157,13 +145,8 @@ def untrained(model, seed=1):
 
 def test_networks_without_a_plan_predict_the_same_through_keras():
     layers = keras.layers
-    odd = sequential(
-        (3,),
-        layers.Dense(6, activation="tanh", name="a"),
-        layers.BatchNormalization(name="n"),
-        layers.UnitNormalization(name="u"),
-        layers.Dense(2, name="b"),
-    )
+    normalizations = layers.BatchNormalization(), layers.UnitNormalization()
+    odd = sequential((3,), layers.Dense(6, "tanh"), *normalizations, layers.Dense(2))
     assert make_plan(odd.to_json()) is None
     x = np.random.default_rng(0).normal(size=(9, 3))
     for cache in (True, False):
@@ -196,9 +179,8 @@ def test_long_inputs_are_predicted_in_chunks():
         return np.arange(3 * 6).reshape(3, 1, 6) / 10
 
     x = np.random.default_rng(0).normal(size=(2**13, 3))
-    whole, some = (
-        predict_members([member], part, dropout_mask=mask, n_draws=3)[0] for part in (x, x[-9:])
-    )
+    options = {"dropout_mask": mask, "n_draws": 3}
+    whole, some = (predict_members([member], part, **options)[0] for part in (x, x[-9:]))
     assert whole.shape == (3, 2**13, 2)
     np.testing.assert_allclose(whole[:, -9:], some, rtol=1e-12)
 

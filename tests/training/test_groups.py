@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import draw_variables, sequential
 from tiers import slow_after
-from training_data import make_data, train_member
+from training_data import STEADY, make_data, train_member
 
 from skuq import backend
 from skuq.backend import keras
@@ -23,13 +23,8 @@ from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _train, 
 
 layers = keras.layers
 HEAD = GaussianHead()
-RECIPE = Recipe(
-    learning_rate=0.02,
-    batch_size=16,
-    epochs=6,
-    reduce_lr_patience=None,
-    early_stopping_patience=None,
-)
+RECIPE = Recipe(learning_rate=0.02, batch_size=16, epochs=6, **STEADY)
+LONG = replace(RECIPE, epochs=10**6)
 
 
 @pytest.fixture(scope="module")
@@ -79,16 +74,7 @@ def assert_equal_members(found, expected, exactly=True):
 
 @pytest.mark.parametrize(
     ("n_members", "sizes"),
-    [
-        (1, [1]),
-        (4, [4]),
-        (5, [5]),
-        (7, [7]),
-        (8, [4, 4]),
-        (10, [5, 5]),
-        (12, [4] * 3),
-        (15, [5] * 3),
-    ],
+    [(1, [1]), (5, [5]), (7, [7]), (8, [4, 4]), (10, [5, 5]), (12, [4] * 3), (15, [5] * 3)],
 )
 def test_groups_are_of_equal_size_and_of_four_at_least(n_members, sizes):
     groups = job_of(n_members).groups()
@@ -125,12 +111,6 @@ def test_the_choice_of_xla_counts_the_groups_that_train_in_turn(data, n_members,
 
 
 @pytest.mark.slow
-def test_a_single_network_stays_whole():
-    single = TrainingJob.of_model(network(), HEAD, RECIPE, [1])
-    assert single.groups() == [single]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "jit"),
     slow_after(1, [(network, False), (network, True), (unplanned, False)]),
@@ -140,10 +120,8 @@ def test_members_are_those_of_smaller_stacks_and_of_single_runs(data, model, jit
     network = model()
     job = job_of(8, recipes, model=lambda: network, jit=jit)
     found = train(job, data)
-    halves = [
-        replace(job, recipes=recipes[half], seeds=job.seeds[half], start=None)
-        for half in (slice(0, 4), slice(4, 8))
-    ]
+    parts = [(recipes[half], job.seeds[half]) for half in (slice(0, 4), slice(4, 8))]
+    halves = [replace(job, recipes=r, seeds=seeds, start=None) for r, seeds in parts]
     assert_equal_members(found, train(halves[0], data) + train(halves[1], data))
     for k in (2, 5):
         alone = train_member(network, HEAD, recipes[k], data, k + 1, jit=jit)
@@ -194,7 +172,7 @@ def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
 
 def test_cancelled_groups_end_at_the_next_slice(data):
     with pytest.raises(InterruptedError, match="cancelled"):
-        train(job_of(8, replace(RECIPE, epochs=10**6)), data, cancelled=lambda: True)
+        train(job_of(8, LONG), data, cancelled=lambda: True)
     asked = []
 
     def later():
@@ -202,7 +180,7 @@ def test_cancelled_groups_end_at_the_next_slice(data):
         return len(asked) > 4
 
     with pytest.raises(InterruptedError, match="cancelled"):
-        train(job_of(8, replace(RECIPE, epochs=10**6)), data, cancelled=later)
+        train(job_of(8, LONG), data, cancelled=later)
     assert len(asked) < 30
 
 
@@ -221,11 +199,7 @@ def test_an_interrupt_ends_all_groups(data):
     thread.start()
     try:
         with pytest.raises(KeyboardInterrupt):
-            train(
-                job_of(8, replace(RECIPE, epochs=10**6)),
-                data,
-                report=lambda *numbers: running.set(),
-            )
+            train(job_of(8, LONG), data, report=lambda *numbers: running.set())
     finally:
         running.set()
         thread.join()
@@ -358,12 +332,10 @@ def test_schedules_go_by_the_steps_there_are(data):
     """The last of the recipe's steps has the last rate, however few an epoch has."""
     recipe = replace(RECIPE, optimizer="sgd", steps_per_epoch=1, schedule="cosine", epochs=4)
     long = replace(recipe, steps_per_epoch=None, epochs=1)
-    options = {"start": [draw_variables(network(), 3)]}
-    (found,) = train(
-        job_of(1, replace(recipe, keep="last"), permutations=[np.arange], **options), data
-    )
+    options = {"start": [draw_variables(network(), 3)], "permutations": [np.arange]}
+    (found,) = train(job_of(1, replace(recipe, keep="last"), **options), data)
     rows = np.tile(np.arange(16), 4)
-    options |= {"splits": [(rows, None)], "permutations": [np.arange]}
+    options |= {"splits": [(rows, None)]}
     (expected,) = train(job_of(1, replace(long, keep="last"), **options), data)
     assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-6)
 

@@ -9,18 +9,11 @@ from skuq.training import Recipe
 
 
 def test_cosine_and_exponential_are_keras_own():
-    schedules = keras.optimizers.schedules
-    steps = np.arange(50)
-    for recipe, theirs in (
-        (
-            Recipe(schedule="cosine", final_lr_factor=0.1),
-            schedules.CosineDecay(1.0, decay_steps=50, alpha=0.1),
-        ),
-        (
-            Recipe(schedule="exponential", final_lr_factor=0.1),
-            schedules.ExponentialDecay(1.0, decay_steps=50, decay_rate=0.1),
-        ),
-    ):
+    schedules, steps = keras.optimizers.schedules, np.arange(50)
+    cosine = schedules.CosineDecay(1.0, decay_steps=50, alpha=0.1)
+    exponential = schedules.ExponentialDecay(1.0, decay_steps=50, decay_rate=0.1)
+    for name, theirs in (("cosine", cosine), ("exponential", exponential)):
+        recipe = Recipe(schedule=name, final_lr_factor=0.1)
         expected = [float(theirs(step)) for step in steps]
         assert_allclose(recipe.rate_factors(0, 50, 50), expected, rtol=1e-5)
         # A run in slices goes on where it was.

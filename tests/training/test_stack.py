@@ -47,10 +47,8 @@ def assert_equal_runs(stack, alone, rtol=1e-4):
 def compare(model, recipes, data, seeds=(1, 2, 3), jit=False, rtol=1e-4):
     stack = train_stack(model, HEAD, recipes, data, seeds, jit=jit)
     recipes = [recipes] * len(seeds) if isinstance(recipes, Recipe) else recipes
-    alone = [
-        train_member(model, HEAD, recipe, data, seed, jit=jit)
-        for recipe, seed in zip(recipes, seeds)
-    ]
+    runs = zip(recipes, seeds)
+    alone = [train_member(model, HEAD, recipe, data, seed, jit=jit) for recipe, seed in runs]
     assert_equal_runs(stack, alone, rtol)
     return stack
 
@@ -71,32 +69,20 @@ def test_members_of_a_stack_can_weigh_losses_differently():
 
 @pytest.mark.parametrize("optimizer", slow_after(1, OPTIMIZERS))
 def test_learning_rates_of_their_own(optimizer):
-    recipes = [
-        Recipe(optimizer, learning_rate=rate, batch_size=16, epochs=6)
-        for rate in (1e-3, 1e-2, 5e-2)
-    ]
+    rates = (1e-3, 1e-2, 5e-2)
+    recipes = [Recipe(optimizer, rate, batch_size=16, epochs=6) for rate in rates]
     compare(plain(), recipes, make_data())
 
 
 @pytest.mark.slow
 def test_every_setting_of_their_own_together():
     """Also plateaus and early stopping: a member that has stopped stands still."""
+    names = ("learning_rate", "reduce_lr_patience", "early_stopping_patience", "l2")
+    names += ("weight_decay", "clip_norm", "dropout")
+    same = {"batch_size": 16, "epochs": 60, "reduce_lr_factor": 0.5, "schedule": "cosine"}
     recipes = [
-        Recipe(
-            learning_rate=rate,
-            batch_size=16,
-            epochs=60,
-            reduce_lr_patience=plateau,
-            reduce_lr_factor=0.5,
-            early_stopping_patience=stop,
-            l2=l2,
-            weight_decay=decay,
-            clip_norm=clip,
-            dropout=dropout,
-            schedule="cosine",
-            warmup=0.1,
-        )
-        for rate, plateau, stop, l2, decay, clip, dropout in (
+        Recipe(**dict(zip(names, values)), **same, warmup=0.1)
+        for values in (
             (0.003, 3, 5, 0.0, 0.1, 1.0, 0.0),
             (0.1, 2, 4, 1e-3, 0.0, 0.1, 0.4),
             (0.01, None, None, 1e-4, 0.01, 100.0, 0.2),
@@ -147,10 +133,8 @@ def test_seeds_and_settings_share_one_program():
     recipe = Recipe(batch_size=8, epochs=2, l2=1e-3, schedule="cosine")
     train_stack(plain(), HEAD, recipe, make_data(), [1, 2, 3])
     n_made = programs.n_made
-    for rate, l2, schedule, n_train in (
-        (0.1, 1e-5, "exponential", 44),
-        (1e-4, 0.1, "constant", 43),
-    ):
+    changed = (0.1, 1e-5, "exponential", 44), (1e-4, 0.1, "constant", 43)
+    for rate, l2, schedule, n_train in changed:
         settings = {"schedule": schedule, "early_stopping_patience": n_train % 10}
         recipe = Recipe(batch_size=8, epochs=3, learning_rate=rate, l2=l2, **settings)
         # Layers have other names each time: a program knows none.

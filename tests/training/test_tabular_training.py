@@ -8,7 +8,7 @@ from plans import Run, draw_variables, make_plan, sequential
 from scipy import stats
 from scipy.special import logsumexp
 from tiers import slow
-from training_data import split_table, train_member
+from training_data import STEADY, split_table, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead, build_tabular
@@ -16,7 +16,7 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe, _losses, _program, predict_members
 
 HEAD = GaussianHead()
-PLAIN = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}
+PLAIN = {**STEADY, "keep": "last"}
 
 
 def make_data(n_train=45, n_valid=20, seed=0):
@@ -95,9 +95,8 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     )  # fmt: skip
     model, data = realmlp(dropout=None), make_data()
     flat, state = draw_variables(model, 3)
-    member = train_member(
-        model, HEAD, recipe, data, 1, start=[(flat, state)], permutations=[np.arange], jit=False
-    )
+    options = {"start": [(flat, state)], "permutations": [np.arange], "jit": False}
+    member = train_member(model, HEAD, recipe, data, 1, **options)
     factors = []
     for variable in model.trainable_variables:
         layer, name = variable.path.split("/")
@@ -143,12 +142,8 @@ def dropped_loss(model, flat, state, data, step, rate):
     rows = np.resize(rows, 48)  # as padded
 
     def mask(number, own_rate, shape):
-        numbers = _losses.uniform(
-            ops.convert_to_tensor(np.uint32(words[2])),
-            ops.convert_to_tensor(np.int32(step)),
-            number,
-            tuple(shape),
-        )
+        key = ops.convert_to_tensor(np.uint32(words[2])), ops.convert_to_tensor(np.int32(step))
+        numbers = _losses.uniform(*key, number, tuple(shape))
         return (np.asarray(numbers) >= np.float32(rate)) / (1 - rate)
 
     plan = make_plan(model.to_json())
@@ -184,9 +179,8 @@ def test_names_of_no_layer_are_refused():
     recipe = Recipe(epochs=1, rate_factors_of_layers={"scale": 2.0, "hiden_1": 0.1})
     with pytest.raises(ValueError, match=r"match no weight of the network: \['hiden_1'\]"):
         train_member(small(), HEAD, recipe, make_data(), 1)
-    model = sequential(
-        (4,), keras.layers.UnitNormalization(), keras.layers.Dropout(0.1), keras.layers.Dense(2)
-    )
+    unplanned = keras.layers.UnitNormalization(), keras.layers.Dropout(0.1)
+    model = sequential((4,), *unplanned, keras.layers.Dense(2))
     recipe = Recipe(epochs=1, dropout_schedule="flat-cosine")
     with pytest.raises(ValueError, match="dropout_schedule='flat-cosine' cannot be used"):
         train_member(model, HEAD, recipe, make_data(), 1)
