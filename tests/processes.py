@@ -1,7 +1,6 @@
 """Code in a process of its own, which has imported nothing yet."""
 
 import os
-import pickle
 import subprocess
 import sys
 import time
@@ -35,19 +34,3 @@ def start_python(*arguments, env=None, **options):
     options = {"stdout": subprocess.PIPE, "text": True, **options}
     env = {**os.environ, "PYTHONPATH": path, **(env or {})}
     return subprocess.Popen([sys.executable, *map(str, arguments)], env=env, **options)
-
-
-def assert_predicts_without_a_backend(fitted, folder):
-    """Pairs of a fitted estimator and inputs: another process predicts the same in NumPy."""
-    path = folder / "models.pkl"
-    told = [[model.predict(X), *model.predict_uncertainty(X)] for model, X in fitted]
-    path.write_bytes(pickle.dumps([(*pair, parts) for pair, parts in zip(fitted, told)]))
-    code = (
-        "import pickle, sys, numpy as np\n"
-        f"for model, X, expected in pickle.load(open({str(path)!r}, 'rb')):\n"
-        "    found = [model.predict(X), *model.predict_uncertainty(X)]\n"
-        "    for own, other in zip(found, expected, strict=True):\n"
-        "        np.testing.assert_array_equal(own, other)\n"
-        "print([name for name in ('tensorflow', 'keras') if name in sys.modules])"
-    )
-    assert run_python(code).stdout.strip() == "[]"

@@ -39,7 +39,5 @@ def processes(evaluate, n_slots):
 def search(slots, n_trials=12, proposer=None, entropy=3, evaluate=None, **fields):
     """Run a search in these slots, at random by default; returns its records."""
     proposer = proposer or RandomProposer(SPACE)
-    result = Search(
-        evaluate, proposer, n_trials, entropy, open_slots=lambda *_: slots, **fields
-    ).run()
-    return list(result.catalog)
+    fields |= {"open_slots": lambda *_: slots}
+    return list(Search(evaluate, proposer, n_trials, entropy, **fields).run().catalog)

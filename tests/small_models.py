@@ -37,9 +37,7 @@ class TinySpace:
         return keras.Sequential(
             [
                 keras.Input(input_shape, name="input"),
-                layers.Dense(
-                    configuration["units"], activation=configuration["activation"], name="hidden"
-                ),
+                layers.Dense(configuration["units"], configuration["activation"], name="hidden"),
                 layers.Dense(n_outputs, name="output"),
             ],
             name="tiny",

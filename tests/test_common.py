@@ -71,6 +71,7 @@ QUICK = [
     skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal", cv=2),
     skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2),
 ]
+LARGER = {**NETWORK, "network": networks.MLP(30), "epochs": 80}
 OTHERS = [
     skuq.AutoDEUQRegressor(n_members=2, **SEARCH),
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
@@ -83,9 +84,7 @@ OTHERS = [
     skuq.TabularEnsembleClassifier(3, **TABULAR),
     skuq.HyperDeepEnsembleRegressor(2, **HYPER),
     skuq.HyperDeepEnsembleClassifier(2, **HYPER),
-    skuq.MCDropoutRegressor(
-        10, dropout=0.02, **{**NETWORK, "network": networks.MLP(30), "epochs": 80}, random_state=0
-    ),
+    skuq.MCDropoutRegressor(10, dropout=0.02, **LARGER, random_state=0),
     skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
     skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
     skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}),

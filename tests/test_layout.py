@@ -229,11 +229,8 @@ def test_backends_and_private_tools_have_one_home():
         for imported in file.imports:
             if imported.module.split(".")[0] in BACKENDS and file.name not in BACKEND_HOMES:
                 faults.append(f"{file.name} imports {imported.full}")
-            if (
-                imported.full.startswith("sklearn")
-                and "._" in imported.full
-                and file.name != "_params.py"
-            ):
+            is_private = imported.full.startswith("sklearn") and "._" in imported.full
+            if is_private and file.name != "_params.py":
                 faults.append(f"{file.name} reaches into scikit-learn: {imported.full}")
     assert not faults
 
@@ -289,19 +286,16 @@ def test_no_backend_is_loaded():
 
 
 def test_import_is_quick():
-    code = (
-        "import time; start = time.perf_counter(); import skuq; print(time.perf_counter() - start)"
-    )
+    code = "import time; start = time.perf_counter(); import skuq; "
+    code += "print(time.perf_counter() - start)"
     assert any(float(_run(code).stdout) < 1 for _ in range(3))  # other work may slow one down
 
 
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_backend_loads_quietly():
-    code = (
-        "from skuq.backend import compile_program, keras_tuner, ops, tfd; import numpy as np; "
-        "ops.sum(np.ones(3))"
-    )
+    code = "from skuq.backend import compile_program, keras_tuner, ops, tfd; import numpy as np; "
+    code += "ops.sum(np.ones(3))"
     assert _run(code).stderr == ""
 
 

@@ -82,9 +82,8 @@ def test_predict_in_eight_threads_gives_what_one_does(model, table):
 
 @pytest.mark.slow
 def test_catalog_dir_is_shared_by_folds_in_processes(tiny_space, table, tmp_path):
-    model = AutoDEUQRegressor(
-        2, n_jobs=2, epochs=5, space=tiny_space, random_state=0, catalog_dir=tmp_path
-    )
+    settings = {"epochs": 5, "space": tiny_space, "random_state": 0, "catalog_dir": tmp_path}
+    model = AutoDEUQRegressor(2, n_jobs=2, **settings)
     first = cross_val_score(model, *table, cv=3, n_jobs=2, error_score="raise")
     assert len(list(tmp_path.glob("*/trial-*.skuq"))) == 6
     written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/trial-*.skuq")}

@@ -22,20 +22,16 @@ X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=60)
 SMALL = {"network": MLP((8,)), "epochs": 3, "random_state": 0}
 STEPS = Training(steps=5)
+SHORT = {"epochs": 3, "random_state": 0}
+POOL = [("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]
 OPERATOR = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 FITTED = {
     "ensemble": (skuq.DeepEnsembleRegressor(2, **SMALL), Y),
     "nomu": (skuq.NOMURegressor(NOMUNetwork((8,)), epochs=3, refit=False, random_state=0), Y),
     "neon": (skuq.NEONRegressor(network=OPERATOR, training=STEPS, random_state=0), Y),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal"), Y),
-    "team": (
-        skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB(var_smoothing=1))]),
-        Y > 0,
-    ),
-    "search": (
-        skuq.AutoDEUQRegressor(2, space=TinySpace(), epochs=3, validation=2, random_state=0),
-        Y,
-    ),
+    "team": (skuq.HQEnsembleSelector(POOL), Y > 0),
+    "search": (skuq.AutoDEUQRegressor(2, space=TinySpace(), validation=2, **SHORT), Y),
 }
 
 

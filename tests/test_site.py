@@ -135,9 +135,8 @@ def test_methods_state_the_defaults_of_their_signatures(page):
     parameters = inspect.signature(attrgetter(name)(skuq)).parameters
     rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \|", table, re.MULTILINE)
     assert len(rows) >= 3
-    assert {key: repr(parameters[key].default) for key, _ in rows} == {
-        key: shown.replace('"', "'") for key, shown in rows
-    }
+    shown = {key: text.replace('"', "'") for key, text in rows}
+    assert {key: repr(parameters[key].default) for key in shown} == shown
 
 
 @pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)

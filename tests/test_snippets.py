@@ -135,9 +135,8 @@ def check_output(snippet, printed):
 
 
 def pages_by_tier():
-    return [
-        pytest.param(page, marks=() if page in QUICK else pytest.mark.slow) for page in SNIPPETS
-    ]
+    slow = pytest.mark.slow
+    return [pytest.param(page, marks=() if page in QUICK else slow) for page in SNIPPETS]
 
 
 @pytest.mark.parametrize("page", pages_by_tier())

@@ -179,9 +179,8 @@ def test_load_needs_constraints_by_name(tmp_path):
 
 
 def test_maximize_may_evaluate_a_noisy_function_twice_in_one_place():
-    optimizer = search(
-        JointProcess(noise=0.3), "mean", [(0, 1)], integer=[0], noisy=True, n_initial=2
-    )
+    model, settings = JointProcess(noise=0.3), {"noisy": True, "n_initial": 2}
+    optimizer = search(model, "mean", [(0, 1)], integer=[0], **settings)
     result = optimizer.maximize(lambda x: x[0], 6)
     assert len(result.values) == 6
     assert len(np.unique(result.x_iters)) == 2

@@ -106,9 +106,8 @@ CORNER = [[0.001, 0.002, 0.5], [0.002, 0.001, 0.5], [0.003, 0.003, 0.5], [0.5, 0
 
 def corner_search(surrogate, n_results, **settings):
     """A search with results at the edge x0 = x1 = 0, and others far from it."""
-    search = BayesianOptimizer(
-        surrogate, [(0, 1)] * 3, maximizer=FEW, n_draws=4, n_initial=2, random_state=0, **settings
-    )
+    settings = {"maximizer": FEW, "n_draws": 4, "n_initial": 2, "random_state": 0, **settings}
+    search = BayesianOptimizer(surrogate, [(0, 1)] * 3, **settings)
     others = 0.8 + np.arange(n_results - 4)[:, None] / 50 + np.zeros(3)
     return search.tell(np.vstack([CORNER, others]), np.arange(float(n_results)))
 

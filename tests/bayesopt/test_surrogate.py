@@ -58,9 +58,8 @@ def test_ask_draws_functions_without_noise(monkeypatch):
 
 
 def test_maximize_by_a_process_of_one_output_with_an_axis():
-    search = BayesianOptimizer(
-        gaussian_process(), [(0, 1)], objective=lambda y: -((y[..., 0] - 0.3) ** 2), random_state=0
-    )
+    objective = {"objective": lambda y: -((y[..., 0] - 0.3) ** 2)}
+    search = BayesianOptimizer(gaussian_process(), [(0, 1)], **objective, random_state=0)
     result = search.maximize(lambda x: [x[0]], 7)
     assert abs(result.x[0] - 0.3) < 0.05
 

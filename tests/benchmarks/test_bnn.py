@@ -32,16 +32,6 @@ def test_make_bnn_function_parameters_have_the_prior():
     assert not np.isin(function.layers[0][0], function.layers[1][0]).any()
 
 
-def test_make_bnn_function_second_moment_has_the_closed_form():
-    """E f(x)^2 = s^2 (1 + w_2/2 s^2 (1 + w_1/2 s^2 (1 + |x|^2))), at any width."""
-    s, x = 0.4, np.array([[1.0, -0.5]])
-    expected = s**2 * (1 + 10 / 2 * s**2 * (1 + 8 / 2 * s**2 * (1 + 1.25)))
-    settings = {"hidden_units": (8, 10), "prior_std": s}
-    values = [make_bnn_function(2, **settings, random_state=k)(x)[0] for k in range(1, 2001)]
-    # The standard error of the mean of 2000 such squares is about 4 %.
-    assert_allclose(np.mean(np.square(values)), expected, rtol=0.1)
-
-
 @pytest.mark.parametrize("n_features", [1, 4])
 def test_wide_variance_is_exact_with_one_hidden_layer(n_features):
     X = np.random.RandomState(1).uniform(-1, 1, (1000, n_features))

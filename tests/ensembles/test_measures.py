@@ -77,9 +77,8 @@ def test_diversity_score_kappas_equal_other_libraries(on, global_random_seed):
     labels = np.where(rng.random((4, 80)) < 0.6, y, rng.integers(0, 4, (4, 80)))
     rated = labels if on == "labels" else (labels == y).astype(int)
     table, _ = aggregate_raters(rated.T)
-    assert_allclose(
-        diversity_score(labels, y, measure="fk", on=on), fleiss_kappa(table), atol=1e-12
-    )
+    fleiss = diversity_score(labels, y, measure="fk", on=on)
+    assert_allclose(fleiss, fleiss_kappa(table), atol=1e-12)
     cohen = np.mean([cohen_kappa_score(a, b) for a, b in combinations(rated, 2)])
     assert_allclose(diversity_score(labels, y, measure="ck", on=on), cohen, atol=1e-12)
 

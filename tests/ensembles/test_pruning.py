@@ -42,10 +42,8 @@ def literal(labels, y, vote, measure="gd", beta=0.1, score="hq", alpha=True):
         scaled = {}
         for focal in range(n_models):
             of_focal = [t for t in teams if focal in t]
-            scores = {
-                t: diversity_score(right[list(t)][:, ~right[focal]], measure=measure)
-                for t in of_focal
-            }
+            wrong = right[:, ~right[focal]]
+            scores = {t: diversity_score(wrong[list(t)], measure=measure) for t in of_focal}
             low, high = min(scores.values(), default=0), max(scores.values(), default=0)
             for t, value in scores.items():
                 plain = size == n_models or high == low

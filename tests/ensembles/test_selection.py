@@ -140,9 +140,8 @@ def test_select_forward_repeats_no_candidate_where_none_may_be():
     errors = np.array([[1.0, 1.0], [2.0, 2.0]])
     chosen = select_forward([errors], loss, 2, replacement=False, min_size=2)
     assert chosen.path == ((0, 1.0),)
-    weights = _selection.check_selection(
-        Selection([2, 0, 1], np.full(3, 1 / 3, "float32")), 3
-    ).weights
+    thirds = Selection([2, 0, 1], np.full(3, 1 / 3, "float32"))
+    weights = _selection.check_selection(thirds, 3).weights
     assert weights.dtype == float and weights.sum() == pytest.approx(1, abs=1e-15)
 
 

@@ -70,14 +70,9 @@ def test_stacking_weights_of_impossible_rows():
     [
         *(
             (given, None, "`log_likelihood` must have shape")
-            for given in (
-                [0.1, 0.2],
-                np.zeros((2, 0)),
-                np.zeros((0, 2)),
-                [[0.0, np.nan]],
-                np.zeros((1, 2, 3)),
-            )
+            for given in ([0.1, 0.2], np.zeros((2, 0)), np.zeros((0, 2)), np.zeros((1, 2, 3)))
         ),
+        ([[0.0, np.nan]], None, "`log_likelihood` must have shape"),
         (np.zeros((2, 3)), [1.0, 2.0], "sample_weight.shape"),
         (np.zeros((2, 3)), np.ones((3, 1)), "1D array"),
         (np.zeros((2, 3)), [1.0, -1.0, 1.0], "Negative values"),

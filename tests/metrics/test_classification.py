@@ -122,12 +122,8 @@ def test_members_losses_are_sklearns(global_random_seed):
 def test_members_probability_0_is_cut_off_as_sklearn_does():
     members = np.array([[[0.0, 1.0]], [[0.0, 1.0]]])
     expected = log_loss([0], members[0], labels=[0, 1])
-    for loss in (
-        metrics.oracle_nll_loss,
-        metrics.ensemble_nll_loss,
-        metrics.average_member_nll_loss,
-    ):
-        assert_allclose(loss([0], members, labels=[0, 1]), expected)
+    for name in ("oracle_nll_loss", "ensemble_nll_loss", "average_member_nll_loss"):
+        assert_allclose(getattr(metrics, name)([0], members, labels=[0, 1]), expected)
 
 
 def test_members_disagreement_is_the_mean_hamming_distance(global_random_seed):

@@ -183,19 +183,9 @@ REFUSED = [
     ("crps_loss", (TWO, [[0.0], [1.0]], [1.0, 1.0]), {}, "`mean` must have the shape"),
     ("crps_loss", (ONE, TWO, [0.0, 1.0]), {}, "inconsistent"),
     ("mixture_nll_loss", (TWO, [[0.0], [1.0]], [ONE, ONE]), {}, r"`loc` .*here \(n_members, 2\)"),
-    (
-        "crps_mixture_loss",
-        ([0.0], [[0.0], [0.0]], [[1.0], [-1.0]]),
-        {},
-        "`scale` must be positive. The smallest is -1.0",
-    ),
+    ("crps_mixture_loss", ([0.0], [[0.0]], [[-1.0]]), {}, "`scale` must be positive. .* is -1.0"),
     *[
-        (
-            "mixture_nll_loss",
-            (ONE, [ONE, ONE], [ONE, ONE], weights),
-            {},
-            "be 2 non-negative numbers",
-        )
+        ("mixture_nll_loss", (ONE, [ONE] * 2, [ONE] * 2, weights), {}, "be 2 non-negative numbers")
         for weights in ([0.5, 0.6], [1.5, -0.5], [1.0], [np.nan, 1.0])
     ],
     ("crps_sample_loss", ([[0.0]], [[0.0, 1.0]]), {}, r"`samples` must have .*Got \(1, 2\)"),
@@ -204,12 +194,7 @@ REFUSED = [
         (score, ([0.0], [0.0], [0.0]), {}, "`std` must be positive")
         for score in ("coverage_width_auc", "coverage_width_curve", "nll_min_loss")
     ],
-    (
-        "coverage_width_curve",
-        np.ones((3, 4, 2)),
-        {},
-        r"must have shape \(n_samples,\).*Got \(4, 2\)",
-    ),
+    ("coverage_width_curve", np.ones((3, 4, 2)), {}, r"shape \(n_samples,\).*Got \(4, 2\)"),
     ("coverage_score", (ONE, TWO, TWO), {}, "inconsistent"),
     ("coverage_score", ([0.0], [np.nan], [1.0]), {}, "`lower` must be numbers. Got NaN"),
     ("mean_width", ([0.0, 2.0], [1.0, 1.0]), {}, "in 1 rows, first in row 1: 2.0 and 1.0"),
@@ -233,12 +218,7 @@ REFUSED = [
     ("ece_loss", (LABELS, PROBA), {"labels": [0, 1, 7, 9]}, r"not in `labels`: \[2\]"),
     ("ece_loss", (LABELS.astype(str), PROBA), {"labels": range(4)}, "that are not in `labels`"),
     ("ece_loss", (LABELS, PROBA), {"labels": [0, 1, 2, 2]}, r"`labels` .*Got \[0, 1, 2, 2\]"),
-    (
-        "ece_loss",
-        (LABELS, PROBA),
-        {"labels": range(4), "strategy": "width"},
-        "`strategy` must be one of",
-    ),
+    ("ece_loss", (LABELS, PROBA), {"labels": range(4), "strategy": "width"}, "`strategy` must be"),
     (
         "classwise_ece_loss",
         (LABELS, PROBA),
@@ -285,11 +265,9 @@ def test_a_score_of_no_distribution_is_refused():
         metrics.epistemic_score(3)
 
 
-@pytest.mark.parametrize(
-    "curve", [metrics.coverage_width_curve, metrics.quantile_calibration_curve]
-)
-def test_weights_of_curves_are_repeated_rows(curve):
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("name", ["coverage_width_curve", "quantile_calibration_curve"])
+def test_weights_of_curves_are_repeated_rows(name):
+    rng, curve = np.random.default_rng(0), getattr(metrics, name)
     given, repeats = normals(rng), rng.integers(0, 4, size=N)
     expected = curve(*(np.repeat(array, repeats, axis=0) for array in given))
     for found, wanted in zip(curve(*given, sample_weight=repeats), expected):

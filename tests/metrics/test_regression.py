@@ -172,9 +172,8 @@ def test_intervals_quantile_loss_is_scoringrules(global_random_seed, shape):
     rng = np.random.default_rng(global_random_seed)
     levels = [0.1, 0.5, 0.7]
     y, quantiles = rng.normal(size=shape), rng.normal(size=(30, 3, *shape[1:]))
-    expected = np.mean(
-        [scoringrules.quantile_score(y, quantiles[:, k], level) for k, level in enumerate(levels)]
-    )
+    pairs = enumerate(levels)
+    expected = np.mean([scoringrules.quantile_score(y, quantiles[:, k], p) for k, p in pairs])
     assert_allclose(metrics.quantile_loss(y, quantiles, levels), expected)
 
 

@@ -43,11 +43,8 @@ def n_weights(model):
 def edges_of(space, configuration):
     """{(kind, node): [(operation, input), (operation, input)]}"""
     genotype = space.cells(configuration)
-    return {
-        (kind, k): list(edges)
-        for kind in KINDS
-        for k, edges in zip(NODES, getattr(genotype, kind).nodes)
-    }
+    nodes = ((kind, zip(NODES, getattr(genotype, kind).nodes)) for kind in KINDS)
+    return {(kind, k): list(edges) for kind, numbered in nodes for k, edges in numbered}
 
 
 def applied(function, shape):
@@ -340,9 +337,7 @@ def count(genotype, image_channels, n_outputs, channels, n_cells):
     return total + 9 * image_channels * stem + 2 * stem + (last + 1) * n_outputs
 
 
-@pytest.mark.parametrize(
-    ("n_cells", "seed"), slow_after(2, [(3, 2), (2, 1), (1, 0), (4, 3), (6, 4)])
-)
+@pytest.mark.parametrize("n_cells, seed", slow_after(2, [(3, 2), (2, 1), (1, 0), (4, 3), (6, 4)]))
 def test_number_of_weights(n_cells, seed):
     space = CellSpace(channels=4, n_cells=n_cells)
     configuration = space.decisions().architecture.sample(np.random.default_rng(seed))

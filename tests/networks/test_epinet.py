@@ -29,10 +29,8 @@ def epinet(request):
 def inputs(epinet, lead=()):
     """Features and indices."""
     rng = np.random.default_rng(1)
-    return (
-        rng.normal(size=(*lead, N_ROWS, N_FEATURES)),
-        rng.normal(size=(*lead, N_DRAWS, epinet.n_index)),
-    )
+    shapes = (N_ROWS, N_FEATURES), (N_DRAWS, epinet.n_index)
+    return [rng.normal(size=(*lead, *shape)) for shape in shapes]
 
 
 def drawn(epinet, seed=0):

@@ -81,8 +81,7 @@ def units_into(model, name):
 
 
 @pytest.mark.parametrize(
-    ("connect", "into_output", "into_2", "into_1"),
-    [(0, 13, 11, 3), (1, 20, 11, 3), (2, 20, 16, 3)],
+    "connect, into_output, into_2, into_1", [(0, 13, 11, 3), (1, 20, 11, 3), (2, 20, 16, 3)]
 )
 def test_build_nomu_connects_layers_backwards(connect, into_output, into_2, into_1):
     units = {"hidden_units": (5, 7), "side_hidden_units": (11, 13)}

@@ -21,15 +21,14 @@ from skuq.networks._tabular_layers import (
 
 EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
 
+PIECES = {"columns": [0, 3, 5], "edges": EDGES, "dim": 2}
 LAYERS = {
     "scale": lambda: FeatureScale(),
     "parametric": lambda: ParametricActivation("mish"),
     "ntk": lambda: NTKDense(5),
     "periodic": lambda: NumericEmbedding(n_frequencies=5),
     "periodic, some": lambda: NumericEmbedding(columns=[1, 2, 5], n_frequencies=5, dim=3),
-    "piecewise linear": lambda: NumericEmbedding(
-        "piecewise-linear", columns=[0, 3, 5], edges=EDGES, dim=2
-    ),
+    "piecewise linear": lambda: NumericEmbedding("piecewise-linear", **PIECES),
     "categories": lambda: CategoryEmbedding([4, 1], [7, 3], [3, 2]),
     "all categories": lambda: CategoryEmbedding(range(6), [4] * 6),
     "copies": lambda: EnsembleDense(4, 3, input_initializer="random-signs"),
@@ -294,9 +293,7 @@ def test_edges_are_not_part_of_what_is_compiled():
 
 def test_a_frozen_embedding_is_state():
     inputs = keras.Input((6,))
-    frozen = NumericEmbedding(
-        "piecewise-linear", columns=[0, 3, 5], edges=EDGES, dim=2, trainable=False
-    )
+    frozen = NumericEmbedding("piecewise-linear", **PIECES, trainable=False)
     model = keras.Model(inputs, keras.layers.Dense(1)(frozen(inputs)))
     plan = make_plan(model.to_json())
     assert len(plan.weights) == 2 and plan.n_state == 3

@@ -226,11 +226,8 @@ def _offsets(scatter):
 def test_teams_are_drawn_by_what_became_of_them(chosen):
     display = TeamDisplay.from_teams(chosen)
     teams = chosen.teams_.dropna()
-    for fate, rows in (
-        ("alpha", ~teams["alpha"]),
-        ("kmeans", teams["alpha"] & ~teams["kept"]),
-        ("kept", teams["kept"]),
-    ):
+    fates = {"alpha": ~teams["alpha"], "kmeans": teams["alpha"] & ~teams["kept"]}
+    for fate, rows in {**fates, "kept": teams["kept"]}.items():
         scatter = display.scatters_[fate]
         assert_allclose(_offsets(scatter), teams.loc[rows, ["hq", "accuracy"]])
     selected = teams[teams["team"] == chosen.selected_].iloc[0]
@@ -322,10 +319,7 @@ def test_regret_of_few_seeds():
         (lambda c: MemberDiversityDisplay(distances=np.eye(2)).plot(kind="tsne"), "no data"),
         (lambda c: TeamDisplay.from_teams(c, size=9), "No team of size 9"),
         (lambda c: TeamDisplay.from_teams(c, score="x"), "`score` must be one of"),
-        (
-            lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2),
-            "must not be better than `optimum`",
-        ),
+        (lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2), "not be better than `opt"),
         (lambda c: RegretDisplay.from_values({"a": [1.0]}, interval=2), "interval"),
     ],
 )

@@ -112,7 +112,7 @@ def test_both_scales_are_most_likely(shape, global_random_seed):
 
 @pytest.mark.parametrize("fit_noise", [False, True])
 @pytest.mark.parametrize(
-    ("unit", "scale"), [(1e-120, 1.0), (1e120, 1e60), (1e-8, 1e-60), (1e8, 1e60), (1.0, 1e-60)]
+    "unit, scale", [(1e-120, 1.0), (1e120, 1e60), (1e-8, 1e-60), (1e8, 1e60), (1.0, 1e-60)]
 )
 def test_scales_have_no_unit_of_their_own(fit_noise, unit, scale):
     error, epistemic, aleatoric, weights = rows(1, (50,))

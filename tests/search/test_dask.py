@@ -26,10 +26,12 @@ from skuq.search import RandomProposer
 pytestmark = pytest.mark.slow
 
 
+OPTIONS = {"dashboard_address": ":0", "silence_logs": 50}
+
+
 @pytest.fixture(scope="module")
 def cluster():
-    options = {"dashboard_address": ":0", "silence_logs": 50}
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, **OPTIONS) as cluster:
         yield cluster
 
 
@@ -207,9 +209,7 @@ def test_a_stopped_trial_gives_its_slot_back(client, tmp_path):
 
 def test_a_trial_of_a_worker_that_cannot_be_restarted_is_not_stopped(tmp_path):
     with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0"
-        ) as cluster,
+        distributed.LocalCluster(1, threads_per_worker=2, processes=False, **OPTIONS) as cluster,
         distributed.Client(cluster) as client,
         DaskSlots(noted(tmp_path, sleep=1), client, 2) as slots,
     ):
@@ -268,9 +268,7 @@ def test_a_client_that_is_closed_in_the_middle_is_named(cluster, tmp_path):
 
 
 def test_a_cluster_that_goes_away_ends_the_search(tmp_path):
-    cluster = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50
-    )
+    cluster = distributed.LocalCluster(1, threads_per_worker=1, **OPTIONS)
     client = distributed.Client(cluster)
     closer = threading.Thread(
         target=lambda: (wait_until(lambda: len(begun(tmp_path)) > 2), cluster.close())

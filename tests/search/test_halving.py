@@ -140,10 +140,8 @@ def test_discarded_trials_are_no_failures():
 @pytest.mark.parametrize("n_scored", [9, 10])
 def test_discarded_trials_teach_the_proposers(n_scored):
     good = [TrialRecord(k, {"x": 0.9 + 0.01 * k, "k": k}, score=0.0) for k in range(3)]
-    discarded = {"score": 5.0, "status": "discarded"}
-    bad = [
-        TrialRecord(k, {"x": 0.1 * k / n_scored, "k": k}, **discarded) for k in range(3, n_scored)
-    ]
+    late = {"score": 5.0, "status": "discarded"}
+    bad = [TrialRecord(k, {"x": 0.1 * k / n_scored, "k": k}, **late) for k in range(3, n_scored)]
     history = good + bad
     optimise = BayesianSearch().proposer(SearchProblem(Decisions(Space(), SPACE), 100))
     proposed = [optimise.ask(history, [], np.random.default_rng(s))["x"] for s in range(20)]

@@ -328,17 +328,6 @@ def test_a_store_may_hold_more_trials_than_are_asked_for_or_have_gaps():
     assert contents(filled) == contents(whole)
 
 
-def test_each_trial_is_kept_before_the_next_is_asked_for():
-    class Watching(RandomProposer):
-        def ask(self, history, running, rng):
-            assert kept.added == history
-            return super().ask(history, running, rng)
-
-    kept = Kept()
-    search(inline(Evaluate()), 5, Watching(SPACE), store=kept)
-    assert len(kept.added) == 5
-
-
 @pytest.mark.parametrize("score", [float("nan"), float("inf"), -float("inf")])
 def test_scores_that_are_no_numbers_are_failures(score):
     slots = inline(lambda configuration, seed: Result(score if seed % 2 else 1.0))

@@ -257,7 +257,7 @@ def test_random_search_of_tables_compiles_few_programs(classes):
 
 
 @pytest.mark.parametrize(
-    ("n_trials", "expected"), [(500, (100, 10)), (100, (25, 8)), (30, (7, 2)), (5, (4, 2))]
+    "n_trials, expected", [(500, (100, 10)), (100, (25, 8)), (30, (7, 2)), (5, (4, 2))]
 )
 def test_proposer_populations_shrink_with_the_budget(n_trials, expected):
     def sizes(**settings):
@@ -280,7 +280,7 @@ def test_proposer_warns_of_a_population_that_is_never_full(strategy, population_
 
 
 @pytest.mark.parametrize(
-    ("discard", "expected"),
+    "discard, expected",
     [("auto", 6), (True, 6), (False, None), (search.SuccessiveHalving(), 4)],
 )
 def test_halving_lets_initial_trials_finish(discard, expected):

@@ -119,7 +119,7 @@ def test_quantiles_of_small_data_are_few():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("unit", "zero"), [(1e-9, 0.0), (1e9, 0.0), (1e-9, -1e-7), (1.0, 1e3), (1e9, 1e11)]
+    "unit, zero", [(1e-9, 0.0), (1e9, 0.0), (1e-9, -1e-7), (1.0, 1e3), (1e9, 1e11)]
 )
 def test_units_and_zero_do_not_matter(kind, unit, zero, targets):
     expected = TargetTransform(kind).fit(targets)

@@ -141,10 +141,9 @@ def test_a_run_cut_into_slices_is_the_same_run(monkeypatch, data, network):
 
 def test_indices_of_a_step_are_standard_normal():
     key = np.uint32(12)
-    numbers = [
-        ops.convert_to_numpy(normal(key, np.int32(step), INDEX_STREAM, (100, 16)))
-        for step in range(1, 41)
-    ]
+    steps = map(np.int32, range(1, 41))
+    numbers = [normal(key, step, INDEX_STREAM, (100, 16)) for step in steps]
+    numbers = [ops.convert_to_numpy(values) for values in numbers]
     numbers = np.stack(numbers).astype(float)
     n = numbers.size
     assert abs(numbers.mean()) < 4 / np.sqrt(n)

@@ -231,9 +231,8 @@ class Own(keras.layers.Layer):
 
     def build(self, shape):
         self.w = self.add_weight(shape=(shape[-1], 2), initializer="glorot_uniform", name="w")
-        self.order = self.add_weight(
-            shape=(2,), initializer="ones", dtype="int32", trainable=False, name="order"
-        )
+        order = {"initializer": "ones", "dtype": "int32", "trainable": False, "name": "order"}
+        self.order = self.add_weight(shape=(2,), **order)
 
     def call(self, x):
         return keras.ops.matmul(x, self.w)

@@ -112,8 +112,7 @@ def test_the_choice_of_xla_counts_the_groups_that_train_in_turn(data, n_members,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "jit"),
-    slow_after(1, [(network, False), (network, True), (unplanned, False)]),
+    "model, jit", slow_after(1, [(network, False), (network, True), (unplanned, False)])
 )
 def test_members_are_those_of_smaller_stacks_and_of_single_runs(data, model, jit):
     recipes = [replace(RECIPE, learning_rate=0.005 * (k + 1)) for k in range(8)]
@@ -245,9 +244,8 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
     (found,), deadline = _train.shorten([job], data, seconds)
     assert deadline == 103.0 + seconds
     assert {recipe.epochs for recipe in found.recipes} == {epochs}
-    assert found.seeds == job.seeds and found.recipes == tuple(
-        replace(recipe, epochs=epochs) for recipe in job.recipes
-    )
+    assert found.seeds == job.seeds
+    assert found.recipes == tuple(replace(recipe, epochs=epochs) for recipe in job.recipes)
 
 
 def test_several_jobs_keep_the_same_share_of_their_epochs(data, monkeypatch):

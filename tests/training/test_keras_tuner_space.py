@@ -199,14 +199,6 @@ def test_networks_that_cannot_be_members_are_refused_before_training(make, messa
         MemberTrainer(space, data(), GaussianHead(), 2).build({})
 
 
-def test_normalisation_that_a_configuration_holds_is_taken():
-    def normalised(hp, shape, n_outputs):
-        layer = keras.layers.Normalization(mean=[1.0, 2.0, 3.0], variance=[4.0, 5.0, 6.0])
-        return sequential(shape, layer, keras.layers.Dense(n_outputs))
-
-    MemberTrainer(KerasTunerSpace(normalised), data(), GaussianHead(), 2).build({})
-
-
 def test_registered_layers_of_a_script_go_with_the_trainer():
     class Sine(keras.layers.Layer):
         def call(self, x):

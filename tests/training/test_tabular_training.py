@@ -67,10 +67,8 @@ def reference_run(model, recipe, data, flat, factors, rates, decays):
         variable.assign(value.reshape(variable.shape))
     import tensorflow as tf
 
-    optimizers = [
-        keras.optimizers.Adam(1.0, beta_2=recipe.beta_2, weight_decay=1.0)
-        for _ in model.trainable_variables
-    ]
+    settings = {"beta_2": recipe.beta_2, "weight_decay": 1.0}
+    optimizers = [keras.optimizers.Adam(1.0, **settings) for _ in model.trainable_variables]
     x, y = tf.constant(data.x), tf.constant(data.y)
     for rate, decay in zip(rates, decays):
         with tf.GradientTape() as tape:
