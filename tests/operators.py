@@ -17,14 +17,8 @@ predict_draws, read_network = _predict.predict_draws, _predict.read_network
 INPUTS = np.linspace(0.5, 2, 6)[:, None]
 QUERIES = np.linspace(0, 1, 4)
 VALUES = np.sin(INPUTS * QUERIES)
-SMALL = {
-    "network__encoder_units": 8,
-    "network__latent": 8,
-    "network__decoder_units": 8,
-    "training__steps": 5,
-    "batch_size": None,
-    "random_state": 0,
-}
+SMALL = {"network__encoder_units": 8, "network__latent": 8, "network__decoder_units": 8}
+SMALL |= {"training__steps": 5, "batch_size": None, "random_state": 0}
 
 
 def build(estimator, *args, **settings):
@@ -39,15 +33,9 @@ def build(estimator, *args, **settings):
 
 # A smooth operator: u -> u_1 sin(u_2 y).
 POINTS = np.linspace(0, 2, 12)
-WAVE_SETTINGS = {
-    "query_points": POINTS,
-    "network__encoder_units": 16,
-    "network__latent": 16,
-    "network__decoder_units": (16, 16),
-    "batch_size": None,
-    "learning_rate": 5e-3,
-    "random_state": 0,
-}
+UNITS = {"network__encoder_units": 16, "network__latent": 16, "network__decoder_units": (16, 16)}
+WAVE_SETTINGS = {"query_points": POINTS, "batch_size": None, "learning_rate": 5e-3}
+WAVE_SETTINGS |= {**UNITS, "random_state": 0}
 
 
 def waves(u, y=POINTS):

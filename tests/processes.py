@@ -9,16 +9,9 @@ from pathlib import Path
 
 def run_python(code, input=None, **environment):
     """Run code in a new Python process; return the completed process, or raise if it fails."""
-    path = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **path, **environment},
-        input=input,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
+    options = {"capture_output": True, "text": True, "check": True, "timeout": 300}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), **environment}
+    return subprocess.run([sys.executable, "-c", code], env=env, input=input, **options)
 
 
 def wait_until(condition, seconds=120):

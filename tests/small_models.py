@@ -20,28 +20,18 @@ class TinySpace:
         return "TinySpace()"
 
     def decisions(self, input_shape=None, n_outputs=None):
-        return Decisions(
-            Space((Categorical("units", (8, 10)), Categorical("activation", ("tanh", "relu")))),
-            Space(
-                (
-                    Categorical("learning_rate", (0.03, 0.02)),
-                    Categorical("batch_size", (16,)),
-                )
-            ),
-        )
+        architecture = Categorical("units", (8, 10)), Categorical("activation", ("tanh", "relu"))
+        recipe = Categorical("learning_rate", (0.03, 0.02)), Categorical("batch_size", (16,))
+        return Decisions(Space(architecture), Space(recipe))
 
     def build(self, configuration, input_shape, n_outputs):
         from skuq.backend import keras
 
         layers = keras.layers
-        return keras.Sequential(
-            [
-                keras.Input(input_shape, name="input"),
-                layers.Dense(configuration["units"], configuration["activation"], name="hidden"),
-                layers.Dense(n_outputs, name="output"),
-            ],
-            name="tiny",
-        )
+        inputs = keras.Input(input_shape, name="input")
+        hidden = layers.Dense(configuration["units"], configuration["activation"], name="hidden")
+        output = layers.Dense(n_outputs, name="output")
+        return keras.Sequential([inputs, hidden, output], name="tiny")
 
     def recipe(self, configuration):
         return {name: configuration[name] for name in ("learning_rate", "batch_size")}

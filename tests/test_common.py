@@ -45,26 +45,17 @@ TABULAR = {
 SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
 HYPER = {"n_trials": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
 
+FEW = {"artificial": networks.ArtificialInputs(n=10), "epochs": 20}
+FEW |= {"refit": False, "random_state": 0}
+FASTER = {**OPERATOR, "training": Training(steps=75), "prior": networks.ConditionedPrior(n_index=3)}
+
 # One of each way to train, and what costs nothing.
 QUICK = [
     skuq.DeepEnsembleRegressor(2, **SHORT),
     # Of one architecture, so that trials share a program.
     skuq.AutoDEUQClassifier(n_members=2, **SEARCH, fixed={"units": 8, "activation": "tanh"}),
-    skuq.NOMURegressor(
-        networks.NOMUNetwork((8,)),
-        artificial=networks.ArtificialInputs(n=10),
-        learning_rate=0.02,
-        batch_size=16,
-        epochs=20,
-        refit=False,
-        random_state=0,
-    ),
-    skuq.NEONRegressor(
-        **{**OPERATOR, "training": Training(steps=75)},
-        prior=networks.ConditionedPrior(n_index=3),
-        n_draws=8,
-        random_state=0,
-    ),
+    skuq.NOMURegressor(networks.NOMUNetwork((8,)), **FEW, learning_rate=0.02, batch_size=16),
+    skuq.NEONRegressor(**FASTER, n_draws=8, random_state=0),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2),

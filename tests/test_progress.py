@@ -115,11 +115,8 @@ def test_progress_of_epochs_may_become_less(capsys):
         progress.epochs(30, 60)
         progress.epochs(10, 0)  # stopped early
     lines = capsys.readouterr().err.splitlines()
-    assert [text.split(",")[0] for text in lines] == [
-        "training: 10 of 100 epochs",
-        "training: 40 of 100 epochs",
-        "training: 50 of 50 epochs",
-    ]
+    expected = ["10 of 100 epochs", "40 of 100 epochs", "50 of 50 epochs"]
+    assert [text.split(",")[0] for text in lines] == [f"training: {n}" for n in expected]
 
 
 def test_progress_makes_few_lines_of_many_steps(capsys, clock):

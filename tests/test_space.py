@@ -7,15 +7,9 @@ from skuq.networks import Categorical, Integer, Real, Space
 
 @pytest.fixture
 def space():
-    return Space(
-        (
-            Categorical("c", ("a", "b", "c")),
-            Integer("batch", 1, 256, log=True),
-            Integer("n", 10, 20),
-            Real("rate", 1e-4, 1e-1, log=True),
-            Categorical("one", (5,)),
-        )
-    )
+    numbers = Integer("batch", 1, 256, log=True), Integer("n", 10, 20)
+    rate = Real("rate", 1e-4, 1e-1, log=True)
+    return Space((Categorical("c", ("a", "b", "c")), *numbers, rate, Categorical("one", (5,))))
 
 
 def test_log_uniform_integers_follow_their_law():

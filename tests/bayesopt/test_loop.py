@@ -33,6 +33,7 @@ from skuq.training import Training
 
 SQUARE = [(-1, 1)] * 2
 ABSOLUTE = UpperConfidenceBound(deviation="absolute")
+CHANGING = UpperConfidenceBound(mean_width=0.3, dynamic_c=True)
 
 
 class TinyProcess(RegressorMixin, BaseEstimator):
@@ -493,12 +494,9 @@ def test_ask_with_dynamic_c_stops_at_the_first_new_proposal():
 
 @pytest.fixture(scope="module")
 def tiny_nomu():
-    return NOMURegressor(
-        NOMUNetwork(6),
-        readout=NOMUReadout("linear", l_min=0.001, l_max=1, c=1),
-        artificial=ArtificialInputs(box=[(0, 1)] * 4),
-        epochs=30,
-    )
+    readout = NOMUReadout("linear", l_min=0.001, l_max=1, c=1)
+    artificial = ArtificialInputs(box=[(0, 1)] * 4)
+    return NOMURegressor(NOMUNetwork(6), readout=readout, artificial=artificial, epochs=30)
 
 
 def test_maximize_by_milp_searches_binaries_exactly(tiny_nomu):
@@ -538,11 +536,7 @@ def test_ask_by_milp_needs_weights():
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {},
-        {"acquisition": UpperConfidenceBound(mean_width=0.3, dynamic_c=True)},
-        {"integer": [0], "bounds": [(0, 900), (-1, 1)]},
-    ],
+    [{}, {"acquisition": CHANGING}, {"integer": [0], "bounds": [(0, 900), (-1, 1)]}],
 )
 def test_load_continues_bit_by_bit(tmp_path, settings):
     def value(x):

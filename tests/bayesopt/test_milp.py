@@ -151,20 +151,14 @@ def fitted(rows, **settings):
 CONNECTED = {"network__side_hidden_units": (6,), "network__connect_layers": 2}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    slow_after(
-        2,
-        [
-            {**CONNECTED, "noise_std": "learned"},
-            {"network": affine},
-            {},
-            {**CONNECTED, "network__hidden_units": (5, 4, 3)},
-            {"network__side_hidden_units": (4, 3, 3)},
-            {"network__connect_layers": 0},
-        ],
-    ),
-)
+SETTINGS = [
+    *({**CONNECTED, "noise_std": "learned"}, {"network": affine}, {}),
+    *({"network__connect_layers": 0}, {"network__side_hidden_units": (4, 3, 3)}),
+    {**CONNECTED, "network__hidden_units": (5, 4, 3)},
+]
+
+
+@pytest.mark.parametrize("settings", slow_after(2, SETTINGS))
 def test_readout_weights_say_what_the_model_predicts(rows, settings):
     model = fitted(rows, **settings)
     readout = model.readout_weights()

@@ -12,13 +12,10 @@ def member(score, seed=1):
 
 @pytest.fixture
 def catalog():
-    return Catalog(
-        [
-            TrialRecord(2, {"a": 1}, score=0.5, result=member(0.5)),
-            TrialRecord(0, {"a": 2}, score=0.7, result=member(0.7)),
-            TrialRecord(1, {"a": 3}, status="failed", message="no luck"),
-        ]
-    )
+    no_luck = TrialRecord(1, {"a": 3}, status="failed", message="no luck")
+    scores = [(2, 1, 0.5), (0, 2, 0.7)]
+    done = [TrialRecord(n, {"a": a}, score=s, result=member(s)) for n, a, s in scores]
+    return Catalog([*done, no_luck])
 
 
 def test_catalog_of_trials_and_members(catalog):

@@ -94,11 +94,8 @@ def test_diversity_score_counts_weights_as_repeated_rows(right, data, factor):
     assume(repeats.any())
     repeated = np.repeat(right, repeats, axis=1)
     for measure in MEASURES:
-        assert_allclose(
-            diversity_score(right, measure=measure, sample_weight=factor * repeats),
-            diversity_score(repeated, measure=measure),
-            atol=1e-11,
-        )
+        weighted = diversity_score(right, measure=measure, sample_weight=factor * repeats)
+        assert_allclose(weighted, diversity_score(repeated, measure=measure), atol=1e-11)
 
 
 def test_diversity_score_limit_cases():

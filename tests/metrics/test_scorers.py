@@ -220,13 +220,10 @@ def test_cross_validation_and_searches(table):
     assert {"test_neg_nll", "test_coverage_90", "test_r2"} <= set(scores)
     single = cross_val_score(process, X, y, scoring=get_scorer("neg_nll"))
     assert_allclose(single, scores["test_neg_nll"])
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), TwoLines()),
-        {"twolines__apart": [0.0, 5.0]},
-        scoring=make_scorers("neg_crps", "neg_coverage_error_90"),
-        refit="neg_crps",
-        error_score="raise",
-    ).fit(X, y)
+    model = make_pipeline(StandardScaler(), TwoLines())
+    scorers = make_scorers("neg_crps", "neg_coverage_error_90")
+    settings = {"scoring": scorers, "refit": "neg_crps", "error_score": "raise"}
+    search = GridSearchCV(model, {"twolines__apart": [0.0, 5.0]}, **settings).fit(X, y)
     assert search.best_params_ == {"twolines__apart": 0.0}
     assert check_scoring(process, get_scorer("neg_crps")) == get_scorer("neg_crps")
 

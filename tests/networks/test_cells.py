@@ -360,18 +360,13 @@ def test_amoebanet():
 # The smallest and the largest network of the benchmark on CIFAR-10 have 0.073306 M and
 # 1.531546 M weights (ranges that several NAS code bases print), and each conv_3x3 edge
 # makes a sixth of the difference.
-@pytest.mark.parametrize(
-    ("operations", "expected"),
-    slow_after(
-        1,
-        [
-            (["conv_3x3"] * 6, 1_531_546),
-            (["skip_connect"] * 6, 73_306),
-            (["conv_3x3"] * 3 + ["skip_connect"] + ["conv_3x3"] * 2, 1_288_506),
-            (["none"] * 6, 73_306),
-        ],
-    ),
-)
+SIZES = [
+    *((["conv_3x3"] * 6, 1_531_546), (["skip_connect"] * 6, 73_306), (["none"] * 6, 73_306)),
+    (["conv_3x3"] * 3 + ["skip_connect"] + ["conv_3x3"] * 2, 1_288_506),
+]
+
+
+@pytest.mark.parametrize(("operations", "expected"), slow_after(1, SIZES))
 def test_nas_bench_number_of_weights(operations, expected):
     space = NASBench201Space()
     names = space.decisions().architecture.names

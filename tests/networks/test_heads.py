@@ -18,11 +18,8 @@ from skuq.networks import GaussianHead
 from skuq.networks._heads import _log_t_constant
 
 LIKELIHOODS = [
-    GaussianHead(2),
-    GaussianHead(2, beta=0.5),
-    StudentTHead(2),
-    GaussianMixtureHead(2, n_components=3),
-    PackedHead(GaussianHead(2), 4),
+    *(GaussianHead(2), GaussianHead(2, beta=0.5), StudentTHead(2)),
+    *(GaussianMixtureHead(2, n_components=3), PackedHead(GaussianHead(2), 4)),
     PackedHead(GaussianMixtureHead(2, n_components=2), 3),
 ]
 CRPS = [GaussianHead(2, score="crps"), PackedHead(GaussianHead(2, score="crps"), 3)]

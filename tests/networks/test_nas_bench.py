@@ -5,14 +5,9 @@ import pytest
 from skuq.networks import NASBench201Space, parse_nas_bench_201
 
 GOOD = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"
-DECISIONS = {
-    "edge_0_1": "conv_3x3",
-    "edge_0_2": "conv_1x1",
-    "edge_1_2": "avg_pool_3x3",
-    "edge_0_3": "skip_connect",
-    "edge_1_3": "none",
-    "edge_2_3": "conv_3x3",
-}
+OPERATIONS = ["conv_3x3", "conv_1x1", "avg_pool_3x3", "skip_connect", "none", "conv_3x3"]
+EDGES = ["edge_0_1", "edge_0_2", "edge_1_2", "edge_0_3", "edge_1_3", "edge_2_3"]
+DECISIONS = dict(zip(EDGES, OPERATIONS))
 
 
 def test_strings_become_decisions_of_the_space():

@@ -168,12 +168,9 @@ TEXTS = {"@": "array", "part": "arrays/2.npy"}
 
 
 def _frame(*columns, **changes):
-    state = {
-        "columns": columns,
-        "labels": list(range(len(columns))),
-        "index": {"dtype": "object", "values": [0, 1, 2]},
-        "names": [None, None],
-    }
+    index = {"dtype": "object", "values": [0, 1, 2]}
+    state = {"columns": columns, "labels": list(range(len(columns))), "index": index}
+    state["names"] = [None, None]
     return _object("pandas.DataFrame", **{**state, **changes})
 
 
@@ -385,12 +382,10 @@ def test_check_network_passes_usual_layers(build):
 
 
 @pytest.mark.parametrize(
-    ("module", "name"),
+    "module, name",
     [
-        ("keras.layers", "Lambda"),
-        ("keras.layers", "StringLookup"),
-        ("keras.src.ops.core", "Map"),
-        ("keras.src.ops.linalg", "JVP"),
+        *(("keras.layers", "Lambda"), ("keras.layers", "StringLookup")),
+        *(("keras.src.ops.core", "Map"), ("keras.src.ops.linalg", "JVP")),
     ],
 )
 def test_check_network_asks_for_no_registration_of_keras_classes(module, name):
@@ -430,12 +425,10 @@ def test_check_network_asks_for_registration_of_layers(monkeypatch):
 
 @pytest.mark.slow
 def test_loads_counts_weights_of_networks_that_draw():
-    neon = skuq.NEONRegressor(
-        network=OperatorNetwork(encoder_units=3, latent=3, decoder_units=3),
-        prior=EpiNet(units=3, prior_units=2, n_index=2),
-        training=Training(steps=2),
-        random_state=0,
-    )
+    network = OperatorNetwork(encoder_units=3, latent=3, decoder_units=3)
+    settings = {"training": Training(steps=2), "random_state": 0}
+    prior = EpiNet(units=3, prior_units=2, n_index=2)
+    neon = skuq.NEONRegressor(network=network, prior=prior, **settings)
     data = dumps(neon.fit(X, Y))
 
     def change(tree):
@@ -492,20 +485,9 @@ def test_loads_refuses_foreign_objects_that_are_broken(data):
 
 
 _FORBIDDEN = (
-    "os.system",
-    "os.exec",
-    "os.posix_spawn",
-    "os.remove",
-    "os.rename",
-    "os.mkdir",
-    "os.rmdir",
-    "pickle.find_class",
-    "marshal.loads",
-    "shutil.",
-    "socket.",
-    "subprocess.",
-    "tempfile.",
-    "webbrowser.",
+    *("os.system", "os.exec", "os.posix_spawn", "os.remove", "os.rename", "os.mkdir", "os.rmdir"),
+    *("pickle.find_class", "marshal.loads"),
+    *("shutil.", "socket.", "subprocess.", "tempfile.", "webbrowser."),
 )
 
 

@@ -35,7 +35,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
-from tiers import slow, slow_after
+from tiers import slow_after
 
 import skuq
 from skuq import networks
@@ -67,27 +67,15 @@ QUERIES = np.linspace(0, 1, 4)
 VALUES = np.sin(INPUTS * QUERIES)
 
 SMALL = {"network": networks.MLP(6), "epochs": 2, "random_state": 0}
-TABULAR = {
-    "n_members": 2,
-    "network": networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2),
-    "epochs": 2,
-    "random_state": 0,
-}
+NETWORK = networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2)
+TABULAR = {"n_members": 2, "network": NETWORK, "epochs": 2, "random_state": 0}
 SEARCH = {"n_members": 2, "epochs": 2, "random_state": 0}
-NOMU = {
-    "network": networks.NOMUNetwork((6,)),
-    "artificial": networks.ArtificialInputs(n=10),
-    "epochs": 3,
-    "random_state": 0,
-}
+NOMU = {"network": networks.NOMUNetwork((6,)), "epochs": 3, "random_state": 0}
+NOMU["artificial"] = networks.ArtificialInputs(n=10)
 FIXED = {"readout": networks.NOMUReadout(l_min=0.001, l_max=2.0, c=1.0)}
-OPERATOR = {
-    "query_points": QUERIES,
-    "network": networks.OperatorNetwork(encoder_units=6, latent=6, decoder_units=6),
-    "training": Training(steps=3),
-    "batch_size": None,
-    "random_state": 0,
-}
+OPERATOR = {"query_points": QUERIES, "training": Training(steps=3), "batch_size": None}
+OPERATOR["network"] = networks.OperatorNetwork(encoder_units=6, latent=6, decoder_units=6)
+OPERATOR["random_state"] = 0
 EPINET = networks.EpiNet(units=6, prior_units=3, n_index=3)
 POOL = [("bayes", GaussianNB()), ("linear", LogisticRegression())]
 MIXED = [*POOL, ("deep", skuq.DeepEnsembleClassifier(2, **SMALL))]
@@ -277,14 +265,10 @@ def test_loads_restores_parameters(name):
     assert_equal_params(loads(dumps(estimator)), estimator)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "neon",
-        pytest.param("autodeuq", marks=[slow, pytest.mark.smoke]),
-        *slow_after(0, ["tabular", "nes", "nomu", "hq"]),
-    ],
-)
+AGAIN = [pytest.param("autodeuq", marks=pytest.mark.smoke), "tabular", "nes", "nomu", "hq"]
+
+
+@pytest.mark.parametrize("name", slow_after(1, ["neon", *AGAIN]))
 def test_loads_gives_estimators_that_fit_again(name):
     _, inputs, targets = CASES[name]
     again = clone(loads(dumps(fitted(name)))).fit(inputs, targets)

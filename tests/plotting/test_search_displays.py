@@ -86,16 +86,9 @@ def test_search_history_of_outliers_and_failures():
 
 
 def test_parallel_coordinates_put_values_where_they_belong():
-    frame = pd.DataFrame(
-        {
-            "status": "completed",
-            "score": [3.0, 1.0, 2.0],
-            "rate": [1e-4, 1e-2, 1e-3],
-            "layer": ["128-relu", "16-relu", "64-relu"],
-            "skip": [0, 1, 0],
-            "same": "x",
-        }
-    )
+    decisions = {"rate": [1e-4, 1e-2, 1e-3], "layer": ["128-relu", "16-relu", "64-relu"]}
+    decisions |= {"skip": [0, 1, 0], "same": "x"}
+    frame = pd.DataFrame({"status": "completed", "score": [3.0, 1.0, 2.0], **decisions})
     display = CatalogDisplay.from_catalog(frame)
     assert display.decisions_ == ["rate", "layer", "skip"]
     worst, middle, best = (segment[:, 1] for segment in display.lines_.get_segments())
@@ -135,15 +128,8 @@ def test_parallel_coordinates_show_the_eight_most_important():
 
 
 def test_missing_decisions_leave_gaps():
-    frame = pd.DataFrame(
-        {
-            "status": "completed",
-            "score": [3.0, 2.0, 1.0],
-            "units": [16, np.nan, 32],
-            "norm": ["layer", None, "batch"],
-            "none": np.nan,
-        }
-    )
+    decisions = {"units": [16, np.nan, 32], "norm": ["layer", None, "batch"], "none": np.nan}
+    frame = pd.DataFrame({"status": "completed", "score": [3.0, 2.0, 1.0], **decisions})
     display = CatalogDisplay.from_catalog(frame)
     assert display.decisions_ == ["units", "norm"]
     heights = [path.vertices[:, 1] for path in display.lines_.get_paths()]

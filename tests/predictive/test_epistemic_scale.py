@@ -92,15 +92,9 @@ def test_both_scales_are_most_likely(shape, global_random_seed):
     data = rows(global_random_seed, shape)
     c, k = fit_epistemic_scale(*data, fit_noise=True)
     starts = [(a, b) for a in (-2, 2) for b in (-2, 2)]
-    best = min(
-        optimize.minimize(
-            lambda logs: nll(*np.exp(logs), *data),
-            start,
-            method="Nelder-Mead",
-            options={"xatol": 1e-6, "fatol": 1e-11},
-        ).fun
-        for start in starts
-    )
+    options = {"method": "Nelder-Mead", "options": {"xatol": 1e-6, "fatol": 1e-11}}
+    found = [optimize.minimize(lambda x: nll(*np.exp(x), *data), s, **options) for s in starts]
+    best = min(each.fun for each in found)
     if k == 1:  # unless the data speak against that: a likelihood ratio test at 5 %
         weight = np.repeat(data[-1], np.size(data[0]) // len(data[-1]))
         n = weight.sum() ** 2 / np.sum(weight**2)

@@ -164,13 +164,8 @@ def spreads(n, least=1e-3):
     return arrays(float, n, elements=st.floats(least, 1e3))
 
 
-RECORDS = st.builds(
-    TwoPieceNormal,
-    arrays(float, 3, elements=st.floats(-1e3, 1e3)),
-    spreads(3),
-    spreads(3),
-    spreads(3, 0.0) | st.none(),
-)
+MODES = arrays(float, 3, elements=st.floats(-1e3, 1e3))
+RECORDS = st.builds(TwoPieceNormal, MODES, spreads(3), spreads(3), spreads(3, 0.0) | st.none())
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2)])

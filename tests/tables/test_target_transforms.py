@@ -16,14 +16,9 @@ def targets(global_random_seed):
     """Skewed, normal, whole numbers with ties, and half zeros."""
     rng = np.random.default_rng(global_random_seed)
     n = 1000
-    return np.column_stack(
-        [
-            rng.gamma(2, 30, n),
-            rng.normal(-4, 2, n),
-            rng.poisson(3, n),
-            np.where(rng.random(n) < 0.5, 0, rng.lognormal(size=n)),
-        ]
-    )
+    columns = [rng.gamma(2, 30, n), rng.normal(-4, 2, n), rng.poisson(3, n)]
+    zeros = np.where(rng.random(n) < 0.5, 0, rng.lognormal(size=n))
+    return np.column_stack([*columns, zeros])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -84,12 +84,9 @@ def test_threads_share_a_program_without_mixing_up():
 
 def test_first_weights_follow_their_initializers():
     layers = keras.layers
-    model = sequential(
-        (50,),
-        layers.Dense(400, name="a", kernel_initializer="he_normal", bias_initializer="ones"),
-        layers.BatchNormalization(name="n"),
-        layers.Dense(2, name="b"),
-    )
+    first = {"kernel_initializer": "he_normal", "bias_initializer": "ones"}
+    others = layers.BatchNormalization(), layers.Dense(2)
+    model = sequential((50,), layers.Dense(400, **first), *others)
     flat, state = draw_variables(model, 1)
     kernel = flat[: 50 * 400]
     # 20 000 draws: the std of an estimated std is 1/sqrt(40 000) of it, 0.5 %.

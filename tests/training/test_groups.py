@@ -39,13 +39,8 @@ def two_at_once(monkeypatch):
 
 
 def network():
-    return sequential(
-        (3,),
-        layers.Dense(9, activation="tanh"),
-        layers.BatchNormalization(momentum=0.8),
-        layers.Dropout(0.2),
-        layers.Dense(2),
-    )
+    noise = layers.BatchNormalization(momentum=0.8), layers.Dropout(0.2)
+    return sequential((3,), layers.Dense(9, "tanh"), *noise, layers.Dense(2))
 
 
 def unplanned():

@@ -31,25 +31,15 @@ def data():
 
 def noisy():
     """Build a network with state and noise, and a matrix that is a block of its own in XLA."""
-    return sequential(
-        (3,),
-        layers.Dense(70, activation="relu"),
-        layers.BatchNormalization(momentum=0.8),
-        layers.Dropout(0.3),
-        layers.Dense(70, activation="tanh"),
-        layers.Dense(2),
-    )
+    noise = layers.BatchNormalization(momentum=0.8), layers.Dropout(0.3)
+    hidden = layers.Dense(70, "relu"), *noise, layers.Dense(70, "tanh")
+    return sequential((3,), *hidden, layers.Dense(2))
 
 
 def unplanned():
     """Runs through Keras, whose random layers have state."""
-    return sequential(
-        (3,),
-        layers.Dense(9, activation="relu"),
-        layers.UnitNormalization(),
-        layers.Dropout(0.3),
-        layers.Dense(2),
-    )
+    hidden = layers.Dense(9, "relu"), layers.UnitNormalization(), layers.Dropout(0.3)
+    return sequential((3,), *hidden, layers.Dense(2))
 
 
 def uniform(n, rng):

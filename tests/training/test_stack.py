@@ -23,13 +23,9 @@ def plain():
 
 def noisy():
     """Build a network with state and noise, and a layer that adds its own penalty."""
-    return sequential(
-        (3,),
-        layers.Dense(9, activation="relu", kernel_regularizer="l2"),
-        layers.BatchNormalization(momentum=0.8),
-        layers.Dropout(0.3),
-        layers.Dense(2),
-    )
+    noise = layers.BatchNormalization(momentum=0.8), layers.Dropout(0.3)
+    first = layers.Dense(9, activation="relu", kernel_regularizer="l2")
+    return sequential((3,), first, *noise, layers.Dense(2))
 
 
 def assert_equal_runs(stack, alone, rtol=1e-4):
