@@ -97,6 +97,9 @@ def test_parallel_coordinates_put_values_where_they_belong():
     assert_allclose(best, [1, 0, 1])
     assert display.lines_.get_array().tolist() == [3, 2, 1]
     assert [text.get_text() for text in display.ax_.get_xticklabels()][0] == "rate (log)"
+    # Values stand just right of their axes.
+    offsets = np.array([text.get_position()[0] for text in display.ax_.texts]) % 1
+    assert len(offsets) > 6 and (offsets > 0).all() and (offsets < 0.1).all()
 
 
 def test_importance_finds_the_decision_that_decides():

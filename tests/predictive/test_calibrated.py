@@ -319,6 +319,25 @@ def test_vector_scaling_is_found():
     assert nll[2] < nll[1] - 0.05
 
 
+def test_vector_scaling_of_few_rows_stays_near_the_temperature():
+    """Slopes and biases have a normal prior of precision 0.1 about those of the temperature."""
+    rng, rows = np.random.default_rng(0), np.arange(12)
+    proba = rng.dirichlet([1, 1, 1], 12)
+    codes = drawn(proba, rng)
+    centre = np.r_[np.full(3, 1 / calibrated(proba, codes).temperature_), np.zeros(3)]
+
+    def logits(parameters):
+        return parameters[:3] * np.log(proba) + parameters[3:]
+
+    def loss(parameters):
+        given = special.log_softmax(logits(parameters), axis=1)[rows, codes]
+        return 0.05 * np.sum((parameters - centre) ** 2) - given.sum()
+
+    best = optimize.minimize(loss, centre).x
+    found = calibrated(proba, codes, "vector").predict_proba(rows[:, None])
+    assert_allclose(found, special.softmax(logits(best), axis=1), atol=1e-4)
+
+
 @pytest.mark.parametrize("share", [0.6, 1.0, 2.0])
 def test_spread_is_that_of_the_truth_about_the_average(share):
     found = []
