@@ -151,11 +151,7 @@ def test_methods_and_results_show_a_picture_before_their_folds():
     assert [p.stem for p in pages if "\n![" not in p.read_text().split("\n% fold")[0]] == []
 
 
-@pytest.mark.parametrize(
-    "page",
-    GUIDES,
-    ids=lambda page: f"{page.parent.name}/{page.stem}",
-)
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: f"{page.parent.name}/{page.stem}")
 def test_pages_are_short_before_their_folds(page):
     text = LOG.sub("", BLOCK.sub("", page.read_text()))
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
