@@ -106,6 +106,11 @@ def global_random_seed(request):
     return request.param
 
 
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
 @pytest.fixture(scope="session")
 def wave():
     """Make 120 noisy rows of a smooth function of two inputs."""

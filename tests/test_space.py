@@ -64,15 +64,13 @@ def test_space_refuses(space):
         Space((Categorical("c", (1,)), Categorical("c", (2,))))
 
 
-def test_space_without_decisions_has_one_configuration():
+def test_space_without_decisions_has_one_configuration(rng):
     empty = Space()
-    rng = np.random.default_rng(0)
     assert empty.sample(rng) == {} and empty.sample_many(rng, 2) == [{}, {}]
     assert empty.mutate({}, rng) == {}
 
 
-def test_mutation_ends_where_values_repeat_or_have_all_the_mass():
-    rng = np.random.default_rng(0)
+def test_mutation_ends_where_values_repeat_or_have_all_the_mass(rng):
     assert Space((Categorical("u", (8, 8)),)).mutate({"u": 8}, rng) == {"u": 8}
     neighbours = Space((Real("r", 1.0, float(np.nextafter(1.0, 2.0))),))
     assert neighbours.mutate({"r": 1.0}, rng)["r"] != 1.0

@@ -100,8 +100,7 @@ def test_acquisition_of_batches_by_hand():
 
 @pytest.mark.parametrize("q", [1, 2])
 @pytest.mark.parametrize("acquisition", ACQUISITIONS, ids=repr)
-def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(acquisition, q):
-    rng = np.random.default_rng(0)
+def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(acquisition, q, rng):
     values, known = rng.normal(size=(40, 5, q)), rng.normal(size=(40, 2))
     level = acquisition.pending_level(known)
     beside = acquisition(np, values, 0.4, pending=level)

@@ -36,10 +36,9 @@ def evaluated(x):
     return value(x), {"disc": disc(x)}
 
 
-def test_merit_objective_of_draws_is_that_of_results():
+def test_merit_objective_of_draws_is_that_of_results(rng):
     from skuq.backend import to_tensors
 
-    rng = np.random.default_rng(0)
     outputs, measured = rng.normal(size=(5, 7, 3)), rng.normal(size=(5, 7))
 
     def total(y):

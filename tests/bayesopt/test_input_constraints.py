@@ -71,8 +71,7 @@ def test_ask_finds_the_best_point_on_a_border(by, border):
     assert_allclose(x, [0.0, 0.0], atol=0.02 if by == "direct" else 1e-3)
 
 
-def test_ask_by_milp_finds_the_vertex_of_a_linear_programme():
-    rng = np.random.default_rng(0)
+def test_ask_by_milp_finds_the_vertex_of_a_linear_programme(rng):
     A = np.abs(rng.normal(size=(4, 3)))
     constraint = LinearConstraint(A, -np.inf, 1.0)
     settings = {"n_initial": 2, "maximizer": "milp", "input_constraints": constraint}

@@ -118,9 +118,8 @@ def test_brusselator_stored_cases(neon_dir):
     assert_allclose(outputs[1:], functions[1:], atol=2e-5)
 
 
-def test_interferometer_objective_by_hand():
+def test_interferometer_objective_by_hand(rng):
     objective = make_operator_problem("interferometer").objective
-    rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (2, 64, 64, 16)) / 400
     x = np.arange(64) / 64
     weights = np.exp(-((x[:, None] - 0.5) ** 2 + (x - 0.5) ** 2) / 0.95**2)
@@ -174,8 +173,7 @@ def test_interferometer_stored_runs(neon_dir):
     assert runs.outputs[3, 4, 700, 5] == image[row, column]
 
 
-def test_load_interferometer_of_files_that_are_minimised_and_channels_first(tmp_path):
-    rng = np.random.default_rng(0)
+def test_load_interferometer_of_files_that_are_minimised_and_channels_first(tmp_path, rng):
     images = np.zeros((5, 15, 16, 64, 64), "uint8")
     images[3, 4, 5, 10, 60] = 7
     stored = {
@@ -196,10 +194,9 @@ def test_load_interferometer_of_files_that_are_minimised_and_channels_first(tmp_
         load_interferometer(tmp_path / "other.npz")
 
 
-def test_cell_towers_by_hand():
+def test_cell_towers_by_hand(rng):
     """The objective of section 6.4, in plain loops over the cells."""
     problem = make_operator_problem("cell_towers")
-    rng = np.random.default_rng(0)
     outputs = rng.uniform([-90, -95], [-70, -75], (2500, 2))
 
     def sigmoid(z):

@@ -119,8 +119,7 @@ def test_select_by_likelihood_refuses(arguments, message):
         select_by_likelihood(*arguments)
 
 
-def test_select_by_likelihood_use_best_ignores_undefined_and_weightless_rows():
-    rng = np.random.default_rng(0)
+def test_select_by_likelihood_use_best_ignores_undefined_and_weightless_rows(rng):
     log_likelihood = np.log(rng.uniform(0.3, 0.9, size=(30, 200)))
     undefined = np.log(rng.uniform(0.9, 0.99, size=(1, 200)))
     undefined[0, 7] = np.nan
@@ -149,9 +148,8 @@ def test_select_by_likelihood_use_best_keeps_versions_of_rows_together():
     assert len(select_by_likelihood(five, 20, use_best=True)) < size
 
 
-def test_select_by_likelihood_use_best_takes_fewer_of_many_rows():
+def test_select_by_likelihood_use_best_takes_fewer_of_many_rows(rng):
     """Three good candidates and many that say little: more than three only dilute."""
-    rng = np.random.default_rng(0)
     good = np.log(rng.uniform(0.5, 0.99, size=(3, 400)))
     bad = np.log(rng.uniform(0.05, 0.2, size=(20, 400)))
     chosen = select_by_likelihood(np.concatenate([bad, good]), 10, use_best=True)
@@ -175,8 +173,7 @@ def test_select_by_likelihood_use_best_is_judged_on_other_rows():
 
 @pytest.mark.parametrize("method", SELECTORS)
 @pytest.mark.parametrize("size", [2, 5])
-def test_select_by_takes_use_best_with_every_method_and_several_outputs(method, size):
-    rng = np.random.default_rng(0)
+def test_select_by_takes_use_best_with_every_method_and_several_outputs(method, size, rng):
     error = rng.normal(size=(8, 120, 2))
     chosen = select_by([error], np.square, size, method, use_best=True)
     assert 1 <= len(chosen) <= size

@@ -324,8 +324,7 @@ def test_select_teams_counts_teams_before_they_are_made(n_models, settings, mess
         select_teams(labels, np.zeros(10, int), **settings)
 
 
-def test_select_teams_lists_only_what_was_scored_of_large_pools():
-    rng = np.random.default_rng(0)
+def test_select_teams_lists_only_what_was_scored_of_large_pools(rng):
     y = rng.integers(0, 3, 200)
     labels = np.where(rng.random((26, 200)) < 0.6, y, rng.integers(0, 3, (26, 200)))
     chosen = select_teams(labels[:18], y, beta=0.3)

@@ -160,9 +160,8 @@ def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
 
 
 @pytest.mark.parametrize(("signal", "low", "high"), [(0.0, 0.5, 1.0), (6.0, 0.0, 0.03)])
-def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, high):
+def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, high, rng):
     """Of 24 rows: sure models that know nothing, and ones that know the class."""
-    rng = np.random.default_rng(0)
     codes = np.arange(24) % 2
     logits = rng.normal(scale=2.0, size=(3, 24, 2)) + signal * np.eye(2)[codes]
     given = logits, codes, np.ones(24), np.full(2, 0.5)
@@ -173,12 +172,11 @@ def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, 
     assert_allclose(temperature / expected, 0.9)
 
 
-def test_evidence_of_classes_is_a_ratio_of_likelihoods():
+def test_evidence_of_classes_is_a_ratio_of_likelihoods(rng):
     """Of normals with covariances of several lengths and shares of noise, without their mean.
 
     Processes see all columns or the first principal component.
     """
-    rng = np.random.default_rng(0)
     x, codes = rng.normal(size=(12, 3)), np.repeat([0, 1, 3], 4)
     z = (x - x.mean(axis=0)) / x.std(axis=0)
     # Directions that sum to 0; and contrasts of the classes that are orthogonal.
@@ -210,8 +208,7 @@ def test_evidence_of_classes_in_a_wide_table_takes_little_memory():
     tracemalloc.stop()
 
 
-def test_ten_rows_of_noise_are_less_evidence_than_separate_classes():
-    rng = np.random.default_rng(0)
+def test_ten_rows_of_noise_are_less_evidence_than_separate_classes(rng):
     x, codes = rng.normal(size=(100, 10, 5)), np.arange(10) % 2
     noise = [_selection.class_evidence(rows, codes) for rows in x]
     signal = [_selection.class_evidence(rows + 2 * codes[:, None], codes) for rows in x]

@@ -173,8 +173,7 @@ def test_retention_aurc_is_the_integral_of_the_risk(global_random_seed):
 
 
 @pytest.mark.parametrize("area", [metrics.retention_auc, metrics.aurc_loss])
-def test_retention_ties_are_an_average_over_orders(area):
-    rng = np.random.default_rng(0)
+def test_retention_ties_are_an_average_over_orders(area, rng):
     errors, uncertainty = rng.exponential(size=12), np.repeat([1.0, 2.0, 3.0], 4)
     orders = [area(errors, uncertainty + 1e-9 * rng.uniform(size=12)) for _ in range(4000)]
     assert_allclose(area(errors, uncertainty), np.mean(orders), rtol=1e-2)

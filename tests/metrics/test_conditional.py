@@ -58,8 +58,7 @@ def test_worst_slab_is_the_worst_of_all_runs(n_values, min_share, seed):
     assert found in [inside[judged[k]].mean() for k in worst]
 
 
-def test_worst_slab_finds_what_is_not_covered_and_nothing_else():
-    rng = np.random.default_rng(0)
+def test_worst_slab_finds_what_is_not_covered_and_nothing_else(rng):
     X = rng.normal(size=(2000, 3))
     y = rng.normal(size=2000)
     off = X @ [1.0, 1.0, 0.0] > 1.5  # one row in seven

@@ -316,8 +316,7 @@ def test_the_wrong_kind_of_estimator_is_refused(table, name, model, message):
         get_scorer(name)(make_pipeline(model).fit(X, y), X, y)
 
 
-def test_targets_of_another_shape_are_not_reshaped():
-    rng = np.random.default_rng(0)
+def test_targets_of_another_shape_are_not_reshaped(rng):
     X, Y = rng.normal(size=(30, 2)), rng.normal(size=(30, 2))
     process = GaussianProcessRegressor(alpha=0.1).fit(X, Y)
     for wrong in (Y.T, Y.ravel()):

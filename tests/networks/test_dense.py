@@ -13,8 +13,7 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
 
 
-def test_networks_learn_what_ridge_regression_leaves_of_a_wide_table():
-    rng = np.random.default_rng(0)
+def test_networks_learn_what_ridge_regression_leaves_of_a_wide_table(rng):
     centres, heights = (0.3, 0.4, 0.5, 0.6, 0.7), rng.uniform(size=(160, 5))
     peaks = np.exp(-np.square((np.linspace(0, 1, 400) - np.array(centres)[:, None]) / 0.12))
     X, y = heights @ peaks + 0.01 * rng.normal(size=(160, 400)), heights[:, 2]
@@ -64,9 +63,8 @@ def test_first_outputs_do_not_grow_with_the_columns(builds, p):
         assert np.abs(kernel).max() > 0.9 * np.sqrt(6 / sum(kernel.shape))
 
 
-def test_rate_of_the_first_layer_goes_by_the_columns_that_vary_together():
+def test_rate_of_the_first_layer_goes_by_the_columns_that_vary_together(rng):
     """A first step of Adam moves every weight by the learning rate."""
-    rng = np.random.default_rng(0)
     y, one = rng.normal(size=(64, 1)), rng.normal(size=(64, 1))
 
     def first_step(x, learning_rate=0.01):

@@ -109,9 +109,8 @@ def test_moments_are_those_of_the_density(head):
 
 
 @pytest.mark.parametrize("head", HEADS, ids=repr)
-def test_wild_raw_numbers_leave_losses_and_gradients_finite(head):
+def test_wild_raw_numbers_leave_losses_and_gradients_finite(head, rng):
     y = np.array([[0.0, 3.0], [-5.0, 1.0], [100.0, -100.0]], dtype="float32")
-    rng = np.random.default_rng(0)
     raw = (rng.normal(size=(3, head.n_raw)) * [[1.0], [30.0], [200.0]]).astype("float32")
     assert np.isfinite(np.asarray(head.loss(y, raw))).all()
     assert np.isfinite(gradient(lambda r: head.loss(y, r), raw)).all()
@@ -306,8 +305,7 @@ def test_unpacked_members_come_first_copies_next():
             assert_allclose(found[3 * member + copy], expected)
 
 
-def test_packed_validation_is_of_what_the_copies_say_together():
-    rng = np.random.default_rng(0)
+def test_packed_validation_is_of_what_the_copies_say_together(rng):
     y, codes = rng.normal(size=(6, 2)), np.array([[0], [1], [2], [0], [1], [2]])
     for inner in (SquaredErrorHead(2), QuantileHead(2, levels=(0.1, 0.5, 0.9))):
         head = PackedHead(inner, 3)

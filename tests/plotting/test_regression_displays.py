@@ -215,8 +215,7 @@ def test_regression_displays_say_what_is_wrong_of_other_kinds(process, draw, mes
 
 
 @pytest.mark.parametrize("display", [RetentionDisplay, CoverageWidthDisplay, ErrorStdDisplay])
-def test_later_displays_find_room_on_shared_axes(display):
-    rng = np.random.default_rng(0)
+def test_later_displays_find_room_on_shared_axes(display, rng):
     y, std = rng.normal(size=50), rng.uniform(0.5, 1, 50)
     small = display.from_predictions(y, 0.9 * y, std)
     large = display.from_predictions(10 * y, np.zeros(50), 10 * std, ax=small.ax_)

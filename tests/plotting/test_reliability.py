@@ -17,8 +17,7 @@ def test_reliability_by_hand():
     assert_allclose(display.ece, (0.35 + 0.35) / 2)
 
 
-def test_reliability_quantile_bins_hold_equally_many():
-    rng = np.random.default_rng(0)
+def test_reliability_quantile_bins_hold_equally_many(rng):
     proba = rng.dirichlet(np.ones(3), size=200)
     y = rng.integers(0, 3, size=200)
     display = ReliabilityDisplay.from_predictions(y, proba, n_bins=8, strategy="quantile")

@@ -113,8 +113,7 @@ def test_importance_finds_the_decision_that_decides():
     assert "fixed" not in display.decisions_
 
 
-def test_parallel_coordinates_show_the_eight_most_important():
-    rng = np.random.default_rng(0)
+def test_parallel_coordinates_show_the_eight_most_important(rng):
     frame = pd.DataFrame(rng.random((20, 12)), columns=[f"d{k}" for k in range(12)])
     frame = frame.assign(status="completed", score=frame["d11"])
     display = CatalogDisplay.from_catalog(frame)
@@ -140,8 +139,7 @@ def test_missing_decisions_leave_gaps():
     display.figure_.canvas.draw()
 
 
-def test_members_far_apart_in_prediction_are_apart_in_the_picture():
-    rng = np.random.default_rng(0)
+def test_members_far_apart_in_prediction_are_apart_in_the_picture(rng):
     centres = np.repeat([0.0, 50.0], 10)[:, None]
     groups = np.repeat(["a", "b"], 10)
     predictions = centres + rng.normal(size=(20, 30))
@@ -236,8 +234,7 @@ def test_threshold_divides_teams_of_one_size(chosen):
     assert not TeamDisplay.from_teams(chosen, size=3, score="q").thresholds_
 
 
-def test_teams_by_q_with_the_mean_as_the_threshold():
-    rng = np.random.default_rng(0)
+def test_teams_by_q_with_the_mean_as_the_threshold(rng):
     y = rng.integers(0, 2, size=100)
     labels = np.where(rng.random((4, 100)) < 0.7, y, 1 - y)
     chosen = select_teams(labels, y, score="q", filters=("mean",))

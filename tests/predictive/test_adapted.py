@@ -156,8 +156,7 @@ def test_tracker_survives_infinite_scores():
         assert_array_equal(narrow.cdf([1e300, 0]), [1, 0.5])
 
 
-def test_logit_tracker_follows_labels():
-    rng = np.random.default_rng(0)
+def test_logit_tracker_follows_labels(rng):
     true = rng.dirichlet([1, 1, 1], 4000)
     codes = (true.cumsum(axis=1) < rng.random((4000, 1))).sum(axis=1)
     # What is predicted is too sure, and has the first class too rarely.

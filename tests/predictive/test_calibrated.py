@@ -31,8 +31,7 @@ def mixture(seed=0, shape=(4,), k=3):
     return GaussianMixture(rng.normal(size=(k, *shape)), rng.uniform(0.5, 2, (k, *shape)))
 
 
-def test_scale_of_normals_is_the_closed_form():
-    rng = np.random.default_rng(0)
+def test_scale_of_normals_is_the_closed_form(rng):
     y, mean, std = rng.normal(size=(3, 50))
     weight, std = rng.uniform(size=50), abs(std) + 0.1
     folds = [slice(0, 20), slice(20, 50)]
@@ -145,8 +144,7 @@ def test_weights_of_rows_that_repeat_are_counts():
     assert_allclose(found, expected)
 
 
-def test_levels_are_the_weighted_distribution_of_pit():
-    rng = np.random.default_rng(0)
+def test_levels_are_the_weighted_distribution_of_pit(rng):
     pit, weight = rng.beta(2, 5, 4000), rng.uniform(size=4000)
     predicted, observed = fit_levels(pit, weight, 4000)
     found = np.interp([0.1, 0.3, 0.6], predicted, observed)
@@ -196,8 +194,7 @@ def drawn(proba, rng):
     return (proba.cumsum(axis=1) < rng.random((len(proba), 1))).sum(axis=1)
 
 
-def test_temperature_is_most_likely_and_known():
-    rng = np.random.default_rng(0)
+def test_temperature_is_most_likely_and_known(rng):
     true = special.softmax(rng.normal(size=(20_000, 3)) * 2, axis=1)
     sure = true**2 / (true**2).sum(axis=1, keepdims=True)
     model = calibrated(sure, drawn(true, rng))
@@ -278,8 +275,7 @@ def test_conformal_cdf_counts_scores():
     assert_array_equal(model.sample(2, 0), model.base.sample(2, 0))
 
 
-def test_groups_that_differ_by_chance_get_one_variance():
-    rng = np.random.default_rng(0)
+def test_groups_that_differ_by_chance_get_one_variance(rng):
     degrees = np.array([10.0, 50.0, 100.0, 20.0])
     chance = rng.chisquare(degrees) / degrees
     assert_allclose(pool_variances(chance, degrees), np.average(chance, weights=degrees))
@@ -307,8 +303,7 @@ def test_few_groups_are_not_pooled_more_than_many():
     assert_allclose(found, (2 * prior * typical + 20 * np.exp([0, a])) / (2 * prior + 20))
 
 
-def test_vector_scaling_is_found():
-    rng = np.random.default_rng(0)
+def test_vector_scaling_is_found(rng):
     true = rng.dirichlet([1, 1, 1], 20_000)
     codes, rows = drawn(true, rng), np.arange(20_000)
     slopes, biases = np.array([2.0, 0.5, 1.0]), np.array([0.0, 1.0, -1.0])
@@ -359,8 +354,7 @@ def test_spread_is_that_of_the_truth_about_the_average(share):
     assert calibrated(proba[:1], codes, calibrate_epistemic=True).spread_ == 1
 
 
-def test_spread_of_members_that_differ_for_nothing_is_small():
-    rng = np.random.default_rng(0)
+def test_spread_of_members_that_differ_for_nothing_is_small(rng):
     members = 0.5 + 0.3 * rng.choice([-1.0, 1.0], (8, 3000))
     members = np.clip(members + 0.5 - members.mean(axis=0), 0.01, 0.99)
     proba, codes = np.stack([1 - members, members], axis=2), rng.integers(0, 2, 3000)

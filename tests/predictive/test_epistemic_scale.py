@@ -66,7 +66,7 @@ def test_scale_is_the_better_of_two_maxima(many, side):
     assert_allclose(c, minima[0 if side == "low" else 1], rtol=2e-2)  # resolution of the grid
 
 
-def test_noise_that_explains_everything_leaves_a_negligible_scale():
+def test_noise_that_explains_everything_leaves_a_negligible_scale(rng):
     error, epistemic, aleatoric, weights = rows(0, c=1e-9, k=0.3)
     c, k = fit_epistemic_scale(error, epistemic, aleatoric, weights)
     balance = np.median(aleatoric) / np.median(epistemic)
@@ -78,7 +78,6 @@ def test_noise_that_explains_everything_leaves_a_negligible_scale():
     assert fit_epistemic_scale(zero, one, None, one) == (1.0, 1.0)
     assert fit_epistemic_scale(zero, one, one, one, fit_noise=True)[1] == 1.0
     assert fit_readout(zero, one, readout, one, [0.2, 0.1], [2.0, 1.0, 0.05]) == (0.1, 1.0, 1.0)
-    rng = np.random.default_rng(0)
     noise = np.full(300, 0.3)
     flat = 0.1 * (1 + 0.01 * rng.random(300))
     error = 0.3 * rng.normal(size=300)

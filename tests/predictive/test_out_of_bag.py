@@ -157,8 +157,7 @@ def normal_densities(error):
     return stats.norm(0, scales).logpdf(error)
 
 
-def test_tail_finds_the_density_of_a_scale_mixture():
-    rng = np.random.default_rng(0)
+def test_tail_finds_the_density_of_a_scale_mixture(rng):
     true = np.array([0.3, 0.5, 0.2])
     scale = rng.choice(TAIL_SCALES, size=(10_000, 2), p=true)
     error = scale * rng.normal(size=scale.shape)
@@ -184,9 +183,8 @@ def test_errors_as_predicted_leave_next_to_no_tail(n_rows):
 
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(60, 1.3), (8_000, 2.0)])
-def test_few_rows_have_the_typical_error_of_all_members(n_rows, expected):
+def test_few_rows_have_the_typical_error_of_all_members(n_rows, expected, rng):
     """Errors of twice the spread, which varies: many rows tell, and few keep to the prior."""
-    rng = np.random.default_rng(0)
     spread = np.exp(0.7 * rng.normal(size=(n_rows, 1)))
     loc = spread * rng.normal(size=(8, n_rows, 1))
     y = loc.mean(axis=0) + 2 * spread * rng.normal(size=(n_rows, 1)) + rng.normal(size=(n_rows, 1))

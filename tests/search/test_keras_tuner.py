@@ -33,10 +33,9 @@ def build(hp):
 
 
 @pytest.mark.slow
-def test_oracle_drives_keras_tuners_own_tuner(tmp_path):
+def test_oracle_drives_keras_tuners_own_tuner(tmp_path, rng):
     oracle = AgEBOOracle(max_trials=9, search=AgEBO(population_size=4, sample_size=2), seed=1)
     tuner = keras_tuner.Tuner(oracle, build, directory=tmp_path, project_name="p")
-    rng = np.random.default_rng(0)
     x = rng.normal(size=(24, 2))
     y = x.sum(axis=1)
     tuner.search(x, y, validation_data=(x, y), epochs=1, verbose=0)

@@ -78,8 +78,7 @@ def test_parents_are_the_best_of_samples_of_size_s(strategy, sample_size, expect
     assert all(share[k] == 0 for k in range(6) if expected[k] == 0)
 
 
-def test_forest_std_is_the_law_of_total_variance():
-    rng = np.random.default_rng(0)
+def test_forest_std_is_the_law_of_total_variance(rng):
     x, y = rng.normal(size=(80, 2)), rng.normal(size=80)
     forest = RandomForestRegressor(7, min_samples_leaf=5, random_state=0).fit(x, y)
     mean, std = _proposers.forest_moments(forest, x[:9])
@@ -191,9 +190,8 @@ def test_what_each_strategy_leaves_fixed():
     assert varied("agebo") == varied("random") == nodes | hyper
 
 
-def test_what_each_strategy_learns_from():
+def test_what_each_strategy_learns_from(rng):
     """Decisions are a mutated parent's, the forest's choice, random, or the defaults."""
-    rng = np.random.default_rng(0)
     drawn = (LETTERS + UNIT).sample_many(rng, 100)
     scores = [4 * abs(c["x"] - 0.3) + 0.5 * (c["p"] != "c") for c in drawn]
     history = [TrialRecord(i, c, score=y) for i, (c, y) in enumerate(zip(drawn, scores))]

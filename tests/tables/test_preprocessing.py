@@ -121,9 +121,8 @@ def test_a_category_only_in_the_test_part_is_zero_everywhere():
 
 
 @pytest.mark.parametrize("max_one_hot", [2, 10])
-def test_unseen_categories_are_filled_by_known_ones(max_one_hot):
+def test_unseen_categories_are_filled_by_known_ones(max_one_hot, rng):
     """Each time by another one, spread over the mean targets of the known ones."""
-    rng = np.random.default_rng(0)
     k = rng.integers(8, size=200)
     names = np.array(list("abcdefgh"))[k]
     X = pd.DataFrame({"x": rng.normal(size=200), "c": names, "d": rng.choice(list("uvw"), 200)})

@@ -65,8 +65,7 @@ def test_yeo_johnson_is_that_of_scikit_learn(global_random_seed):
 
 
 @pytest.mark.parametrize(("kind", "atol"), [("yeo-johnson", 1e-5), ("quantile", 1e-9)])
-def test_weights_count_like_repeats(kind, atol):
-    rng = np.random.default_rng(0)
+def test_weights_count_like_repeats(kind, atol, rng):
     y, times = rng.gamma(1.5, 2, (2000, 1)), rng.integers(1, 5, 2000)
     weighted = TargetTransform(kind).fit(y, times / 7)
     repeated = TargetTransform(kind).fit(np.repeat(y, times, axis=0))
@@ -102,8 +101,7 @@ def test_quantiles_have_normal_scores(global_random_seed):
     assert stats.kstest(new, "norm").statistic < 0.04
 
 
-def test_quantiles_of_small_data_are_few():
-    rng = np.random.default_rng(0)
+def test_quantiles_of_small_data_are_few(rng):
     for n, n_intervals in ((5, 1), (60, 6), (5000, 100)):
         transform = TargetTransform("quantile").fit(rng.normal(size=(n, 1))).outputs_[0]
         assert len(transform.scores) == n_intervals + 3  # an interval more on either side

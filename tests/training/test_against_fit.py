@@ -97,8 +97,7 @@ def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4
         *((name, {"epsilon": 0.03}) for name in OPTIMIZERS if name != "sgd"),
     ],
 )
-def test_rule_of_takes_the_steps_of_keras_optimizers(optimizer, settings):
-    rng = np.random.default_rng(0)
+def test_rule_of_takes_the_steps_of_keras_optimizers(optimizer, settings, rng):
     w = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
     variable, rule, rate = keras.Variable(w), rule_of(optimizer, **settings), 0.03
     keras_optimizer = make_optimizer(optimizer, rate, **settings)

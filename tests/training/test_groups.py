@@ -262,9 +262,8 @@ def test_jobs_trained_together_are_those_trained_alone(data):
 
 
 @pytest.mark.parametrize("jit", slow_after(1, [False, True]))
-def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, jit):
+def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, jit, rng):
     """Weights and average losses equal those of one long epoch of the same rows."""
-    rng = np.random.default_rng(0)
     orders = [rng.permutation(45) for _ in range(6)]
     left = iter(orders)
 

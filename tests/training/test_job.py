@@ -184,10 +184,9 @@ def test_what_is_no_job_is_refused(fields, message):
         TrainingJob(**{"network": "", "head": HEAD, "recipes": Recipe(), "seeds": [1], **fields})
 
 
-def test_a_trainer_trains_the_job_of_a_configuration(data):
+def test_a_trainer_trains_the_job_of_a_configuration(data, rng):
     space = DenseSpace(n_nodes=2, max_batch_size=8)
     decisions = space.decisions()
-    rng = np.random.default_rng(0)
     configuration = (decisions.architecture + decisions.hyperparameters).sample(rng)
     trainer = MemberTrainer(space, data, HEAD, epochs=4, held_out=data.x[:7])
     ((job, _),) = trainer.jobs(configuration, 3)

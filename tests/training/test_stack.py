@@ -106,10 +106,9 @@ def _first_seeds(seeds):
     return [int(np.random.SeedSequence(seed).generate_state(3)[0]) for seed in seeds]
 
 
-def test_rows_of_their_own():
+def test_rows_of_their_own(rng):
     """Each member's split equals that of separate data for this member."""
     data = make_data(n_train=65, n_valid=0)
-    rng = np.random.default_rng(0)
     orders = [rng.permutation(65) for _ in range(3)]
     splits = [(order[:45], order[45:]) for order in orders]
     recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=6)

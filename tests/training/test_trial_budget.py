@@ -174,8 +174,7 @@ def test_trials_of_every_loss_are_scored_alike(loss):
     assert outcome.score != pytest.approx(outcome.result.score, rel=1e-4)
 
 
-def test_scores_of_arrays_are_the_validation_loss_of_tensors():
-    rng = np.random.default_rng(0)
+def test_scores_of_arrays_are_the_validation_loss_of_tensors(rng):
     y, raw = rng.normal(size=(9, 2)), rng.normal(size=(9, 4))
     for head in (GaussianHead(2), GaussianHead(2, score="crps"), GaussianHead(2, beta=0.5)):
         expected = np.asarray(head.validation_loss(y.astype("float32"), raw.astype("float32")))
