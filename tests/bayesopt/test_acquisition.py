@@ -133,10 +133,8 @@ def test_acquisition_has_finite_gradients_where_all_draws_agree(acquisition):
 
 def test_acquisition_at_and_key(normals):
     absolute = bayesopt.UpperConfidenceBound(1.0, deviation="absolute")
-    assert_array_equal(
-        absolute.at(3.0)(np, normals, None),
-        bayesopt.UpperConfidenceBound(3.0, deviation="absolute")(np, normals, None),
-    )
+    other = bayesopt.UpperConfidenceBound(3.0, deviation="absolute")
+    assert_array_equal(absolute.at(3.0)(np, normals, None), other(np, normals, None))
     assert bayesopt.PosteriorMean().at(3.0).beta_at(5) is None
     assert bayesopt.LeakyExpectedImprovement().key == bayesopt.LeakyExpectedImprovement(0.01).key
     assert bayesopt.LeakyExpectedImprovement().key != bayesopt.LeakyExpectedImprovement(0.02).key

@@ -66,16 +66,14 @@ def test_maximize_readout_beats_a_grid_and_a_local_search(global_random_seed):
     value_of = upper_bound(readout, 1.5)
     axes = [np.linspace(*side, 201) for side in bounds]
     grid = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 2)
-    climbs = [
-        -optimize.minimize(lambda x: -value_of(x[None])[0], start, bounds=bounds).fun
-        for start in grid[np.argsort(-value_of(grid))[:10]]
-    ]
+    starts = grid[np.argsort(-value_of(grid))[:10]]
+    found = [optimize.minimize(lambda x: -value_of(x[None])[0], x, bounds=bounds) for x in starts]
     x, value, optimal = maximize_readout(readout, bounds, 1.5)
     assert optimal
     assert (bounds[:, 0] <= x).all() and (x <= bounds[:, 1]).all()
     assert_allclose(value, value_of(x[None])[0], rtol=1e-12)  # matrix products differ in order
     # The solver's tolerances are 1e-6 of values of order 10 to 100.
-    assert value >= max(value_of(grid).max(), *climbs) - 1e-4
+    assert value >= max(value_of(grid).max(), *(-climb.fun for climb in found)) - 1e-4
 
 
 def test_maximize_readout_finds_the_next_best_beside_excluded_points():

@@ -6,12 +6,11 @@ from _bo_suite_problems import (
     TASKS,
     ackley,
     branin,
-    design,
     hartmann6,
     on_few_cells,
     pest_control,
 )
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from problems import make_operator_problem
 
 
@@ -46,15 +45,3 @@ def test_on_few_cells_stands_for_blocks(name, block, side, low, high):
     field = np.repeat(np.repeat(blocks, block, axis=0), block, axis=1).reshape(-1, len(low))
     assert_allclose(objective(field[rows]), problem.objective(field), rtol=1e-12)
     assert objective is on_few_cells(name, block)[1]
-
-
-def test_design_lies_in_the_domain():
-    for name in ("branin", "pest", "cells"):
-        task = TASKS[name](None)
-        x = design(task, 3)
-        low, high = task.bounds.T
-        assert x.shape == (task.n_initial, len(low))
-        assert ((low <= x) & (x <= high)).all()
-        assert_array_equal(x[:, list(task.categories)] % 1, 0)
-    outputs, value = TASKS["cells"](None).evaluate(x[0])
-    assert outputs.shape == (13**2, 2) and np.isfinite(value)

@@ -321,10 +321,8 @@ def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
 )
 def test_files_of_something_else_are_an_error(tmp_path, kind, tree):
     path = begun(tmp_path, [trial(0), trial(1)])
-    name, message = {
-        "search": ("search.skuq", "cannot be read.*It describes the search"),
-        "trial": ("trial-000001.skuq", "trial-000001.skuq"),
-    }[kind]
+    name = {"search": "search.skuq", "trial": "trial-000001.skuq"}[kind]
+    message = {"search": "cannot be read.*It describes the search", "trial": name}[kind]
     _archive.write(path / name, tree, kind=kind)
     for read in (Catalog.load, lambda path: CatalogFolder(path, PARTS).__enter__()):
         with pytest.raises(FileFormatError, match=message):

@@ -216,8 +216,6 @@ def test_ten_rows_of_noise_are_less_evidence_than_separate_classes(rng):
     # Held-out rows that models happen to predict are weighed down by the former only.
     logits = np.stack([3 * np.eye(2)[codes]] * 2)
     given = logits, codes, np.ones(10), np.full(2, 0.5)
-    added = [
-        _selection.fit_class_mixture(*given, in_folds=True, evidence=evidence)[2].sum()
-        for evidence in (np.mean(noise), None, np.mean(signal))
-    ]
+    fit, evidence = _selection.fit_class_mixture, (np.mean(noise), None, np.mean(signal))
+    added = [fit(*given, in_folds=True, evidence=e)[2].sum() for e in evidence]
     assert added[0] > 2 * added[1] > 2 * added[2]

@@ -1,5 +1,7 @@
 """Properties of every score: weights repeat rows, outputs are averaged."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -51,48 +53,25 @@ def members(rng):
     return rng.integers(3, size=N), rng.dirichlet(np.ones(3), (4, N))
 
 
-def winkler(*args, **kwargs):
-    return metrics.interval_loss(*args, 0.8, **kwargs)
-
-
-def pinball(*args, **kwargs):
-    return metrics.quantile_loss(*args, [0.3, 0.8], **kwargs)
-
-
-def interval_error(*args, **kwargs):
-    return metrics.calibration_error(*args, kind="interval", **kwargs)
-
-
-def adaptive_ece(*args, **kwargs):
-    return metrics.ece_loss(*args, strategy="quantile", n_bins=4, labels=range(3), **kwargs)
-
-
 def curve_end(*args, **kwargs):
     return metrics.error_retention_curve(*args, **kwargs)[1][-1]
 
 
-def labels_known(loss):
-    def known(*args, **kwargs):
-        return loss(*args, labels=range(3), **kwargs)
-
-    known.__name__ = loss.__name__
-    return known
-
-
+KNOWN = {"labels": range(3)}
 NUMBERS = [
     (metrics.gaussian_nll_loss, normals),
     (metrics.crps_loss, normals),
     (metrics.coverage_width_auc, normals),
     (metrics.nll_min_loss, normals),
     (metrics.calibration_error, normals),
-    (interval_error, normals),
+    (partial(metrics.calibration_error, kind="interval"), normals),
     (metrics.miscalibration_area, normals),
     (metrics.mixture_nll_loss, mixtures),
     (metrics.crps_mixture_loss, mixtures),
     (metrics.coverage_score, y_and_intervals),
-    (winkler, y_and_intervals),
+    (partial(metrics.interval_loss, coverage=0.8), y_and_intervals),
     (metrics.mean_width, intervals),
-    (pinball, quantiles),
+    (partial(metrics.quantile_loss, probabilities=[0.3, 0.8]), quantiles),
     (metrics.crps_sample_loss, draws),
     (metrics.sharpness, lambda rng, *outputs: (stds(rng, *outputs),)),
 ]
@@ -100,19 +79,19 @@ OTHERS = [
     (metrics.aurc_loss, two_lists),
     (metrics.retention_auc, two_lists),
     (curve_end, two_lists),
-    (labels_known(metrics.brier_loss), classes),
-    (labels_known(metrics.ece_loss), classes),
-    (labels_known(metrics.classwise_ece_loss), classes),
-    (adaptive_ece, classes),
-    (labels_known(metrics.ensemble_nll_loss), members),
-    (labels_known(metrics.average_member_nll_loss), members),
-    (labels_known(metrics.oracle_nll_loss), members),
+    (partial(metrics.brier_loss, **KNOWN), classes),
+    (partial(metrics.ece_loss, **KNOWN), classes),
+    (partial(metrics.classwise_ece_loss, **KNOWN), classes),
+    (partial(metrics.ece_loss, strategy="quantile", n_bins=4, **KNOWN), classes),
+    (partial(metrics.ensemble_nll_loss, **KNOWN), members),
+    (partial(metrics.average_member_nll_loss, **KNOWN), members),
+    (partial(metrics.oracle_nll_loss, **KNOWN), members),
     (metrics.disagreement_score, lambda rng: (members(rng)[1],)),
 ]
 
 
 def name_of(value):
-    return getattr(value, "__name__", "")
+    return getattr(getattr(value, "func", value), "__name__", "")
 
 
 def rows_of(array, rows):
@@ -173,7 +152,7 @@ def test_masked_values_are_refused(score, data):
 
 ONE, TWO, TABLE = np.ones(1), np.arange(2.0), np.arange(12.0).reshape(6, 2)
 PROBA, LABELS = np.full((3, 4), 0.25), np.arange(3)
-MEMBERS, KNOWN = np.stack([PROBA, PROBA, PROBA]), {"labels": range(4)}
+MEMBERS, FOUR = np.stack([PROBA, PROBA, PROBA]), {"labels": range(4)}
 #: Score, arguments, keywords, and what the error says.
 REFUSED = [
     ("gaussian_nll_loss", ([0.0], [0.0], [0.0]), {}, "`std` must be positive"),
@@ -223,7 +202,7 @@ REFUSED = [
     ("calibration_error", (), {"pit": ONE, "n_levels": 9.5}, "`n_levels` .*Got 9.5"),
     ("ensemble_nll_loss", (LABELS, PROBA), {}, r"`member_proba` .* \(n_members, n_samp"),
     ("oracle_nll_loss", (LABELS[:2], MEMBERS), {}, "`y_true` must have 3 rows"),
-    ("average_member_nll_loss", (LABELS, MEMBERS, [1.0] * 3), KNOWN, "`weights` must be 3 non-neg"),
+    ("average_member_nll_loss", (LABELS, MEMBERS, [1.0] * 3), FOUR, "`weights` must be 3 non-neg"),
     ("disagreement_score", ([0, 1, 2, 3],), {}, r"`members` must be labels .*Got shape \(4,\)"),
     ("mutual_information", (MEMBERS + 0.1,), {}, "sum to 1"),
     ("error_retention_curve", (ONE, TWO), {}, "inconsistent"),

@@ -231,10 +231,8 @@ def test_cross_validation_and_searches(table):
 def test_metadata_routing_passes_weights(table, weight):
     X, y = table
     with sklearn.config_context(enable_metadata_routing=True):
-        model = make_pipeline(
-            StandardScaler().set_fit_request(sample_weight=False),
-            BayesianRidge().set_fit_request(sample_weight=False),
-        )
+        steps = StandardScaler(), BayesianRidge()
+        model = make_pipeline(*(step.set_fit_request(sample_weight=False) for step in steps))
         scorer = get_scorer("neg_nll").set_score_request(sample_weight=True)
         folds = [(np.arange(40), np.arange(40, 80))]
         params = {"sample_weight": weight}

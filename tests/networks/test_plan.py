@@ -27,10 +27,8 @@ def random_parts(model, plan, seed=0):
     rng = np.random.default_rng(seed)
     flat, state = draw_variables(model, seed)
     flat = flat.astype(float) + 0.1 * rng.normal(size=flat.size)
-    return plan.split(flat), [
-        value.astype(float) + rng.uniform(0, 1, value.shape) if value.dtype.kind == "f" else value
-        for value in state
-    ]
+    moved = [v + rng.uniform(0, 1, v.shape) if v.dtype.kind == "f" else v for v in state]
+    return plan.split(flat), moved
 
 
 def everything():

@@ -29,15 +29,13 @@ def outputs(model, x=X):
     return plan(plan.split(flat.astype(float)), state, x)[0]
 
 
+PIECES = {"kind": "piecewise-linear", "edges": bin_edges(X[:, NUMBERS], 4), "dim": 3}
 VARIANTS = {
     "plain": {},
     "realmlp": {"embedding": "periodic", "activation": "mish", "dropout": 0.1},
     "residual": {"residual": True, "activation": "relu"},
     "categories": {"categories": CODES, "category_dim": [2, 3]},
-    "everything": {
-        "categories": CODES,
-        "embedding": {"kind": "piecewise-linear", "edges": bin_edges(X[:, NUMBERS], 4), "dim": 3},
-    },
+    "everything": {"categories": CODES, "embedding": PIECES},
     "tabm": {"n_copies": 3, "embedding": "periodic", "categories": CODES},
 }
 
@@ -137,19 +135,6 @@ def test_build_tabular_what_does_not_go_together_is_refused(settings, message):
         build_tabular((6,), 6, **settings)
     with pytest.raises(ValueError, match="`input_shape` must be"):
         build_tabular((6, 6), 6)
-
-
-def test_build_tabular_many_rows_give_what_few_rows_give():
-    """Large arrays take other formulas for cosines and sigmoids; far rows do not overflow."""
-    model = build_tabular((6,), 2, hidden_units=(16, 16), activation="mish", embedding="periodic")
-    x = np.random.default_rng(1).normal(size=(3000, 6)) * 10 ** np.linspace(-2, 4, 3000)[:, None]
-    plan, (flat, state) = make_plan(model.to_json()), draw_variables(model, 0)
-    parts, some = plan.split(flat.astype(float)), range(0, 3000, 300)
-    with np.errstate(over="raise", invalid="raise"):
-        many = plan(parts, state, x)[0]
-        few = [plan(parts, state, x[k : k + 10])[0] for k in some]
-    expected = np.concatenate([many[k : k + 10] for k in some])
-    assert_allclose(expected, np.concatenate(few), rtol=1e-11, atol=1e-11)
 
 
 def test_build_tabular_products_of_many_rows_run_on_one_thread():

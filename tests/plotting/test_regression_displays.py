@@ -313,8 +313,6 @@ def test_coverage_of_groups_of_an_estimator(process):
         ConditionalCoverageDisplay.from_estimator(model, X, y, by=labels)
     with pytest.raises(ValueError, match="not both"):
         ConditionalCoverageDisplay.from_estimator(model, X, y, by="distance", groups=labels)
-    numbers = [
-        ConditionalCoverageDisplay.from_estimator(model, X, y, by=by).observed
-        for by in (X[:, 0], X[:, 0].astype(object))
-    ]
-    np.testing.assert_array_equal(*numbers)
+    columns = X[:, 0], X[:, 0].astype(object)
+    found = [ConditionalCoverageDisplay.from_estimator(model, X, y, by=by) for by in columns]
+    assert_array_equal(*(display.observed for display in found))

@@ -162,16 +162,14 @@ def test_groups_of_members_can_be_tuples_of_any_length():
 
 def test_networks_of_repeated_trials_are_a_group():
     network = SimpleNamespace(n_epochs=1, best_epoch=0)
+    quantiles = np.sort(np.random.default_rng(0).normal(size=(5, 2, 6)), axis=1)
     folds, more = (FoldedMember((network,) * n, None, score=1.0) for n in (2, 3))
     model = SimpleNamespace(
         catalog_=Catalog([TrialRecord(k, result=folds) for k in range(3)]),
         selection_=Selection(np.array([2, 0]), np.full(2, 0.5)),
         refitted_={},
         repeated_={2: more},
-        predict_distribution=lambda X: QuantileMixture(
-            np.array([0.2, 0.8]),
-            np.sort(np.random.default_rng(0).normal(size=(5, 2, 6)), axis=1),
-        ),
+        predict_distribution=lambda X: QuantileMixture(np.array([0.2, 0.8]), quantiles),
     )
     display = MemberDiversityDisplay.from_estimator(model, np.zeros((6, 1)))
     assert display.groups == ["trial 2"] * 3 + ["trial 0"] * 2
@@ -182,13 +180,11 @@ def test_distances_are_those_of_the_search_space():
     parts = space.decisions()
     drawn = parts.architecture + parts.hyperparameters
     configurations = drawn.sample_many(np.random.default_rng(0), 4)
+    records = [TrialRecord(k, c) for k, c in enumerate(configurations)]
     model = SimpleNamespace(
         decisions_=parts,
         selection_=Selection(np.array([3, 0, 2]), np.full(3, 1 / 3)),
-        catalog_=Catalog(
-            [TrialRecord(k, c) for k, c in enumerate(configurations)],
-            HeldOut(None, np.zeros((5, 1)), np.ones(5)),
-        ),
+        catalog_=Catalog(records, HeldOut(None, np.zeros((5, 1)), np.ones(5))),
     )
     display = MemberDiversityDisplay.from_estimator(model, kind="distance")
     vectors = parts.architecture.embed([configurations[k] for k in (3, 0, 2)])
