@@ -29,9 +29,7 @@ def test_the_nouns_are_where_the_page_says():
 
 def test_the_ranks_are_those_of_the_layout():
     rows = re.findall(r"(?m)^\| (\d) \| (.*?) \|", PAGE)
-    packages = {
-        name: int(rank) for rank, names in rows for name in re.findall(r"`([a-z_]+)`", names)
-    }
+    packages = {name: int(n) for n, names in rows for name in re.findall(r"`([a-z_]+)`", names)}
     for file in ("_params", "exceptions"):
         packages.pop(file)
     assert packages == RANKS

@@ -176,11 +176,8 @@ def test_interferometer_stored_runs(neon_dir):
 def test_load_interferometer_of_files_that_are_minimised_and_channels_first(tmp_path, rng):
     images = np.zeros((5, 15, 16, 64, 64), "uint8")
     images[3, 4, 5, 10, 60] = 7
-    stored = {
-        "u_init": rng.normal(size=(5, 15, 4)),
-        "u_all": rng.normal(size=(5, 100, 4)),
-        "best_so_far": rng.normal(size=(5, 86)),
-    }
+    stored = {"u_init": rng.normal(size=(5, 15, 4)), "u_all": rng.normal(size=(5, 100, 4))}
+    stored["best_so_far"] = rng.normal(size=(5, 86))
     np.savez(tmp_path / "runs.npz", s_init=images, **stored)
     runs = load_interferometer(tmp_path / "runs.npz")
     assert_array_equal(runs.inputs, stored["u_init"])

@@ -346,10 +346,7 @@ def test_select_teams_lists_only_what_was_scored_of_large_pools(rng):
         ({"predictions": np.full((2, 3, 2), 0.9)}, "probabilities"),
         ({"predictions": np.full((2, 3, 2), 0.5), "y": [0, 1, 2]}, "columns"),
         ({"predictions": np.full((2, 3, 2), 0.5), "y": list("abc")}, "columns"),
-        (
-            {"predictions": np.full((2, 3, 2), 0.5), "y": list("abc"), "classes": list("ab")},
-            "not in `classes`",
-        ),
+        ({"predictions": np.full((2, 3, 2), 0.5), "y": [*"abc"], "classes": [*"ab"]}, "not in `cl"),
         ({"voting": "soft"}, "needs probabilities"),
         ({"voting": "loud"}, "'voting' parameter of select_teams must be"),
         ({"weights": "loud"}, "'weights' parameter of select_teams must be"),

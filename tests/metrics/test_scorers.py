@@ -127,9 +127,7 @@ def test_a_distribution_is_scored_by_its_own(table, weight):
 
 
 def students(df):
-    return lambda mixture: StudentTMixture(
-        mixture.loc, mixture.scale, np.full(mixture.loc.shape, df)
-    )
+    return lambda m: StudentTMixture(m.loc, m.scale, np.full(m.loc.shape, df))
 
 
 KNOTS = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
@@ -146,9 +144,8 @@ KNOTS = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
 )
 def test_crps_of_distributions_that_are_known_by_their_quantiles(table, change, is_that_of_normals):
     X, y = table
-    plain, found = (
-        get_scorer("neg_crps")(TwoLines(1.0, c).fit(X, y), X, y) for c in (None, change)
-    )
+    models = (TwoLines(1.0, c).fit(X, y) for c in (None, change))
+    plain, found = (get_scorer("neg_crps")(model, X, y) for model in models)
     assert np.isclose(found, plain, rtol=1e-3) == is_that_of_normals
 
 
@@ -161,9 +158,8 @@ def test_crps_of_mixtures_within_members_is_that_of_their_components(table, outp
         loc, scale = mixture.loc[None], mixture.scale[None]
         return NestedGaussianMixture(loc, scale, np.full(loc.shape, 0.5))
 
-    plain, found = (
-        get_scorer("neg_crps")(TwoLines(1.0, c).fit(X, y), X, y) for c in (None, one_member)
-    )
+    models = (TwoLines(1.0, c).fit(X, y) for c in (None, one_member))
+    plain, found = (get_scorer("neg_crps")(model, X, y) for model in models)
     assert_allclose(found, plain, rtol=1e-12)
 
 
@@ -206,9 +202,8 @@ def test_pipelines_and_searches_are_scored_by_what_is_inside(table, model):
         expected = get_scorer(name)(inside, StandardScaler().fit_transform(X), y)
         for outer in (pipeline, nested, search):
             assert_allclose(get_scorer(name)(outer, X, y), expected)
-        assert_allclose(
-            get_scorer(name)(make_pipeline(inside), pipeline[:-1].transform(X), y), expected
-        )
+            found = get_scorer(name)(make_pipeline(inside), pipeline[:-1].transform(X), y)
+            assert_allclose(found, expected)
 
 
 def test_cross_validation_and_searches(table):

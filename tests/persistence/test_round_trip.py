@@ -93,6 +93,10 @@ neon = functools.partial(skuq.NEONRegressor, **OPERATOR, n_draws=6)
 CALIBRATED = skuq.CalibratedUncertaintyRegressor
 CLASSES = skuq.CalibratedUncertaintyClassifier
 
+VOTES = {"metric": "ck-formula-1", "cv": KFold(2), "voting": "majority", "weights": "accuracy"}
+FOURIER = networks.OperatorNetwork(latent=6, fourier_scale=1.0)
+LINE = LinearRegression().fit(INPUTS, VALUES)
+
 # Estimators of the same X and y, by name.
 OF_NUMBERS = {
     "nomu": nomu(**FIXED),
@@ -108,9 +112,7 @@ OF_NUMBERS = {
     "hyper": skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL, dropout_range=(0.01, 0.1)),
     "nes": skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)),
     "dropout": skuq.MCDropoutRegressor(5, **SMALL),
-    "calibrated, conformal": CALIBRATED(
-        make_pipeline(StandardScaler(), BayesianRidge()), "conformal", cv=2
-    ),
+    "calibrated, conformal": CALIBRATED(make_pipeline(BayesianRidge()), "conformal", cv=2),
     "pipeline": make_pipeline(StandardScaler(), ensemble(**SMALL)),
     "pipeline, uncertain": skuq.make_pipeline(StandardScaler(), ensemble(**SMALL)),
     "frozen": FrozenEstimator(skuq.MCDropoutRegressor(5, **SMALL)),
@@ -128,9 +130,7 @@ OF_FRAMES = {
 OF_CLASSES = {
     "dropout, classes": skuq.MCDropoutClassifier(5, **SMALL),
     "hq": skuq.HQEnsembleSelector(MIXED, cv=2),
-    "hq, votes": skuq.HQEnsembleSelector(
-        MIXED, metric="ck-formula-1", cv=KFold(2), voting="majority", weights="accuracy"
-    ),
+    "hq, votes": skuq.HQEnsembleSelector(MIXED, **VOTES),
     "calibrated, classes": CLASSES(classifier(**SMALL), cv=2),
     "hyper, classes": skuq.HyperDeepEnsembleClassifier(2, n_trials=3, **SMALL),
     "autodeuq, classes": skuq.AutoDEUQClassifier(3, **SEARCH, space=dense),
@@ -143,16 +143,10 @@ OF_CLASSES_IN_FRAMES = {
 OF_FUNCTIONS = {
     "neon": neon(),
     "neon, epinet": neon(prior=EPINET, noise_std=0.1),
-    "neon, bounded": neon(
-        network=networks.OperatorNetwork(latent=6, fourier_scale=1.0),
-        prior=EPINET,
-        output_map="bounded",
-    ),
+    "neon, bounded": neon(network=FOURIER, prior=EPINET, output_map="bounded"),
     "neon, nll": neon(prior=EPINET, loss="nll", standardize=False),
     # With a given model there is no other network.
-    "neon, given": neon(
-        network="split", prior=EPINET, pretrained=LinearRegression().fit(INPUTS, VALUES)
-    ),
+    "neon, given": neon(network="split", prior=EPINET, pretrained=LINE),
     "operator ensemble": skuq.OperatorEnsembleRegressor(2, **OPERATOR),
 }
 OF_OUTPUTS = {

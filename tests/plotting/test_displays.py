@@ -20,10 +20,7 @@ LABELS = RNG.integers(0, 3, size=30)
 
 
 def _frame():
-    decisions = {
-        "learning_rate": np.logspace(-4, -1, 12),
-        "optimizer": ["adam", "sgd", "nadam"] * 4,
-    }
+    decisions = {"learning_rate": np.logspace(-4, -1, 12), "optimizer": ["adam", "sgd", "lion"] * 4}
     trials = {"trial_number": range(12), "status": "completed", "score": RNG.normal(size=12)}
     frame = pd.DataFrame({**trials, "seconds": 1.0, **decisions})
     frame.loc[3, ["status", "score"]] = "failed", np.nan

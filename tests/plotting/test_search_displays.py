@@ -281,6 +281,10 @@ def test_regret_of_few_seeds():
     assert title == "median of 3 to 9 seeds, band holds 50% of them"
 
 
+of_predictions = MemberDiversityDisplay.from_predictions
+of_embeddings = MemberDiversityDisplay.from_embeddings
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
@@ -291,14 +295,15 @@ def test_regret_of_few_seeds():
         (lambda c: CatalogDisplay.from_catalog(make_catalog(), decisions=["x"]), "unknown"),
         (lambda c: CatalogDisplay.from_catalog(Catalog([TrialRecord(0, score=1.0)])), "no deci"),
         (lambda c: CatalogDisplay.from_catalog(make_catalog(9), kind="importance"), "at least 10"),
-        (
-            lambda c: CatalogDisplay.from_catalog(make_catalog()).plot(kind="importance"),
-            "no `importances`",
-        ),
-        (lambda c: MemberDiversityDisplay.from_predictions(np.ones((2, 3))), "three members"),
-        (lambda c: MemberDiversityDisplay.from_embeddings([1, 2]), "n_decisions"),
+        (lambda c: CatalogDisplay.from_catalog(make_catalog()).plot(kind="importance"), "no `imp"),
+        (lambda c: of_predictions(np.ones((2, 3))), "three members"),
+        (lambda c: of_embeddings([1, 2]), "n_decisions"),
         (lambda c: MemberDiversityDisplay.from_estimator(c), "needs `X`"),
         (lambda c: MemberDiversityDisplay(distances=np.eye(2)).plot(kind="tsne"), "no data"),
+        (lambda c: of_predictions(np.ones((4, 5))), "All members predict the same"),
+        (lambda c: of_predictions([[1.0, np.nan], [0.0, 1.0], [2.0, 0.0]]), "finite"),
+        (lambda c: of_predictions(np.eye(3), groups=[0]), "`groups` must be one for each of 3"),
+        (lambda c: of_embeddings(np.eye(3), names=np.array(["a"])), "`names` must be one for each"),
         (lambda c: TeamDisplay.from_teams(c, size=9), "No team of size 9"),
         (lambda c: TeamDisplay.from_teams(c, score="x"), "`score` must be one of"),
         (lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2), "not be better than `opt"),
@@ -324,17 +329,6 @@ def test_search_displays_say_what_is_wrong_of_values(chosen, draw, message):
 def test_search_displays_say_what_is_wrong_of_other_kinds(chosen, draw, message):
     with pytest.raises(TypeError, match=message):
         draw(chosen)
-
-
-def test_identical_members_are_refused():
-    with pytest.raises(ValueError, match="All members predict the same"):
-        MemberDiversityDisplay.from_predictions(np.ones((4, 5)))
-    with pytest.raises(ValueError, match="finite"):
-        MemberDiversityDisplay.from_predictions([[1.0, np.nan], [0.0, 1.0], [2.0, 0.0]])
-    with pytest.raises(ValueError, match="`names` must be one for each of 3"):
-        MemberDiversityDisplay.from_embeddings([[0, 1], [1, 0], [2, 2]], names=np.array(["a"]))
-    with pytest.raises(ValueError, match="`groups` must be one for each of 3"):
-        MemberDiversityDisplay.from_predictions(np.eye(3), groups=[0])
 
 
 def test_the_catalog_of_searches_in_one_another():

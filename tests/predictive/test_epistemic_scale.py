@@ -45,10 +45,8 @@ def test_scale_beside_known_noise_is_most_likely(shape, global_random_seed):
     error, epistemic, aleatoric, weights = rows(global_random_seed, shape, k=1.0)
     c, k = fit_epistemic_scale(error, epistemic, aleatoric, weights)
     assert k == 1 and type(c) is float
-    losses = [
-        nll(c * f, 1, error, epistemic, aleatoric, weights)
-        for f in np.r_[1.0, 0.999, 1.001, np.geomspace(1e-4, 1e4, 400)]
-    ]
+    factors = np.r_[1.0, 0.999, 1.001, np.geomspace(1e-4, 1e4, 400)]
+    losses = [nll(c * f, 1, error, epistemic, aleatoric, weights) for f in factors]
     assert np.argmin(losses) == 0
 
 

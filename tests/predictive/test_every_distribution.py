@@ -165,16 +165,10 @@ MAPPED = {
 KINDS = {**PARAMETRIC, **MAPPED, "conformal": conformal}
 SHAPES = [(6,), (4, 2)]
 
+GROUPS = KINDS, MIXTURES, PLAIN, {**PARAMETRIC, **SPREAD}
+GROUPS += {**PARAMETRIC, **MAPPED, **SPREAD}, {**MIXTURES, **SPREAD}
 kinds, mixtures, plain, parametric, continuous, with_spread = (
-    pytest.mark.parametrize("kind", group)
-    for group in (
-        KINDS,
-        MIXTURES,
-        PLAIN,
-        {**PARAMETRIC, **SPREAD},
-        {**PARAMETRIC, **MAPPED, **SPREAD},
-        {**MIXTURES, **SPREAD},
-    )
+    pytest.mark.parametrize("kind", group) for group in GROUPS
 )
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 

@@ -123,9 +123,8 @@ def test_correction_is_shrunk_by_the_number_of_rows(monkeypatch, n_rows):
 def test_rows_without_weight_are_none():
     (loc, scale, unseen, y, weight), _ = ensemble(2000, claim=0.5)
     dropped = np.arange(2000) % 3 == 0
-    expected = fit_out_of_bag_scale(
-        loc[:, ~dropped], scale[:, ~dropped], unseen[:, ~dropped], y[~dropped], weight[~dropped]
-    )
+    kept = [part[:, ~dropped] for part in (loc, scale, unseen)]
+    expected = fit_out_of_bag_scale(*kept, y[~dropped], weight[~dropped])
     wild, weight = np.where(dropped[:, None], 1e6, y), np.where(dropped, 0.0, 1.0)
     assert_allclose(fit_out_of_bag_scale(loc, scale, unseen, wild, weight), expected, atol=1e-6)
     heavier = fit_out_of_bag_scale(loc, scale, unseen, wild, 7 * weight)

@@ -206,10 +206,7 @@ def nested(units):
     """Two branches whose inner layers share a name, hence Keras' variable path."""
     layers = keras.layers
     inputs = keras.Input((3,), name="input")
-    branches = [
-        keras.Sequential([keras.Input((3,)), layers.Dense(u, name="hidden")], name=f"branch_{i}")
-        for i, u in enumerate(units)
-    ]
+    branches = [sequential((3,), layers.Dense(u, name="hidden")) for u in units]
     joined = layers.Concatenate()([branch(inputs) for branch in branches])
     return keras.Model(inputs, layers.Dense(2, name="output")(joined))
 
