@@ -24,17 +24,10 @@ def test_strings_become_decisions_of_the_space():
 @pytest.mark.parametrize(
     "text",
     [
-        None,
-        "",
-        "nor_conv_3x3",
+        *(None, "", "nor_conv_3x3", GOOD + "+", GOOD + "+|none~0|", GOOD + "+rubbish"),
         "8:16:32:64:8",  # an architecture of the size search space
-        GOOD + "+",
-        GOOD + "+|none~0|",
-        GOOD + "+rubbish",
-        GOOD.replace("~2", "~1"),
-        GOOD.replace("~2", "~3"),
-        GOOD.replace("|none~1", ""),
-        GOOD.replace("none", "max pool"),
+        *(GOOD.replace("~2", "~1"), GOOD.replace("~2", "~3")),
+        *(GOOD.replace("|none~1", ""), GOOD.replace("none", "max pool")),
     ],
 )
 def test_other_strings_raise(text):

@@ -77,23 +77,11 @@ def set_state(**fields):
 
 # Names of what is not registered: of other packages, and of skuq.
 UNKNOWN = [
-    "os.system",
-    "skuq.estimators._nomu._training.NomuTrainer",
-    "catalog.CatalogFolder",
-    "sklearn.pipeline.Pipeline",
-    "networks.GaussianHead.evil",
-    "networks.build_mlp",
-    "training.train_stack",
-    "fitted.attach",
-    "tables._load_saved",
-    "load.__globals__",
-    "__builtins__.eval",
-    "lazy_loader.attach",
-    "networks.__getattr__",
-    "networks._heads.GaussianHead",
-    "networks.DenseSpace.Scaling",
-    "",
-    "x" * 10**6,
+    *("os.system", "skuq.estimators._nomu._training.NomuTrainer", "catalog.CatalogFolder"),
+    *("sklearn.pipeline.Pipeline", "networks.GaussianHead.evil", "networks.build_mlp"),
+    *("training.train_stack", "fitted.attach", "tables._load_saved", "load.__globals__"),
+    *("__builtins__.eval", "lazy_loader.attach", "networks.__getattr__", "", "x" * 10**6),
+    *("networks._heads.GaussianHead", "networks.DenseSpace.Scaling"),
 ]
 
 
@@ -313,16 +301,9 @@ def test_check_network_refuses_layers_that_do_more_than_compute(layer):
 @pytest.mark.parametrize(
     "network",
     [
-        "",
-        "3",
-        "[]",
-        "{}",
-        '{"class_name": 3}',
-        '{"class_name": "Functional"}',
-        '{"class_name": "EpistemicNetwork"}',
+        *("", "3", "[]", "{}", "[" * 50_000 + "]" * 50_000, '{"a":' * 80 + "1" + "}" * 80),
+        *(f'{{"class_name": {name}}}' for name in ("3", '"Functional"', '"EpistemicNetwork"')),
         '{"class_name": "EpistemicNetwork", "base": 3, "epinet": 3}',
-        "[" * 50_000 + "]" * 50_000,
-        '{"a":' * 80 + "1" + "}" * 80,
         '{"class_name": "Sequential", "module": "keras", "config": 3}',
         '{"class_name": "Sequential", "module": "keras", "config": {"layers": {}}}',
     ],

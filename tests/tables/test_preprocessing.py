@@ -283,33 +283,19 @@ def test_pandas_own_kinds_of_columns():
             "sparse": pd.arrays.SparseArray([0.0, 0.0, 2.0]),
         }
     )
-    expected = {
-        "n": [1, 2, 3],
-        "f": [0.5, 1.5, 1],
-        "b": [1, 0.5, 0],
-        "sparse": [0, 0, 2],
-        "missingindicator_n": [0, 1, 0],
-        "missingindicator_f": [0, 0, 1],
-        "missingindicator_b": [0, 1, 0],
-        "s_u": [1, 0, 0],
-        "s_v": [0, 1, 0],
-        "s_nan": [0, 0, 1],
-    }
+    numbers = {"n": [1, 2, 3], "f": [0.5, 1.5, 1], "b": [1, 0.5, 0], "sparse": [0, 0, 2]}
+    gaps = {"n": [0, 1, 0], "f": [0, 0, 1], "b": [0, 1, 0]}
+    texts = {"s_u": [1, 0, 0], "s_v": [0, 1, 0], "s_nan": [0, 0, 1]}
+    gaps = {f"missingindicator_{name}": column for name, column in gaps.items()}
+    expected = numbers | gaps | texts
     encoder = TablePreprocessor().set_output(transform="pandas")
     pd.testing.assert_frame_equal(encoder.fit_transform(X), pd.DataFrame(expected, dtype=float))
 
 
 def test_columns_of_objects():
-    X = pd.DataFrame(
-        {
-            "numbers": [1, 2.5, None, Decimal("4")],
-            "truth": [True, None, False, True],
-            "mixed": [1, "1", "a", None],
-            "unhashable": [[1], [1], [2], None],
-            "floats": [1.0, "1", "b", "b"],
-        },
-        dtype=object,
-    )
+    numbers = {"numbers": [1, 2.5, None, Decimal("4")], "truth": [True, None, False, True]}
+    texts = {"mixed": [1, "1", "a", None], "unhashable": [[1], [1], [2], None]}
+    X = pd.DataFrame({**numbers, **texts, "floats": [1.0, "1", "b", "b"]}, dtype=object)
     encoder = TablePreprocessor().fit(X)
     assert encoder.numeric_columns_.tolist() == [0, 1]
     assert encoder.get_feature_names_out()[4:].tolist() == [

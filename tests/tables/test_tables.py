@@ -234,16 +234,9 @@ def test_far_values_slips_and_sentinels_are_far(rng):
 
 def test_far_values_ordinary_columns_have_none(rng):
     x = rng.normal(size=1000)
-    columns = [
-        x,
-        rng.standard_cauchy(1000),
-        np.exp(2 * x),
-        (x > 2.5) * 1.0,
-        np.full(1000, 7.0),
-        replace(np.zeros(1000), _4=1e30),  # a yes or no, in a unit of its own
-        rng.poisson(0.01, 1000),
-        1e300 * x,
-    ]
+    columns = [x, np.exp(2 * x), (x > 2.5) * 1.0, 1e300 * x, np.full(1000, 7.0)]
+    columns += [rng.standard_cauchy(1000), rng.poisson(0.01, 1000)]
+    columns += [replace(np.zeros(1000), _4=1e30)]  # a yes or no, in a unit of its own
     assert not found(*columns)
     assert not found([1.0]) and not found([0.0, 1.0]) and not found([0.0, 1.0, 1e30])
 

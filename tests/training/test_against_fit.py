@@ -58,17 +58,10 @@ def fit_with_keras(model, head, recipe, data, flat, optimizer, callbacks):
         variable.assign(value)
     # Without XLA: the same numbers, and a second less to compile.
     model.compile(optimizer, HeadLoss(head), jit_compile=False)
-    history = model.fit(
-        data.x,
-        data.y,
-        recipe.batch_size,
-        recipe.epochs,
-        sample_weight=data.weight,
-        validation_data=(data.x_valid, data.y_valid, data.weight_valid),
-        shuffle=False,
-        verbose=0,
-        callbacks=callbacks,
-    )
+    validation = {"validation_data": (data.x_valid, data.y_valid, data.weight_valid)}
+    settings = {"batch_size": recipe.batch_size, "epochs": recipe.epochs, "callbacks": callbacks}
+    settings |= {"sample_weight": data.weight, "shuffle": False, "verbose": 0}
+    history = model.fit(data.x, data.y, **validation, **settings)
     weights = [ops.convert_to_numpy(v).ravel() for v in model.trainable_variables]
     return history.history, np.concatenate(weights)
 
