@@ -22,26 +22,15 @@ EXPECTED_FAILURES = {
 }
 RUN = {"epochs": 40, "learning_rate": 0.03, "batch_size": 16}
 NETWORK = {"network": networks.MLP((8,)), **RUN}
-OPERATOR = {
-    "network": networks.OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
-    "training": Training(steps=150),
-    "learning_rate": 0.02,
-    "batch_size": 16,
-}
+OPERATOR = {"training": Training(steps=150), "learning_rate": 0.02, "batch_size": 16}
+OPERATOR["network"] = networks.OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 
-POOL = [
-    ("linear", LogisticRegression()),
-    ("bayes", GaussianNB()),
-    ("tree", DecisionTreeClassifier(random_state=0)),
-]
-
-
+TREE = DecisionTreeClassifier(random_state=0)
+POOL = [("linear", LogisticRegression()), ("bayes", GaussianNB()), ("tree", TREE)]
 SEARCH = {"n_trials": 2, "epochs": 30, "space": TinySpace(), "random_state": 0}
-TABULAR = {
-    "network": networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2),
-    "epochs": 40,
-    "random_state": 0,
-}
+TABULAR = {"epochs": 40, "random_state": 0}
+TABULAR["network"] = networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2)
+COPIES = {**TABULAR, "network": networks.TabularNetwork(n_layers=1, width=32, n_copies=2)}
 SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
 HYPER = {"n_trials": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
 
@@ -69,9 +58,7 @@ OTHERS = [
     skuq.AutoDEUQRegressor(**SEARCH, validation=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
     skuq.TabularEnsembleRegressor(2, **TABULAR),
-    skuq.TabularEnsembleRegressor(
-        2, **{**TABULAR, "network": networks.TabularNetwork(n_layers=1, width=32, n_copies=2)}
-    ),
+    skuq.TabularEnsembleRegressor(2, **COPIES),
     skuq.TabularEnsembleClassifier(3, **TABULAR),
     skuq.HyperDeepEnsembleRegressor(2, **HYPER),
     skuq.HyperDeepEnsembleClassifier(2, **HYPER),

@@ -38,11 +38,9 @@ def test_mapie_conformalises_a_regressor(rows, regressor, score):
     from mapie.conformity_scores import StdConformityScore
 
     X, y = rows
-    conformal = regression.SplitConformalRegressor(
-        regressor,
-        confidence_level=0.9,
-        conformity_score=StdConformityScore() if score == "std" else score,
-    ).conformalize(X[150:], y[150:])
+    settings = {"conformity_score": StdConformityScore() if score == "std" else score}
+    conformal = regression.SplitConformalRegressor(regressor, confidence_level=0.9, **settings)
+    conformal.conformalize(X[150:], y[150:])
     point, interval = conformal.predict_interval(X[150:])
     assert_allclose(point, regressor.predict(X[150:]))
     held = (interval[:, 0, 0] <= y[150:]) & (y[150:] <= interval[:, 1, 0])

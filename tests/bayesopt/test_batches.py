@@ -20,13 +20,9 @@ def smallest_gap(*groups):
     return (cdist(X, X) + 9 * np.eye(len(X))).min()
 
 
-SURROGATES = {
-    "joint": JointProcess(),
-    "agreeing": Agreeing(),
-    "marginal": Marginal(),
-    "compiled": JointProcess(compiled=True),
-    "agreeing, compiled": Agreeing(compiled=True),
-}
+SURROGATES = {"joint": JointProcess(), "agreeing": Agreeing(), "marginal": Marginal()}
+SURROGATES |= {"compiled": JointProcess(compiled=True)}
+SURROGATES |= {"agreeing, compiled": Agreeing(compiled=True)}
 
 
 @pytest.mark.parametrize("acquisition", slow_after(1, ["lei", "ucb", "mean"]))

@@ -12,11 +12,8 @@ from tiers import slow
 
 pytestmark = slow  # problems of benchmarks only
 
-EVERY = (
-    [(name, 1) for name in FUNCTIONS_1D]
-    + [(name, 2) for name in FUNCTIONS_2D]
-    + [(name, d) for name in FUNCTIONS_ND for d in (3, 5, 10, 20)]
-)
+EVERY = [(name, 1) for name in FUNCTIONS_1D] + [(name, 2) for name in FUNCTIONS_2D]
+EVERY += [(name, d) for name in FUNCTIONS_ND for d in (3, 5, 10, 20)]
 
 
 def scaled(value, low, high):

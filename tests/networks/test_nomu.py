@@ -130,11 +130,9 @@ def test_build_nomu_takes_any_keras_model_for_f_and_r(build):
 
 def test_build_nomu_freezes_a_given_mean():
     given = net((3,), 1)
-    given.set_weights(
-        [0.3 * np.random.default_rng(0).normal(size=w.shape) for w in given.get_weights()[:2]]
-        + [np.ones(6), np.zeros(6), np.zeros(6), np.ones(6)]
-        + given.get_weights()[6:]
-    )
+    first = [0.3 * np.random.default_rng(0).normal(size=w.shape) for w in given.get_weights()[:2]]
+    normalization = [np.ones(6), np.zeros(6), np.zeros(6), np.ones(6)]
+    given.set_weights([*first, *normalization, *given.get_weights()[6:]])
     scale, offset = [2.0, 3.0, 4.0], [1.0, 0.0, -1.0]
     model = build_nomu((3,), 1, side_hidden_units=(5,), given=(given, scale, offset))
     assert model.output_shape == (None, 1)

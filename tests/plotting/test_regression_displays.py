@@ -269,10 +269,8 @@ def test_displays_that_share_axes_have_their_own_colours():
 @pytest.mark.parametrize(
     ("display", "data"),
     [
-        (CoverageWidthDisplay, "width"),
-        (ErrorStdDisplay, "error"),
-        (RetentionDisplay, "errors"),
-        (ConditionalCoverageDisplay, "observed"),
+        *((CoverageWidthDisplay, "width"), (ErrorStdDisplay, "error")),
+        *((RetentionDisplay, "errors"), (ConditionalCoverageDisplay, "observed")),
     ],
 )
 def test_a_y_of_one_column_is_one_output(display, data):

@@ -21,11 +21,8 @@ def proposer_of(oracle, decisions, n_trials=1):
 
 def build(hp):
     layers = keras.layers
-    model = sequential(
-        (2,),
-        layers.Dense(hp.Int("units", 2, 16), activation=hp.Choice("act", ["relu", "tanh"])),
-        layers.Dense(1),
-    )
+    units, activation = hp.Int("units", 2, 16), hp.Choice("act", ["relu", "tanh"])
+    model = sequential((2,), layers.Dense(units, activation), layers.Dense(1))
     rate = hp.Float("learning_rate", 1e-4, 1e-1, sampling="log")
     model.compile(keras.optimizers.get(hp.Choice("optimizer", ["adam", "sgd"])), "mse")
     model.optimizer.learning_rate = rate

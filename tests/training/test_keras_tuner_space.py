@@ -32,11 +32,8 @@ def build(hp, input_shape, n_outputs):
 
 
 def training(hp):
-    return {
-        "learning_rate": hp.Float("lr", 1e-3, 1e-1, sampling="log"),
-        "batch_size": 8,
-        "optimizer": hp.Choice("opt", ["adam", "sgd"]),
-    }
+    rate, optimizer = hp.Float("lr", 1e-3, 1e-1, sampling="log"), hp.Choice("opt", ["adam", "sgd"])
+    return {"learning_rate": rate, "batch_size": 8, "optimizer": optimizer}
 
 
 def data():
