@@ -7,13 +7,8 @@ from processes import run_python
 from sklearn.base import clone
 from tiers import slow
 
-from skuq import (
-    AutoDEUQRegressor,
-    DeepEnsembleRegressor,
-    MCDropoutRegressor,
-    NOMURegressor,
-    backend,
-)
+import skuq
+from skuq import DeepEnsembleRegressor, backend
 from skuq.backend import _processes
 from skuq.networks import MLP, build_mlp
 
@@ -52,7 +47,7 @@ def test_fit_is_refused_in_a_fork_that_predicts(table, forked):
     forked()
     assert_array_equal(model.predict(X), expected[0])
     assert_array_equal(model.predict_interval(X), expected[1])
-    for other in (clone(model), MCDropoutRegressor(3, **small), NOMURegressor(epochs=1)):
+    for other in (clone(model), skuq.MCDropoutRegressor(3, **small), skuq.NOMURegressor(epochs=1)):
         with pytest.raises(RuntimeError, match=REFUSED):
             other.fit(X, y)
     for call in (model.to_keras, lambda: build_mlp((2,), 2, [3])):
@@ -74,7 +69,7 @@ def test_fit_of_a_search_in_a_fork_says_why(table, forked):
     X, y = table
     forked()
     with pytest.raises(Exception, match=REFUSED):
-        AutoDEUQRegressor(n_trials=2, random_state=0).fit(X, y)
+        skuq.AutoDEUQRegressor(n_trials=2, random_state=0).fit(X, y)
 
 
 def test_check_fork_refuses_only_what_needs_tensorflow(forked):

@@ -2,17 +2,10 @@
 
 import numpy as np
 import pytest
+import surrogates
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, RegressorMixin
-from surrogates import (
-    JointProcess,
-    Marginal,
-    MeritObjective,
-    join_posteriors,
-    merit_units,
-    merits,
-    search,
-)
+from surrogates import JointProcess, Marginal, search
 from tiers import slow_after
 
 from skuq.bayesopt import BayesianOptimizer
@@ -48,16 +41,16 @@ def test_merit_objective_of_draws_is_that_of_results(rng):
         return y[..., 2]
 
     limits = np.stack([outputs[..., 2], measured], axis=-1).reshape(-1, 2)
-    units = merit_units(total(outputs).ravel(), limits)
+    units = surrogates.merit_units(total(outputs).ravel(), limits)
     columns = [outputs, measured[..., None], np.broadcast_to(units, (5, 7, 4))]
     columns = np.concatenate(columns, axis=-1)
-    objective = MeritObjective(total, (3,), (last, None))
-    expected = merits(total(outputs).ravel(), limits, units).reshape(5, 7)
+    objective = surrogates.MeritObjective(total, (3,), (last, None))
+    expected = surrogates.merits(total(outputs).ravel(), limits, units).reshape(5, 7)
     # The smooth step is 1e-3 standard deviations wide.
     assert_allclose(objective(columns), expected, atol=1e-6)
     found = np.asarray(objective(to_tensors(columns.astype("float32"))))
     assert_allclose(found, expected, atol=1e-4)
-    assert objective == MeritObjective(total, (3,), (last, None))
+    assert objective == surrogates.MeritObjective(total, (3,), (last, None))
 
 
 def test_join_posteriors_repeats_the_draws_of_the_smaller():
@@ -65,11 +58,11 @@ def test_join_posteriors_repeats_the_draws_of_the_smaller():
         return arguments[0][:, None] * X[:, 0]
 
     few, many = (Posterior(line, (np.arange(1.0, n + 1),), "line", n) for n in (2, 3))
-    both = join_posteriors([few, many], np.array([7.0]))
+    both = surrogates.join_posteriors([few, many], np.array([7.0]))
     draws = both([[1.0], [2.0]])
     assert draws.shape == (3, 2, 3)
     assert_array_equal(draws[:, 0], [[1, 1, 7], [2, 2, 7], [1, 3, 7]])
-    assert both.key == join_posteriors([few, many], np.array([8.0])).key is not None
+    assert both.key == surrogates.join_posteriors([few, many], np.array([8.0])).key is not None
 
 
 @pytest.mark.parametrize("estimator", [JointProcess(1.0), Marginal(1.0)], ids=["joint", "means"])

@@ -18,15 +18,7 @@ from tiers import slow_after
 
 import skuq
 from skuq import CalibratedUncertaintyRegressor, NOMURegressor, OperatorEnsembleRegressor
-from skuq.bayesopt import (
-    BayesianOptimizer,
-    LeakyExpectedImprovement,
-    MixedInteger,
-    MultiStart,
-    OutputwiseRegressor,
-    UpperConfidenceBound,
-    maximize_readout,
-)
+from skuq.bayesopt import BayesianOptimizer, MultiStart, UpperConfidenceBound
 from skuq.exceptions import FileFormatError, SearchFailedError
 from skuq.networks import ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.training import Training
@@ -149,7 +141,7 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
         ({"maximizer": "luck"}, ValueError, "maximizer"),
         ({"maximizer": MultiStart("direct")}, ValueError, "'method' parameter"),
         ({"maximizer": MultiStart(n_restarts=0)}, ValueError, "n_restarts"),
-        ({"maximizer": MixedInteger(0)}, ValueError, "time_limit"),
+        ({"maximizer": skuq.bayesopt.MixedInteger(0)}, ValueError, "time_limit"),
         ({"maximizer": "milp"}, ValueError, "ucb"),
         *(
             ({"acquisition": "ucb", "maximizer": "milp", **settings}, ValueError, message)
@@ -425,7 +417,7 @@ def test_ask_seeds_the_clone_of_every_step(recorder):
     assert recorder.random_state is None
     assert seeds[:3] == seeds[3:]
     assert len(set(seeds)) == 3
-    model = make_pipeline(StandardScaler(), OutputwiseRegressor(TinyProcess()))
+    model = make_pipeline(StandardScaler(), skuq.bayesopt.OutputwiseRegressor(TinyProcess()))
     seeds = []
     for _ in range(2):
         optimizer = search(estimator=model).tell(np.eye(5, 2), np.arange(5.0))
@@ -512,7 +504,9 @@ def test_maximize_by_milp_searches_binaries_exactly(tiny_nomu):
     readout = optimizer.model_.readout_weights()
     beta = optimizer.history_[-1].beta
     optimizer.forget()
-    exact, _, _ = maximize_readout(readout, [(0, 1)] * 4, beta, integer=True, exclude=optimizer.x_)
+    exact, _, _ = skuq.bayesopt.maximize_readout(
+        readout, [(0, 1)] * 4, beta, integer=True, exclude=optimizer.x_
+    )
     assert_array_equal(x[0], exact)
     both = optimizer.ask(2)
     assert_array_equal(both[0], exact)
@@ -566,7 +560,7 @@ def test_load_continues_a_composite_search(tmp_path):
     def total(y):
         return y.sum(axis=(-2, -1))
 
-    estimator = OutputwiseRegressor(TinyProcess())
+    estimator = skuq.bayesopt.OutputwiseRegressor(TinyProcess())
     optimizer = search(estimator=estimator, objective=total)
     for told in (False, True):  # without results, too
         optimizer.save(tmp_path / "search.skuq")
@@ -744,7 +738,7 @@ def test_tell_warns_of_points_rounded_by_hand():
 
 def test_ask_reads_an_acquisition_that_was_set_later():
     optimizer = search([(0, 1)], n_initial=1).tell([0.5], 1.0)
-    optimizer.acquisition = LeakyExpectedImprovement
+    optimizer.acquisition = skuq.bayesopt.LeakyExpectedImprovement
     with pytest.raises(ValueError, match="must be one of ei"):
         optimizer.ask()
     optimizer.acquisition = "ucb"

@@ -2,14 +2,7 @@
 
 import numpy as np
 import pytest
-from _bo_suite_problems import (
-    TASKS,
-    ackley,
-    branin,
-    hartmann6,
-    on_few_cells,
-    pest_control,
-)
+from _bo_suite_problems import TASKS, ackley, branin, hartmann6, on_few_cells, pest_control
 from numpy.testing import assert_allclose
 from problems import make_operator_problem
 

@@ -15,14 +15,10 @@ import pytest
 from numpy.testing import assert_array_equal
 from processes import start_python
 
+from skuq import exceptions
 from skuq._utils import _archive
 from skuq.catalog import Catalog, CatalogFolder, Member, TrialRecord, _records
-from skuq.exceptions import (
-    CatalogLockedError,
-    CatalogMismatchError,
-    FileFormatError,
-    UnsavableError,
-)
+from skuq.exceptions import CatalogLockedError, FileFormatError, UnsavableError
 
 PARTS = {"X": "sha256:00", "epochs": 10, "space": None, "random_state": 7}
 SPACE = {"units": "Integer(1, 8)"}
@@ -127,7 +123,7 @@ def test_each_search_has_a_folder_of_its_own(tmp_path):
 def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
     path = begun(tmp_path, [trial(0)])
     other = {**PARTS, "epochs": 11, "X": "sha256:11", "new": [1]}
-    with pytest.raises(CatalogMismatchError) as error, CatalogFolder(path, other):
+    with pytest.raises(exceptions.CatalogMismatchError) as error, CatalogFolder(path, other):
         pass
     message = str(error.value)
     assert "epochs: 10 there, 11 here" in message and "X: other values" in message
@@ -136,7 +132,9 @@ def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
         assert same.path == path and len(same.records) == 1
     begun(tmp_path, [trial(0)])
     with (
-        pytest.raises(CatalogMismatchError, match=r"units: 'Integer\(1, 8\)' there, None"),
+        pytest.raises(
+            exceptions.CatalogMismatchError, match=r"units: 'Integer\(1, 8\)' there, None"
+        ),
         CatalogFolder(tmp_path, PARTS) as folder,
     ):
         folder.begin(11, {"width": "Integer(1, 8)"}, HELD_OUT, b"")

@@ -18,14 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 
-from skuq import metrics
+from skuq import metrics, predictive
 from skuq.metrics import get_scorer, get_scorer_names, make_scorers
-from skuq.predictive import (
-    GaussianMixture,
-    NestedGaussianMixture,
-    RecalibratedMixture,
-    StudentTMixture,
-)
 
 CLASS_SCORES = ("neg_brier", "neg_classwise_ece", "neg_ece", "neg_nll")
 NUMBER_SCORES = sorted(set(get_scorer_names()) - {*CLASS_SCORES[:3]})
@@ -50,7 +44,7 @@ class TwoLines(RegressorMixin, BaseEstimator):
     def mixture(self, X):
         line, step = self.line_.predict(X), self.apart * self.scale_
         loc = np.stack([line - step, line + step])
-        return GaussianMixture(loc, np.broadcast_to(self.scale_, loc.shape))
+        return predictive.GaussianMixture(loc, np.broadcast_to(self.scale_, loc.shape))
 
     def predict(self, X, return_std=False):
         mixture = self.mixture(X)
@@ -127,7 +121,7 @@ def test_a_distribution_is_scored_by_its_own(table, weight):
 
 
 def students(df):
-    return lambda m: StudentTMixture(m.loc, m.scale, np.full(m.loc.shape, df))
+    return lambda m: predictive.StudentTMixture(m.loc, m.scale, np.full(m.loc.shape, df))
 
 
 KNOTS = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
@@ -137,7 +131,7 @@ KNOTS = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
     ("change", "is_that_of_normals"),
     [
         (lambda mixture: SimpleNamespace(quantile=mixture.quantile, mean=mixture.mean), True),
-        (lambda mixture: RecalibratedMixture(mixture, *KNOTS), False),
+        (lambda mixture: predictive.RecalibratedMixture(mixture, *KNOTS), False),
         (students(1e9), True),
         (students(2.5), False),
     ],
@@ -156,7 +150,7 @@ def test_crps_of_mixtures_within_members_is_that_of_their_components(table, outp
 
     def one_member(mixture):
         loc, scale = mixture.loc[None], mixture.scale[None]
-        return NestedGaussianMixture(loc, scale, np.full(loc.shape, 0.5))
+        return predictive.NestedGaussianMixture(loc, scale, np.full(loc.shape, 0.5))
 
     models = (TwoLines(1.0, c).fit(X, y) for c in (None, one_member))
     plain, found = (get_scorer("neg_crps")(model, X, y) for model in models)

@@ -1,13 +1,7 @@
+import heads
 import numpy as np
 import pytest
-from heads import (
-    CategoricalHead,
-    GaussianMixtureHead,
-    PackedHead,
-    QuantileHead,
-    SquaredErrorHead,
-    StudentTHead,
-)
+from heads import GaussianMixtureHead, PackedHead, QuantileHead, StudentTHead
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -283,7 +277,7 @@ def test_packed_loss_is_the_mean_and_likelihood_the_mixture():
     assert_allclose(head.loss(*float32(y, raw)), np.mean(losses, axis=0), rtol=1e-5)
     densities = [np.exp(inner.log_likelihood(y, copies[..., k, :])) for k in range(3)]
     assert_allclose(head.log_likelihood(y, raw), np.log(np.mean(densities, axis=0)), rtol=1e-12)
-    head = PackedHead(CategoricalHead(3), 4)
+    head = PackedHead(heads.CategoricalHead(3), 4)
     raw = np.random.default_rng(0).normal(size=(6, 12))
     codes = np.array([[0], [1], [2], [0], [1], [2]])
     proba = special.softmax(raw.reshape(6, 4, 3), axis=-1)
@@ -307,11 +301,11 @@ def test_unpacked_members_come_first_copies_next():
 
 def test_packed_validation_is_of_what_the_copies_say_together(rng):
     y, codes = rng.normal(size=(6, 2)), np.array([[0], [1], [2], [0], [1], [2]])
-    for inner in (SquaredErrorHead(2), QuantileHead(2, levels=(0.1, 0.5, 0.9))):
+    for inner in (heads.SquaredErrorHead(2), QuantileHead(2, levels=(0.1, 0.5, 0.9))):
         head = PackedHead(inner, 3)
         raw = rng.normal(size=(6, head.n_raw))
         copies = raw.reshape(6, 3, -1)
-        if isinstance(inner, SquaredErrorHead):
+        if isinstance(inner, heads.SquaredErrorHead):
             expected = ((y - copies.mean(axis=1)) ** 2).mean(axis=1)
         else:
             error = y[:, None] - inner.quantiles(copies).mean(axis=1)
@@ -319,7 +313,7 @@ def test_packed_validation_is_of_what_the_copies_say_together(rng):
             expected = np.maximum(levels * error, (levels - 1) * error).mean(axis=(1, 2))
         assert_allclose(head.validation_loss(*float32(y, raw)), expected, rtol=1e-5)
         assert (np.asarray(head.loss(*float32(y, raw))) > expected).all()  # convex losses
-    head = PackedHead(CategoricalHead(3), 4)
+    head = PackedHead(heads.CategoricalHead(3), 4)
     raw = rng.normal(size=(6, 12))
     found = head.validation_loss(*float32(codes, raw))
     assert_allclose(found, -head.log_likelihood(codes, raw), rtol=1e-5)
@@ -355,6 +349,6 @@ def test_bad_settings_are_refused(make, message):
 @given(scale=st.floats(1e-3, 1e2), n=st.integers(1, 6), seed=st.integers(0, 99))
 def test_pooled_classes_have_the_average_probabilities(scale, n, seed):
     raw = scale * np.random.default_rng(seed).normal(size=(n, 5, 3))
-    head = CategoricalHead(3)
+    head = heads.CategoricalHead(3)
     expected = head.probabilities(raw).mean(axis=0)
     assert_allclose(head.probabilities(head.pooled(raw)), expected, rtol=1e-9, atol=1e-300)

@@ -1,16 +1,10 @@
 """Operator networks, their output maps and losses, against formulas and Keras."""
 
 import numpy as np
+import operators
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import (
-    Dense,
-    EncoderDecoder,
-    EpiNetLayers,
-    EpistemicNetwork,
-    OperatorHead,
-    keras_base,
-)
+from operators import Dense, EncoderDecoder, OperatorHead
 from plans import ARRAYS, float32, numpy_of, tensors
 from scipy.special import expit
 
@@ -129,7 +123,7 @@ def small_base(n_inputs=3, n_queries=2, n_raw=2, width=4):
 
 def test_keras_base_gives_outputs_then_what_enters_the_last_layer_and_rows():
     model = small_base()
-    network = keras.models.model_from_json(keras_base(model, 3, 2, 2))
+    network = keras.models.model_from_json(operators.keras_base(model, 3, 2, 2))
     assert network.output_shape == (None, 2 + 4 + 5)
     network.set_weights(model.get_weights())
     x = np.random.default_rng(0).normal(size=(6, 5)).astype("float32")
@@ -144,7 +138,9 @@ def test_keras_base_gives_outputs_then_what_enters_the_last_layer_and_rows():
 def test_equal_keras_bases_are_one_network():
     """Keras counts names through a session: they must not make programs differ."""
     first, again, other = (
-        EpistemicNetwork(keras_base(model, 3, 2, 2), 2, EpiNetLayers(9, 2)).without_names()
+        operators.EpistemicNetwork(
+            operators.keras_base(model, 3, 2, 2), 2, operators.EpiNetLayers(9, 2)
+        ).without_names()
         for model in (small_base(), small_base(), small_base(width=5))
     )
     assert first == again and hash(first) == hash(again) and first != other
@@ -181,7 +177,7 @@ def with_lambda():
 )
 def test_other_keras_models_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        keras_base(make(), 3, 2, 2)
+        operators.keras_base(make(), 3, 2, 2)
 
 
 @pytest.fixture

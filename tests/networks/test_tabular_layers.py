@@ -8,31 +8,22 @@ from processes import run_python
 
 from skuq.backend import keras, ops
 from skuq.networks import NumericEmbedding
-from skuq.networks._tabular_layers import (
-    CategoryEmbedding,
-    EnsembleDense,
-    FeatureScale,
-    FirstRowZero,
-    NTKDense,
-    ParametricActivation,
-    RandomSigns,
-    SameRows,
-)
+from skuq.networks import _tabular_layers as tabular
 
 EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
 
 PIECES = {"columns": [0, 3, 5], "edges": EDGES, "dim": 2}
 LAYERS = {
-    "scale": lambda: FeatureScale(),
-    "parametric": lambda: ParametricActivation("mish"),
-    "ntk": lambda: NTKDense(5),
+    "scale": lambda: tabular.FeatureScale(),
+    "parametric": lambda: tabular.ParametricActivation("mish"),
+    "ntk": lambda: tabular.NTKDense(5),
     "periodic": lambda: NumericEmbedding(n_frequencies=5),
     "periodic, some": lambda: NumericEmbedding(columns=[1, 2, 5], n_frequencies=5, dim=3),
     "piecewise linear": lambda: NumericEmbedding("piecewise-linear", **PIECES),
-    "categories": lambda: CategoryEmbedding([4, 1], [7, 3], [3, 2]),
-    "all categories": lambda: CategoryEmbedding(range(6), [4] * 6),
-    "copies": lambda: EnsembleDense(4, 3, input_initializer="random-signs"),
-    "copies apart": lambda: EnsembleDense(4, 3, shared=False),
+    "categories": lambda: tabular.CategoryEmbedding([4, 1], [7, 3], [3, 2]),
+    "all categories": lambda: tabular.CategoryEmbedding(range(6), [4] * 6),
+    "copies": lambda: tabular.EnsembleDense(4, 3, input_initializer="random-signs"),
+    "copies apart": lambda: tabular.EnsembleDense(4, 3, shared=False),
 }
 
 
@@ -248,27 +239,27 @@ def test_first_values_are_the_papers():
         drawn = plan.split(draw_variables(model, 1)[0])
         return {v.name: part for v, part in zip(model.trainable_variables, drawn)}
 
-    ntk = drawn(NTKDense(300), 200)
+    ntk = drawn(tabular.NTKDense(300), 200)
     assert abs(ntk["kernel"].std() - 1) < 0.02 and abs(ntk["bias"].std() - 1) < 0.15
     pbld = drawn(NumericEmbedding(scale=0.3, n_frequencies=64), 40)
     assert abs(pbld["frequencies"].std() - 0.3) < 0.02
     assert np.abs(pbld["phases"]).max() > 3 and np.abs(pbld["phases"]).max() <= np.pi
     for part in (pbld["kernel"], pbld["bias"]):  # as PyTorch's linear layers: 1 / sqrt(64)
         assert 0.11 < np.abs(part).max() <= 0.125
-    tables = drawn(CategoryEmbedding([0], [200], 30), 2)["vectors_0"]
+    tables = drawn(tabular.CategoryEmbedding([0], [200], 30), 2)["vectors_0"]
     assert (tables[0] == 0).all() and abs(tables[1:].std() - 1) < 0.05
-    tabm = drawn(EnsembleDense(20, 8, input_initializer="random-signs"), 8 * 25)
+    tabm = drawn(tabular.EnsembleDense(20, 8, input_initializer="random-signs"), 8 * 25)
     assert set(np.unique(tabm["inputs"])) == {-1.0, 1.0} and abs(tabm["inputs"].mean()) < 0.2
     assert (tabm["outputs"] == 1).all()
     assert (tabm["bias"] == tabm["bias"][0]).all() and len(np.unique(tabm["bias"])) == 20
     assert abs(tabm["kernel"].std() - 1) < 0.1 and 1.5 < np.abs(tabm["bias"]).max() <= np.sqrt(3)
-    apart = drawn(EnsembleDense(20, 8, shared=False), 8 * 25)
+    apart = drawn(tabular.EnsembleDense(20, 8, shared=False), 8 * 25)
     assert len(np.unique(apart["bias"])) == 160
-    zero = drawn(EnsembleDense(20, 8, shared=False, zero=True), 8 * 25)
+    zero = drawn(tabular.EnsembleDense(20, 8, shared=False, zero=True), 8 * 25)
     assert not any(part.any() for part in zero.values())
 
 
-@pytest.mark.parametrize("kind", [RandomSigns, SameRows, FirstRowZero])
+@pytest.mark.parametrize("kind", [tabular.RandomSigns, tabular.SameRows, tabular.FirstRowZero])
 def test_initializers_repeat_and_are_rebuilt(kind):
     one = kind(seed=3)
     again = keras.initializers.deserialize(keras.initializers.serialize(one))
@@ -350,15 +341,21 @@ def piecewise_linear(edges):
         (lambda: piecewise_linear([0.0, 2.0, 1.0]), "`edges` must increase"),
         (lambda: piecewise_linear([0.0, 0.0, 1.0]), "only the last one may repeat"),
         (lambda: piecewise_linear([0.0, np.nan]), "`edges` must .*finite"),
-        (lambda: CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
-        (lambda: CategoryEmbedding([0], [0]), "`n_codes` must be a positive whole number. Got 0"),
-        (lambda: EnsembleDense(3, 0), "`n_copies` must be a positive whole number. Got 0"),
-        (lambda: EnsembleDense(3, 2, input_initializer="zeros"), "`input_initializer` must be"),
-        (lambda: NTKDense(2.5), "`units` must be a positive whole number. Got 2.5"),
+        (lambda: tabular.CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
+        (
+            lambda: tabular.CategoryEmbedding([0], [0]),
+            "`n_codes` must be a positive whole number. Got 0",
+        ),
+        (lambda: tabular.EnsembleDense(3, 0), "`n_copies` must be a positive whole number. Got 0"),
+        (
+            lambda: tabular.EnsembleDense(3, 2, input_initializer="zeros"),
+            "`input_initializer` must be",
+        ),
+        (lambda: tabular.NTKDense(2.5), "`units` must be a positive whole number. Got 2.5"),
         (lambda: NumericEmbedding(columns=[0, 6])(keras.Input((6,))), "inputs of 6 features"),
         (lambda: NumericEmbedding(columns=[0, 0])(keras.Input((6,))), "inputs of 6 features"),
-        (lambda: EnsembleDense(3, 4)(keras.Input((6,))), "inputs of 6 features"),
-        (lambda: FeatureScale()(keras.Input((6, 2))), "shape .n_samples, n_features."),
+        (lambda: tabular.EnsembleDense(3, 4)(keras.Input((6,))), "inputs of 6 features"),
+        (lambda: tabular.FeatureScale()(keras.Input((6, 2))), "shape .n_samples, n_features."),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, message):

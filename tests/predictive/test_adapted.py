@@ -5,12 +5,8 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special, stats
 
-from skuq.predictive import (
-    AdaptedDistribution,
-    EpistemicNormal,
-    GaussianMixture,
-    GroupedDistribution,
-)
+from skuq import predictive
+from skuq.predictive import AdaptedDistribution, EpistemicNormal, GaussianMixture
 from skuq.predictive._tracking import LEVELS, NOMINAL, LogitTracker, QuantileTracker
 
 Z = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
@@ -62,7 +58,7 @@ def test_scores_grow_by_one_with_each_std_far_out():
 
 def test_groups_are_put_in_order():
     parts = normal([0.0, 1.0], 1.0), normal([10.0], 3.0)
-    grouped = GroupedDistribution(parts, (np.array([2, 0]), np.array([1])))
+    grouped = predictive.GroupedDistribution(parts, (np.array([2, 0]), np.array([1])))
     assert_array_equal(grouped.mean, [1.0, 10.0, 0.0])
     assert_array_equal(grouped.std, [1.0, 3.0, 1.0])
     y = np.array([1.5, 12.0, -1.0])
@@ -73,7 +69,7 @@ def test_groups_are_put_in_order():
     # Rows of all groups share the model's part, 0.36 of the variance, and have their own noise.
     assert_allclose(np.corrcoef(grouped.sample(20_000, 0)), np.eye(3) * 0.64 + 0.36, atol=0.03)
     with pytest.raises(ValueError, match="each row from 0"):
-        GroupedDistribution(parts, (np.array([0, 1]), np.array([1])))
+        predictive.GroupedDistribution(parts, (np.array([0, 1]), np.array([1])))
 
 
 def test_tracker_by_hand():

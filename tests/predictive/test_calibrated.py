@@ -4,15 +4,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, optimize, special, stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 
-from skuq import CalibratedUncertaintyClassifier
-from skuq.predictive import (
-    CategoricalMixture,
-    ConformalMixture,
-    EpistemicNormal,
-    GaussianMixture,
-    NestedGaussianMixture,
-    RecalibratedMixture,
-)
+from skuq import CalibratedUncertaintyClassifier, predictive
+from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.predictive._calibration import (
     fit_levels,
     fit_part_factors,
@@ -90,7 +83,9 @@ def test_models_part_is_scaled_alone(outputs):
     base = mixture(0, (4, *outputs), k=6)
     shape = 3, 2, 4, *outputs
     loc, scale = base.loc.reshape(shape), base.scale.reshape(shape)
-    nested = NestedGaussianMixture(loc, scale, np.full(shape, 0.5), np.array([0.5, 0.3, 0.2]))
+    nested = predictive.NestedGaussianMixture(
+        loc, scale, np.full(shape, 0.5), np.array([0.5, 0.3, 0.2])
+    )
     one, other = base.uncertainty(), nested.uncertainty()
     functions = 0.5 * np.stack([one.epistemic] * 4)
     normal = EpistemicNormal(one.mean, one.aleatoric, one.epistemic, functions)
@@ -102,7 +97,7 @@ def test_models_part_is_scaled_alone(outputs):
         assert_allclose(after.aleatoric, parts.aleatoric, rtol=1e-12)
         assert_allclose(after.epistemic, 2.5 * parts.epistemic, rtol=1e-12)
     with pytest.raises(TypeError, match='Use method="scale"'):
-        scale_epistemic(RecalibratedMixture(base, *KNOTS), 2.0)
+        scale_epistemic(predictive.RecalibratedMixture(base, *KNOTS), 2.0)
 
 
 @pytest.mark.parametrize("unit", [1e-120, 1e-8, 1e8, 1e120])
@@ -176,7 +171,7 @@ class Members(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_distribution(self, X):
-        return CategoricalMixture(self.proba[:, np.ravel(X)])
+        return predictive.CategoricalMixture(self.proba[:, np.ravel(X)])
 
     def predict(self, X):
         return self.predict_distribution(X).mode
@@ -219,7 +214,7 @@ def test_temperature_is_most_likely_and_known(rng):
 def recalibrated(request):
     base = mixture(1, request.param)
     knots = KNOTS if len(request.param) == 1 else [np.stack([k, k], axis=1) for k in KNOTS]
-    return RecalibratedMixture(base, *knots)
+    return predictive.RecalibratedMixture(base, *knots)
 
 
 def test_recalibrated_levels_are_mapped(recalibrated):
@@ -228,7 +223,7 @@ def test_recalibrated_levels_are_mapped(recalibrated):
 
 
 def test_recalibrated_moments_and_samples_agree():
-    model = RecalibratedMixture(mixture(3, (2,)), *KNOTS)
+    model = predictive.RecalibratedMixture(mixture(3, (2,)), *KNOTS)
     draws = model.sample(20_000, 0)
     y = np.linspace(-15, 15, 3001)
     density = np.exp(model.log_prob(np.tile(y, (2, 1))))
@@ -243,7 +238,7 @@ def conformal(n=9, shape=(3,)):
     reach = np.arange(1, n + 1) / (n + 1)
     if len(shape) > 1:
         reach = np.repeat(reach[:, None], shape[1], axis=1)
-    return ConformalMixture(mixture(4, shape), scores, reach)
+    return predictive.ConformalMixture(mixture(4, shape), scores, reach)
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 2)])
@@ -268,7 +263,7 @@ def test_conformal_cdf_counts_scores():
     assert_allclose(model.cdf(model.mean + z * model.std), [0.5, 0.5 + reach / 2, 0.5 - reach / 2])
     # At a score itself, the cdf has risen already: P(Y <= y) is right-continuous.
     normal = GaussianMixture(np.zeros((1, 2)), np.ones((1, 2)))
-    exact = ConformalMixture(normal, np.array([1.0, 2, 3]), np.array([0.25, 0.5, 0.75]))
+    exact = predictive.ConformalMixture(normal, np.array([1.0, 2, 3]), np.array([0.25, 0.5, 0.75]))
     assert_allclose(exact.cdf([2.0, -2.0]), [0.5 + 0.5 * 2 / 4, 0.5 - 0.5 * 1 / 4])
     y = np.zeros(3)
     assert_array_equal(model.log_prob(y), model.base.log_prob(y))

@@ -12,14 +12,7 @@ from training_data import TrialOutcome
 
 from skuq.catalog import TrialRecord
 from skuq.networks import Decisions, Space
-from skuq.search import (
-    AgE,
-    BayesianSearch,
-    Limits,
-    RunOptions,
-    SearchProblem,
-    SuccessiveHalving,
-)
+from skuq.search import AgE, BayesianSearch, Limits, RunOptions, SearchProblem, SuccessiveHalving
 
 SHARES = (0.1, 0.5)
 

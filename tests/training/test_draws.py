@@ -3,17 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import operators
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import (
-    DrawingNetwork,
-    EncoderDecoder,
-    EpiNetLayers,
-    EpistemicNetwork,
-    OperatorHead,
-    predict_draws,
-    read_network,
-)
+from operators import DrawingNetwork
 from plans import Run, float32, tensors
 from tiers import slow_after
 from training_data import INDEX_STREAM, STEADY, normal, train_member, train_stack
@@ -22,10 +15,12 @@ from skuq.backend import BACKEND, BoundedCache, ops
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingRun
 
-BASE = EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
-EPISTEMIC = EpistemicNetwork(BASE, 1, EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75))
-PRIOR = EpistemicNetwork(BASE, 1, prior_scale=1.0)
-HEAD = OperatorHead(1)
+BASE = operators.EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
+EPISTEMIC = operators.EpistemicNetwork(
+    BASE, 1, operators.EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75)
+)
+PRIOR = operators.EpistemicNetwork(BASE, 1, prior_scale=1.0)
+HEAD = operators.OperatorHead(1)
 RECIPE = {"learning_rate": 0.01, "batch_size": 40, "epochs": 30, "keep": "last", "n_draws": 4}
 RECIPE = Recipe(**RECIPE, **STEADY)
 
@@ -158,7 +153,7 @@ def test_indices_of_a_step_are_standard_normal():
 
 def in_float32(member, x, index):
     """The network's own forward pass on tensors."""
-    drawing = DrawingNetwork(read_network(member.network))
+    drawing = DrawingNetwork(operators.read_network(member.network))
     run = Run(tensors(), index=float32([index])[0])
     weights, state = float32(drawing.split(member.weights)), float32(member.state)
     return ops.convert_to_numpy(drawing.forward(weights, state, float32([x])[0], run)[0])
@@ -166,11 +161,11 @@ def in_float32(member, x, index):
 
 def test_predictions_are_those_of_the_network(member, data, monkeypatch):
     index = np.random.default_rng(0).normal(size=(7, 3))
-    draws = predict_draws(member, data.x, index)
+    draws = operators.predict_draws(member, data.x, index)
     assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
     assert_allclose(draws, in_float32(member, data.x, index), atol=1e-5)
     index = np.random.default_rng(0).normal(size=(300, 3))
     x = table(100).x
-    together = predict_draws(member, x, index)
-    apart = np.concatenate([predict_draws(member, row[None], index) for row in x], axis=1)
+    together = operators.predict_draws(member, x, index)
+    apart = np.concatenate([operators.predict_draws(member, row[None], index) for row in x], axis=1)
     assert_allclose(together, apart, atol=1e-12)

@@ -7,14 +7,7 @@ from heads import resolve_search_space
 from plans import sequential
 from training_data import MemberTrainer
 
-from skuq import (
-    AutoDEUQRegressor,
-    DeepEnsembleRegressor,
-    MCDropoutRegressor,
-    NEONRegressor,
-    NESRegressor,
-    NOMURegressor,
-)
+import skuq
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchSpaceError
 from skuq.networks import Categorical, GaussianHead, Integer, KerasTunerSpace, Real
@@ -235,7 +228,7 @@ GOT_OF_KERAS_TUNER = r"`build\(input_shape, n_outputs\)`. Got `of_keras_tuner\(h
 
 
 def deuq(space):
-    return AutoDEUQRegressor(space=space)
+    return skuq.AutoDEUQRegressor(space=space)
 
 
 @pytest.mark.parametrize(
@@ -255,16 +248,16 @@ def deuq(space):
             (estimator, "must be a function that builds a network. Got one")
             for estimator in [
                 deuq(keras.Sequential()),
-                NESRegressor(space=keras.Sequential()),
-                DeepEnsembleRegressor(network=keras.Sequential()),
-                MCDropoutRegressor(network=keras.Sequential()),
-                NOMURegressor(network=keras.Sequential()),
-                NEONRegressor(network=keras.Sequential()),
+                skuq.NESRegressor(space=keras.Sequential()),
+                skuq.DeepEnsembleRegressor(network=keras.Sequential()),
+                skuq.MCDropoutRegressor(network=keras.Sequential()),
+                skuq.NOMURegressor(network=keras.Sequential()),
+                skuq.NEONRegressor(network=keras.Sequential()),
             ]
         ),
         *(
             (kind(network=network), f"^`network` must be .*{message}")
-            for kind in (DeepEnsembleRegressor, NOMURegressor)
+            for kind in (skuq.DeepEnsembleRegressor, skuq.NOMURegressor)
             for network, message in [
                 (keras.layers.Dense(2), "Got one layer, a Dense"),
                 (keras.Sequential, "Got the class Sequential"),
@@ -283,7 +276,7 @@ def test_fit_tells_what_builds_a_network(estimator, message):
 def test_the_model_of_a_tuner_is_told_what_to_change(model, tmp_path):
     tuner = keras_tuner.RandomSearch(model, "val_loss", directory=tmp_path)
     with pytest.raises(SearchSpaceError, match=r"Got `\w+\(hp\)`"):
-        AutoDEUQRegressor(space=tuner).fit(np.zeros((20, 3)), np.zeros(20))
+        skuq.AutoDEUQRegressor(space=tuner).fit(np.zeros((20, 3)), np.zeros(20))
 
 
 def test_fit_tells_that_classes_and_tuners_do_not_search(tmp_path):
@@ -295,4 +288,4 @@ def test_fit_tells_that_classes_and_tuners_do_not_search(tmp_path):
         (tuner, "the tuner RandomSearch.*`search=tuner.oracle`"),
     ):
         with pytest.raises(ValueError, match=f"`search` must be .* Got {got}"):
-            AutoDEUQRegressor(search=given, space=build).fit(X, X[:, 0])
+            skuq.AutoDEUQRegressor(search=given, space=build).fit(X, X[:, 0])
