@@ -3,38 +3,32 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skuq.metrics import (
-    coverage_by_group,
-    coverage_curve,
-    epistemic_score,
-    exchangeability_martingale,
-    neighbor_distance,
-    ood_auroc_score,
-    worst_slab_coverage,
-)
+from skuq import metrics
 from skuq.predictive import CategoricalMixture, GaussianMixture
 
 
 def test_coverage_by_group_by_hand():
     y, low, high = np.array([0.0, 1, 5, 0, 9]), -np.ones(5), np.ones(5)
-    labels, coverage, counts = coverage_by_group(y, low, high, ["b", "b", "a", "a", "b"])
+    labels, coverage, counts = metrics.coverage_by_group(y, low, high, ["b", "b", "a", "a", "b"])
     assert labels.tolist() == ["b", "a"]
     assert_allclose(coverage, [2 / 3, 1 / 2])
     assert_array_equal(counts, [3, 2])
     labels = pd.Series(2**60 + np.arange(4) % 2, dtype="Int64")
-    found, _, counts = coverage_by_group(np.zeros(4), -np.ones(4), np.ones(4), labels)
+    found, _, counts = metrics.coverage_by_group(np.zeros(4), -np.ones(4), np.ones(4), labels)
     assert found.tolist() == [2**60, 2**60 + 1] and counts.tolist() == [2, 2]
 
 
 def test_coverage_curve_by_hand():
     y = np.array([0.0, 5, 0, 0, 5, 5])
     by = np.array([6.0, 5, 1, 2, 3, 4])
-    centers, coverage, counts = coverage_curve(y, y * 0 - 1, y * 0 + 1, by, n_bins=3)
+    centers, coverage, counts = metrics.coverage_curve(y, y * 0 - 1, y * 0 + 1, by, n_bins=3)
     assert_allclose(centers, [1.5, 3.5, 5.5])
     assert_allclose(coverage, [1, 0, 0.5])
     assert_array_equal(counts, [2, 2, 2])
     # Rows of the same number stay together.
-    _, coverage, counts = coverage_curve(y, y * 0 - 1, y * 0 + 1, [1, 1, 1, 2, 2, 2], n_bins=3)
+    _, coverage, counts = metrics.coverage_curve(
+        y, y * 0 - 1, y * 0 + 1, [1, 1, 1, 2, 2, 2], n_bins=3
+    )
     assert_array_equal(counts, [3, 3])
 
 
@@ -46,7 +40,7 @@ def test_worst_slab_is_the_worst_of_all_runs(n_values, min_share, seed):
     x = rng.permutation(np.arange(80.0)) if n_values is None else rng.integers(n_values, size=80)
     y, ends = rng.normal(size=80), np.full(80, 0.8)
     settings = {"min_share": min_share, "n_directions": 0, "random_state": 3}
-    found = worst_slab_coverage(y, -ends, ends, x[:, None], **settings)
+    found = metrics.worst_slab_coverage(y, -ends, ends, x[:, None], **settings)
     # Half of the rows choose among all runs of values of x, the others judge.
     chosen, judges = np.split(np.random.RandomState(3).permutation(80), 2)
     inside, values = abs(y) <= 0.8, np.unique(x[chosen])
@@ -63,30 +57,34 @@ def test_worst_slab_finds_what_is_not_covered_and_nothing_else(rng):
     y = rng.normal(size=2000)
     off = X @ [1.0, 1.0, 0.0] > 1.5  # one row in seven
     high = np.full(2000, 1.2816)
-    fair = worst_slab_coverage(y, -np.full(2000, np.inf), high, X, random_state=0)
+    fair = metrics.worst_slab_coverage(y, -np.full(2000, np.inf), high, X, random_state=0)
     assert 0.8 < fair < 0.95
-    skewed = worst_slab_coverage(y, -np.full(2000, np.inf), high - 2 * off, X, random_state=0)
+    skewed = metrics.worst_slab_coverage(
+        y, -np.full(2000, np.inf), high - 2 * off, X, random_state=0
+    )
     assert skewed < 0.4
     X = np.arange(20.0)[:, None]
     order = np.random.RandomState(0).permutation(20)
     y = np.where(np.arange(20) == order[0], 5.0, 0.0)  # the only row outside is in the first half
-    assert np.isnan(worst_slab_coverage(y, y * 0 - 1, y * 0 + 1, X, n_directions=0, random_state=0))
+    assert np.isnan(
+        metrics.worst_slab_coverage(y, y * 0 - 1, y * 0 + 1, X, n_directions=0, random_state=0)
+    )
 
 
 def test_neighbor_distance_by_hand():
     reference = [[0.0, 5.0], [2.0, 5.0]]  # stds 1 and 0
-    assert_allclose(neighbor_distance([[3.0, 5.0], [0.0, 9.0]], reference), [1, 4])
-    assert_allclose(neighbor_distance([[3.0, 5.0]], reference, n_neighbors=2), [3])
+    assert_allclose(metrics.neighbor_distance([[3.0, 5.0], [0.0, 9.0]], reference), [1, 4])
+    assert_allclose(metrics.neighbor_distance([[3.0, 5.0]], reference, n_neighbors=2), [3])
     # The computed standard deviation of three times 0.1 is 1e-17.
-    assert_allclose(neighbor_distance([[0.2]], np.full((3, 1), 0.1)), [0.1])
+    assert_allclose(metrics.neighbor_distance([[0.2]], np.full((3, 1), 0.1)), [0.1])
     # The squares of tiny numbers underflow.
-    assert_allclose(neighbor_distance([[3.0]], [[1e-200], [2e-200]]), [3])
+    assert_allclose(metrics.neighbor_distance([[3.0]], [[1e-200], [2e-200]]), [3])
 
 
 def test_martingale_by_hand():
     # Each new row is the largest so far: p = u / 4 and u / 5. A third of the wealth is on each bet,
     # so that the first row wins nothing, but moves wealth to the bet that was right.
-    path = exchangeability_martingale([9.0, 9.5], [1.0, 2.0, 3.0], random_state=0)
+    path = metrics.exchangeability_martingale([9.0, 9.5], [1.0, 2.0, 3.0], random_state=0)
     first, second = np.random.RandomState(0).uniform(size=2) / [4, 5]
     wealth = (1 + np.array([-1, 0, 1]) * (first - 0.5)) / 3
     wealth = 0.99 * wealth + 0.01 / 3
@@ -97,8 +95,8 @@ def test_martingale_by_hand():
 
 def test_epistemic_score_tells_rows_apart():
     loc = np.array([[0.0, 0.0, -1.0], [0.1, 0.1, 1.0]])
-    score = epistemic_score(GaussianMixture(loc, np.ones((2, 3))))
+    score = metrics.epistemic_score(GaussianMixture(loc, np.ones((2, 3))))
     assert_allclose(score, np.log([0.05, 0.05, 1.0]))
-    assert ood_auroc_score(score[:2], score[2:]) == 1
+    assert metrics.ood_auroc_score(score[:2], score[2:]) == 1
     certain = CategoricalMixture(np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
-    assert_allclose(epistemic_score(certain), np.log(2))
+    assert_allclose(metrics.epistemic_score(certain), np.log(2))

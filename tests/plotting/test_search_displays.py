@@ -10,16 +10,11 @@ from numpy.testing import assert_allclose
 from scipy.stats import t as student
 from training_data import FoldedMember, HeldOut
 
+from skuq import plotting
 from skuq.catalog import Catalog, TrialRecord
 from skuq.ensembles import Selection, architecture_diversity, select_teams
 from skuq.networks import DenseSpace
-from skuq.plotting import (
-    CatalogDisplay,
-    MemberDiversityDisplay,
-    RegretDisplay,
-    SearchHistoryDisplay,
-    TeamDisplay,
-)
+from skuq.plotting import CatalogDisplay, MemberDiversityDisplay, SearchHistoryDisplay, TeamDisplay
 from skuq.predictive import CategoricalMixture, QuantileMixture
 
 
@@ -252,7 +247,7 @@ def test_frame_of_teams_has_no_single_models(chosen):
 
 def test_regret_is_distance_of_the_best_so_far():
     values = {"a": [[5.0, np.nan, 3.0, 4.0], [2.0, 6.0, 2.0, 1.0], [9.0, 9.0, 9.0, 0.5]]}
-    display = RegretDisplay.from_values(values, optimum=0.5)
+    display = plotting.RegretDisplay.from_values(values, optimum=0.5)
     expected = np.array([[4.5, 4.5, 2.5, 2.5], [1.5, 1.5, 1.5, 0.5], [8.5, 8.5, 8.5, 0]])
     assert_allclose(display.curves["a"], expected)
     assert_allclose(display.lines_[0].get_ydata(), np.median(expected, axis=0))
@@ -262,7 +257,7 @@ def test_regret_is_distance_of_the_best_so_far():
 
 def test_regret_of_the_mean_has_its_confidence_interval():
     runs = np.array([[3.0, 2.0], [5.0, 2.0], [4.0, 2.0]])
-    display = RegretDisplay.from_values({"a": -runs}, maximize=True, average="mean")
+    display = plotting.RegretDisplay.from_values({"a": -runs}, maximize=True, average="mean")
     assert_allclose(display.lines_[0].get_ydata(), [-4, -2])
     half = student.ppf(0.975, 2) * 1 / np.sqrt(3)
     ends = display.bands_[0].get_paths()[0].vertices[:, 1]
@@ -271,13 +266,13 @@ def test_regret_of_the_mean_has_its_confidence_interval():
 
 
 def test_regret_of_few_seeds():
-    display = RegretDisplay.from_values({"a": [3.0, 1.0], "b": [2.0, 2.0, 1.5]})
+    display = plotting.RegretDisplay.from_values({"a": [3.0, 1.0], "b": [2.0, 2.0, 1.5]})
     assert display.bands_ == [] and len(display.lines_) == 2
-    display = RegretDisplay.from_values({"a": [1.3, 0.3]}, optimum=0.1 + 0.2)
+    display = plotting.RegretDisplay.from_values({"a": [1.3, 0.3]}, optimum=0.1 + 0.2)
     assert_allclose(display.curves["a"], [[1.0, 0.0]])
     assert display.curves["a"].min() == 0
     values = {name: np.ones((n, 2)) for name, n in (("a", 3), ("b", 5), ("c", 9))}
-    title = RegretDisplay.from_values(values).ax_.get_legend().get_title().get_text()
+    title = plotting.RegretDisplay.from_values(values).ax_.get_legend().get_title().get_text()
     assert title == "median of 3 to 9 seeds, band holds 50% of them"
 
 
@@ -306,8 +301,11 @@ of_embeddings = MemberDiversityDisplay.from_embeddings
         (lambda c: of_embeddings(np.eye(3), names=np.array(["a"])), "`names` must be one for each"),
         (lambda c: TeamDisplay.from_teams(c, size=9), "No team of size 9"),
         (lambda c: TeamDisplay.from_teams(c, score="x"), "`score` must be one of"),
-        (lambda c: RegretDisplay.from_values({"a": [1.0]}, optimum=2), "not be better than `opt"),
-        (lambda c: RegretDisplay.from_values({"a": [1.0]}, interval=2), "interval"),
+        (
+            lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, optimum=2),
+            "not be better than `opt",
+        ),
+        (lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, interval=2), "interval"),
     ],
 )
 def test_search_displays_say_what_is_wrong_of_values(chosen, draw, message):
@@ -322,8 +320,8 @@ def test_search_displays_say_what_is_wrong_of_values(chosen, draw, message):
         (lambda c: MemberDiversityDisplay.from_estimator(c, [[0]]), "predict_distribution"),
         (lambda c: MemberDiversityDisplay.from_estimator(c, kind="distance"), "AutoDEUQ"),
         (lambda c: TeamDisplay.from_teams([1]), "TeamSelection"),
-        (lambda c: RegretDisplay.from_values([1.0]), "dict.*result.values for"),
-        (lambda c: RegretDisplay.from_values({"a": [c]}), "such as `result.values`"),
+        (lambda c: plotting.RegretDisplay.from_values([1.0]), "dict.*result.values for"),
+        (lambda c: plotting.RegretDisplay.from_values({"a": [c]}), "such as `result.values`"),
     ],
 )
 def test_search_displays_say_what_is_wrong_of_other_kinds(chosen, draw, message):

@@ -10,20 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, special, stats
 from tiers import slow_after
 
-from skuq.predictive import (
-    AdaptedDistribution,
-    ConformalMixture,
-    EpistemicNormal,
-    GaussianMixture,
-    GroupedDistribution,
-    Mixture,
-    NestedGaussianMixture,
-    QuantileMixture,
-    RecalibratedMixture,
-    StudentTMixture,
-    TransformedMixture,
-    TwoPieceNormal,
-)
+from skuq import predictive
+from skuq.predictive import EpistemicNormal, GaussianMixture, QuantileMixture, TwoPieceNormal
 
 LEVELS = np.array([0.02, 0.1, 0.25, 0.5, 0.6, 0.9, 0.97])
 
@@ -63,7 +51,7 @@ def columns(values, m):
 
 def student(m):
     df = np.random.default_rng(0).uniform(5, 30, m.loc.shape)
-    return StudentTMixture(m.loc, m.scale, df, m.weights)
+    return predictive.StudentTMixture(m.loc, m.scale, df, m.weights)
 
 
 def nested(m):
@@ -71,7 +59,7 @@ def nested(m):
     loc = m.loc[:, None] + m.scale[:, None] * rng.normal(size=shape)
     scale = m.scale[:, None] * rng.uniform(0.2, 1, shape)
     probabilities = np.moveaxis(rng.dirichlet(np.ones(3), m.loc.shape), -1, 1)
-    return NestedGaussianMixture(loc, scale, probabilities, m.weights)
+    return predictive.NestedGaussianMixture(loc, scale, probabilities, m.weights)
 
 
 def quantile(m):
@@ -83,7 +71,7 @@ def quantile(m):
 def transformed(make):
     def made(m):
         bend = Bend(np.linspace(-0.6, 0.7, m.loc.shape[2]) if m.loc.ndim == 3 else 0.7)
-        return TransformedMixture(make(m), bend)
+        return predictive.TransformedMixture(make(m), bend)
 
     return made
 
@@ -100,17 +88,19 @@ def two_piece(m):
 
 def recalibrated(m):
     knots = [0, 0.2, 0.5, 0.9, 1], [0, 0.25, 0.6, 0.8, 1]
-    return RecalibratedMixture(m, *(columns(np.array(k, dtype=float), m) for k in knots))
+    return predictive.RecalibratedMixture(m, *(columns(np.array(k, dtype=float), m) for k in knots))
 
 
 def conformal(m):
     reach = np.arange(1, 400) / 400
-    return ConformalMixture(m, columns(special.ndtri(0.5 + 0.5 * reach), m), columns(reach, m))
+    return predictive.ConformalMixture(
+        m, columns(special.ndtri(0.5 + 0.5 * reach), m), columns(reach, m)
+    )
 
 
 def adapted(make):
     z = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-    return lambda m: AdaptedDistribution(make(m), z, columns(0.2 + 1.3 * z, m))
+    return lambda m: predictive.AdaptedDistribution(make(m), z, columns(0.2 + 1.3 * z, m))
 
 
 def grouped(m):
@@ -118,7 +108,9 @@ def grouped(m):
     n = m.loc.shape[1]
     rows = tuple(np.arange(start, n, 2) for start in range(min(n, 2)))
     makers = recalibrated, lambda part: part.scaled(1.5)
-    return GroupedDistribution(tuple(make(m.rows(r)) for make, r in zip(makers, rows)), rows)
+    return predictive.GroupedDistribution(
+        tuple(make(m.rows(r)) for make, r in zip(makers, rows)), rows
+    )
 
 
 def spread(make):
@@ -206,7 +198,7 @@ def moments_by_integration(mixture, n_points=20_001):
 @shapes
 def test_moments_are_those_of_the_weighted_members(kind, shape, global_random_seed):
     m = make(kind, shape, seed=global_random_seed)
-    assert isinstance(m, Mixture)
+    assert isinstance(m, predictive.Mixture)
     for name in ("mean", "variance", "std", "aleatoric_variance", "epistemic_variance"):
         assert getattr(m, name).shape == shape
     assert m.member_means.shape == m.member_variances.shape == (3, *shape)
@@ -294,13 +286,13 @@ def test_density_of_independent_outputs_is_a_product(kind):
 def test_joint_density_is_a_sum_over_members_of_products(kind, global_random_seed):
     m = make(kind, (4, 2), seed=global_random_seed)
     y = np.random.default_rng(1).normal(size=(4, 2))
-    inner = m.inner if isinstance(m, TransformedMixture) else m
+    inner = m.inner if isinstance(m, predictive.TransformedMixture) else m
     total = 0.0
     for k, weight in enumerate(m.weights):
         alone = {name: array[k : k + 1] for name, array in arrays_of(inner).items()}
         alone = replace(inner, **alone, weights=None)
         if inner is not m:
-            alone = TransformedMixture(alone, m.transform)
+            alone = predictive.TransformedMixture(alone, m.transform)
         total += weight * np.exp(sum(alone.output(j).log_prob(y[:, j]) for j in range(2)))
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-10)
 
@@ -424,8 +416,8 @@ def test_units_do_not_matter(kind, unit, global_random_seed):
     m = make(kind, seed=global_random_seed)
 
     def in_unit(record):
-        if isinstance(record, TransformedMixture):
-            return TransformedMixture(record.inner, Bend(record.transform.c, unit))
+        if isinstance(record, predictive.TransformedMixture):
+            return predictive.TransformedMixture(record.inner, Bend(record.transform.c, unit))
         in_units_of_y = ("values", "loc", "scale")
         arrays = arrays_of(record).items()
         return replace(record, **{name: a * unit for name, a in arrays if name in in_units_of_y})
@@ -645,12 +637,12 @@ PAIR = np.ones((1, 2, 1))
             (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], wrong), "2 positive numbers")
             for wrong in ([1.0], [1.0, 0.0], [np.nan, 0.5])
         ),
-        (StudentTMixture, ([[0.0]], [[0.0]], [[3.0]]), "scale must be positive"),
-        (StudentTMixture, ([0.0], [1.0], [3.0]), "shape"),
-        (StudentTMixture, ([[0.0]], [[1.0]], [3.0]), "df must have the shape"),
-        (StudentTMixture, ([[0.0]], [[1.0]], [[2.0]]), "above 2"),
-        (StudentTMixture, ([[0.0]], [[1.0]], [[np.nan]]), "above 2"),
-        (StudentTMixture, ([[0.0]], [[1.0]], [[np.inf]]), "finite"),
+        (predictive.StudentTMixture, ([[0.0]], [[0.0]], [[3.0]]), "scale must be positive"),
+        (predictive.StudentTMixture, ([0.0], [1.0], [3.0]), "shape"),
+        (predictive.StudentTMixture, ([[0.0]], [[1.0]], [3.0]), "df must have the shape"),
+        (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[2.0]]), "above 2"),
+        (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[np.nan]]), "above 2"),
+        (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[np.inf]]), "finite"),
         (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
         (EpistemicNormal, (0.0, 1.0, 1.0), "shape"),
         (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
@@ -674,12 +666,12 @@ PAIR = np.ones((1, 2, 1))
         (QuantileMixture, ([0.1, 0.9], np.zeros((1, 2))), "must have shape"),
         (QuantileMixture, ([0.1, 0.9], np.array([[[1.0], [0.0]]])), "must not decrease"),
         (QuantileMixture, ([0.1, 0.9], np.array([[[1.0], [np.inf]]])), "finite"),
-        (NestedGaussianMixture, (PAIR, 0 * PAIR, 0.5 * PAIR), "scale must be positive"),
-        (NestedGaussianMixture, (PAIR, PAIR[:, :1], 0.5 * PAIR), "must all have shape"),
-        (NestedGaussianMixture, (PAIR[0], PAIR[0], PAIR[0]), "must all have shape"),
-        (NestedGaussianMixture, (PAIR, PAIR, 0.6 * PAIR), "sum to 1"),
-        (NestedGaussianMixture, (PAIR, PAIR, [[[1.5], [-0.5]]]), "non-negative"),
-        (NestedGaussianMixture, (PAIR, PAIR, np.nan * PAIR), "sum to 1"),
+        (predictive.NestedGaussianMixture, (PAIR, 0 * PAIR, 0.5 * PAIR), "scale must be positive"),
+        (predictive.NestedGaussianMixture, (PAIR, PAIR[:, :1], 0.5 * PAIR), "must all have shape"),
+        (predictive.NestedGaussianMixture, (PAIR[0], PAIR[0], PAIR[0]), "must all have shape"),
+        (predictive.NestedGaussianMixture, (PAIR, PAIR, 0.6 * PAIR), "sum to 1"),
+        (predictive.NestedGaussianMixture, (PAIR, PAIR, [[[1.5], [-0.5]]]), "non-negative"),
+        (predictive.NestedGaussianMixture, (PAIR, PAIR, np.nan * PAIR), "sum to 1"),
     ],
 )
 def test_bad_parameters_are_refused(record, arguments, message):

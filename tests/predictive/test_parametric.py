@@ -8,15 +8,8 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skuq.predictive import (
-    EpistemicNormal,
-    GaussianMixture,
-    NestedGaussianMixture,
-    QuantileMixture,
-    StudentTMixture,
-    TransformedMixture,
-    TwoPieceNormal,
-)
+from skuq import predictive
+from skuq.predictive import EpistemicNormal, GaussianMixture, TransformedMixture, TwoPieceNormal
 
 
 def test_gaussian_mixture_ddof_of_weighted_members_is_their_effective_number():
@@ -49,7 +42,7 @@ def nested(seed=0, k=2, j=3, shape=(5,)):
     rng = np.random.default_rng(seed)
     loc, scale = rng.normal(0, 3, (k, j, *shape)), rng.uniform(0.1, 2, (k, j, *shape))
     probabilities = np.moveaxis(rng.dirichlet(np.ones(j), (k, *shape)), -1, 1)
-    return NestedGaussianMixture(loc, scale, probabilities, rng.dirichlet(np.ones(k)))
+    return predictive.NestedGaussianMixture(loc, scale, probabilities, rng.dirichlet(np.ones(k)))
 
 
 def test_nested_gaussian_components_of_probability_0_do_not_matter():
@@ -57,7 +50,7 @@ def test_nested_gaussian_components_of_probability_0_do_not_matter():
     far = np.concatenate([m.loc, np.full((1, 1, 5), 1e12)], axis=1)
     wide = np.concatenate([m.scale, np.full((1, 1, 5), 1e9)], axis=1)
     none = np.concatenate([m.probabilities, np.zeros((1, 1, 5))], axis=1)
-    more = NestedGaussianMixture(far, wide, none)
+    more = predictive.NestedGaussianMixture(far, wide, none)
     levels = [1e-6, 0.3, 0.99]
     assert_allclose(more.quantile(levels), m.quantile(levels), rtol=1e-12)
     assert_allclose(more.variance, m.variance, rtol=1e-12)
@@ -68,7 +61,9 @@ def test_nested_gaussian_components_of_probability_0_do_not_matter():
 
 def test_nested_gaussian_draws_choose_the_mode_of_each_row():
     loc = np.broadcast_to(np.array([-100.0, 100.0])[:, None], (1, 2, 40))
-    draws = NestedGaussianMixture(loc, np.ones((1, 2, 40)), np.full((1, 2, 40), 0.5)).sample(500, 0)
+    draws = predictive.NestedGaussianMixture(
+        loc, np.ones((1, 2, 40)), np.full((1, 2, 40), 0.5)
+    ).sample(500, 0)
     assert_allclose((draws > 0).sum(axis=0).std(), np.sqrt(40) / 2, rtol=0.16)
     assert abs((draws > 0).mean() - 0.5) < 0.02
 
@@ -97,17 +92,17 @@ def members(seed=0, k=3, shape=(5,)):
 
 def test_student_t_one_member_is_scipys_t():
     loc, scale, df = members(k=1)
-    m = StudentTMixture(loc, scale, df)
+    m = predictive.StudentTMixture(loc, scale, df)
     for level in (1e-12, 1e-3, 0.5, 0.77, 1 - 1e-12):
         assert_allclose(m.quantile(level), stats.t(df[0], loc[0], scale[0]).ppf(level), rtol=1e-9)
-    m = StudentTMixture([[0.0], [1.0]], [[1.0], [1e-6]], [[2.05], [50.0]])
+    m = predictive.StudentTMixture([[0.0], [1.0]], [[1.0], [1e-6]], [[2.05], [50.0]])
     for level in (1e-9, 1e-5, 0.4, 0.6, 1 - 1e-9):
         assert_allclose(m.cdf(m.quantile(level)), level, rtol=1e-7)
 
 
 @pytest.mark.parametrize("df", [2.1, 2.5, 3.0, 10.0, 100.0, 1e6])
 def test_student_t_moments_by_quadrature_are_exact_where_tails_are_straight(df):
-    m = StudentTMixture(np.full((1, 1), 0.3), np.full((1, 1), 2.0), np.full((1, 1), df))
+    m = predictive.StudentTMixture(np.full((1, 1), 0.3), np.full((1, 1), 2.0), np.full((1, 1), df))
     bent = TransformedMixture(m, Straight(1, 2))
     assert_allclose(bent.mean, 1 + 2 * m.mean, rtol=1e-9)
     assert_allclose(bent.variance, 4 * m.variance, rtol=1e-6)
@@ -214,7 +209,7 @@ LEVELS = np.arange(1, 20) / 20
 
 
 def one(values, levels=LEVELS):
-    return QuantileMixture(levels, np.reshape(values, (1, -1, 1)))
+    return predictive.QuantileMixture(levels, np.reshape(values, (1, -1, 1)))
 
 
 def test_quantile_mixture_by_hand():
@@ -240,7 +235,9 @@ def test_quantile_mixture_tails_continue_the_density(global_random_seed):
 def test_quantile_mixture_rule_for_averages_is_exact_for_moments(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     for levels in (LEVELS, np.array([0.1, 0.9])):
-        m = QuantileMixture(levels, np.sort(rng.normal(size=(3, len(levels), 4)), axis=1))
+        m = predictive.QuantileMixture(
+            levels, np.sort(rng.normal(size=(3, len(levels), 4)), axis=1)
+        )
         same = TransformedMixture(m, Straight())
         assert_allclose(same.member_means, m.member_means, rtol=1e-12)
         assert_allclose(same.member_variances, m.member_variances, rtol=1e-10)
@@ -260,7 +257,7 @@ def test_quantile_mixture_ties_and_scales_leave_everything_finite_and_in_order(
     members, unit, level
 ):
     levels = np.array([0.05, 0.3, 0.5, 0.8, 0.99])
-    m = QuantileMixture(levels, unit * np.array(members)[:, :, None])
+    m = predictive.QuantileMixture(levels, unit * np.array(members)[:, :, None])
     found = m.quantile([level / 2, level, 1 - (1 - level) / 2])[0]
     assert np.isfinite(found).all() and (np.diff(found) >= 0).all()
     # Between tied values a member is narrower than the finder is exact: the cdf then jumps
@@ -354,7 +351,7 @@ def test_transformed_is_scipys_johnson_su():
 
 
 def test_transformed_tails_too_heavy_for_the_transform_are_said():
-    inner = StudentTMixture(np.zeros((1, 1)), np.ones((1, 1)), np.full((1, 1), 3.0))
+    inner = predictive.StudentTMixture(np.zeros((1, 1)), np.ones((1, 1)), np.full((1, 1), 3.0))
     m = TransformedMixture(inner, Logarithm())
     assert np.isfinite(m.quantile([0.05, 0.95])).all()  # they need no moments
     with pytest.raises(ValueError, match="grows too fast"):
