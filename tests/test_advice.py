@@ -226,12 +226,7 @@ CALLS = {
         r"lambda X: numpy.digitize\(X\[:, 0\], edges\)",
         {"group_by": lambda X: digitize(X[:, 0], [0.0])},
     ),
-    "repeated folds": (
-        search,
-        {"validation": ShuffleSplit(3)},
-        "as KFold",
-        {"validation": KFold(3)},
-    ),
+    "repeated folds": (search, {"validation": ShuffleSplit(3)}, "KFold", {"validation": KFold(3)}),
     "one group": (search, {"validation": 2, "more": GROUP}, "or no groups", {"validation": 2}),
     "oracle's class": (search, {"search": ORACLE}, "give an object", {"search": GIVEN_ORACLE}),
     "population": (evolved, {"size": 5}, "Set a smaller `population_size`", {"size": 2}),
@@ -255,12 +250,7 @@ CALLS = {
     ),
     "one draw": (crps_sample_loss, dict(DRAW, fair=True), "set fair=False", dict(DRAW, fair=False)),
     "milp": (BayesianOptimizer, SQUARE, 'acquisition="ucb"', SQUARE | {"acquisition": "ucb"}),
-    "columns not held": (
-        held,
-        {"table": PERIODS},
-        r"astype\(str\)",
-        {"table": PERIODS.astype(str)},
-    ),
+    "columns not held": (held, {"table": PERIODS}, "astype.str", {"table": PERIODS.astype(str)}),
     "index not held": (held, {"table": INDEXED}, "reset_index", {"table": INDEXED.reset_index()}),
 }
 # For each: what is done, a part of the message, and what follows its advice.

@@ -305,10 +305,8 @@ def test_fits_do_not_depend_on_settings_of_keras_and_tensorflow():
     changed = run_python(f"{SETTINGS}\n{FITS}\nprint(sums)").stdout
     assert eval(changed) == names["sums"]
     # With the promotions of NumPy some operations of the backend itself differ in the last digit.
-    numpy_types = (
-        "import tensorflow as tf; tf.experimental.numpy.experimental_enable_numpy_behavior()"
-    )
-    changed = run_python(f"{numpy_types}\n{FITS}\nprint(sums)").stdout
+    enable = "tensorflow.experimental.numpy.experimental_enable_numpy_behavior()"
+    changed = run_python(f"import tensorflow; {enable}\n{FITS}\nprint(sums)").stdout
     np.testing.assert_allclose(eval(changed), names["sums"], rtol=1e-4)
 
 

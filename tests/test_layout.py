@@ -246,9 +246,9 @@ def test_type_checkers_see_the_public_names():
     assert not faults, "the names in __init__.pyi are not those of __init__.py"
 
 
-def _run(code):
+def _run(code, **options):
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True)
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 # Code that must not load a backend. One process runs it in this order.
@@ -281,14 +281,14 @@ def test_no_backend_is_loaded():
     for statement in WITHOUT_BACKEND:
         loaded = f"{BACKENDS!r} & set(sys.modules)"
         code += [statement, f"assert not (loaded := {loaded}), f'{{loaded}}: ' + {statement!r}"]
-    run = subprocess.run([sys.executable, "-c", "\n".join(code)], capture_output=True, text=True)
+    run = _run("\n".join(code))
     assert run.returncode == 0, run.stderr
 
 
 def test_import_is_quick():
     code = "import time; start = time.perf_counter(); import skuq; "
     code += "print(time.perf_counter() - start)"
-    assert any(float(_run(code).stdout) < 1 for _ in range(3))  # other work may slow one down
+    assert any(float(_run(code, check=True).stdout) < 1 for _ in range(3))  # other work may slow it
 
 
 @pytest.mark.slow
@@ -296,7 +296,7 @@ def test_import_is_quick():
 def test_backend_loads_quietly():
     code = "from skuq.backend import compile_program, keras_tuner, ops, tfd; import numpy as np; "
     code += "ops.sum(np.ones(3))"
-    assert _run(code).stderr == ""
+    assert _run(code, check=True).stderr == ""
 
 
 @pytest.mark.slow
@@ -307,6 +307,4 @@ def test_what_follows_a_loud_import_of_keras_is_quiet():
         "DeepEnsembleRegressor(2, epochs=1, random_state=0).fit(X, X[:, 0])"
     )
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-    command = [sys.executable, "-c", code]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert run.stderr.endswith("loaded\n")
+    assert _run(code, check=True, env=environment).stderr.endswith("loaded\n")

@@ -22,9 +22,7 @@ from skuq.exceptions import SmallValidationWarning
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SNIPPET = re.compile(
-    r"^```python\n(.*?)^```$(?:\s*^```(?:text)?\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
-)
+SNIPPET = re.compile(r"(?ms)^```python\n(.*?)^```$(?:\s*^```(?:text)?\n(.*?)^```$)?")
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
 PICTURE = re.compile(r"savefig\(\"(.+?)\"")
 

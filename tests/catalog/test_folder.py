@@ -56,9 +56,9 @@ def failure(number):
     return TrialRecord(number, {"units": 0}, 3, "failed", message="ValueError: näh\n", seconds=0.1)
 
 
-def begun(path, records=(), parts=PARTS):
+def begun(path, records=(), parts=PARTS, space=SPACE):
     with CatalogFolder(path, parts) as folder:
-        folder.begin(11, SPACE, HELD_OUT, b"estimator")
+        folder.begin(11, space, HELD_OUT, b"estimator")
         for record in records:
             folder.add(record)
     return folder.path
@@ -131,13 +131,9 @@ def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
     with CatalogFolder(path, PARTS) as same:  # the lock is free again
         assert same.path == path and len(same.records) == 1
     begun(tmp_path, [trial(0)])
-    with (
-        pytest.raises(
-            exceptions.CatalogMismatchError, match=r"units: 'Integer\(1, 8\)' there, None"
-        ),
-        CatalogFolder(tmp_path, PARTS) as folder,
-    ):
-        folder.begin(11, {"width": "Integer(1, 8)"}, HELD_OUT, b"")
+    other, told = {"width": "Integer(1, 8)"}, r"units: 'Integer\(1, 8\)' there, None"
+    with pytest.raises(exceptions.CatalogMismatchError, match=told):
+        begun(tmp_path, [], space=other)
 
 
 def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):

@@ -61,15 +61,6 @@ def test_diversity_score_is_the_papers_formula(measure, size, global_random_seed
     assert_allclose(diversity_score(right, measure=measure), by_rows(right, measure), atol=1e-12)
 
 
-def test_diversity_score_by_hand():
-    # Four rows; both right, one right each, both wrong: N11 = N10 = N01 = N00 = 1.
-    right = np.array([[1, 1, 0, 0], [1, 0, 1, 0]], dtype=bool)
-    given = {m: diversity_score(right, measure=m) for m in MEASURES}
-    # kappas 0, Q 0, disagreement 1/2, Fleiss 0, KW 2/(4 * 4), p(1) = 1/2, p(2) = 1/4
-    expected = {"ck": 0.0, "qs": 0.0, "bd": 0.5, "fk": 0.0, "kw": 0.875, "gd": 0.5}
-    assert given == {**expected, "ck-formula-1": 0.0}
-
-
 @pytest.mark.parametrize("on", ["correctness", "labels"])
 def test_diversity_score_kappas_equal_other_libraries(on, global_random_seed):
     rng = np.random.default_rng(global_random_seed)

@@ -20,15 +20,13 @@ def test_coverage_by_group_by_hand():
 
 def test_coverage_curve_by_hand():
     y = np.array([0.0, 5, 0, 0, 5, 5])
-    by = np.array([6.0, 5, 1, 2, 3, 4])
-    centers, coverage, counts = metrics.coverage_curve(y, y * 0 - 1, y * 0 + 1, by, n_bins=3)
+    by, ends = np.array([6.0, 5, 1, 2, 3, 4]), (-np.ones(6), np.ones(6))
+    centers, coverage, counts = metrics.coverage_curve(y, *ends, by, n_bins=3)
     assert_allclose(centers, [1.5, 3.5, 5.5])
     assert_allclose(coverage, [1, 0, 0.5])
     assert_array_equal(counts, [2, 2, 2])
     # Rows of the same number stay together.
-    _, coverage, counts = metrics.coverage_curve(
-        y, y * 0 - 1, y * 0 + 1, [1, 1, 1, 2, 2, 2], n_bins=3
-    )
+    _, coverage, counts = metrics.coverage_curve(y, *ends, [1, 1, 1, 2, 2, 2], n_bins=3)
     assert_array_equal(counts, [3, 3])
 
 
@@ -56,19 +54,15 @@ def test_worst_slab_finds_what_is_not_covered_and_nothing_else(rng):
     X = rng.normal(size=(2000, 3))
     y = rng.normal(size=2000)
     off = X @ [1.0, 1.0, 0.0] > 1.5  # one row in seven
-    high = np.full(2000, 1.2816)
-    fair = metrics.worst_slab_coverage(y, -np.full(2000, np.inf), high, X, random_state=0)
+    low, high = np.full(2000, -np.inf), np.full(2000, 1.2816)
+    fair = metrics.worst_slab_coverage(y, low, high, X, random_state=0)
     assert 0.8 < fair < 0.95
-    skewed = metrics.worst_slab_coverage(
-        y, -np.full(2000, np.inf), high - 2 * off, X, random_state=0
-    )
-    assert skewed < 0.4
+    assert metrics.worst_slab_coverage(y, low, high - 2 * off, X, random_state=0) < 0.4
     X = np.arange(20.0)[:, None]
     order = np.random.RandomState(0).permutation(20)
     y = np.where(np.arange(20) == order[0], 5.0, 0.0)  # the only row outside is in the first half
-    assert np.isnan(
-        metrics.worst_slab_coverage(y, y * 0 - 1, y * 0 + 1, X, n_directions=0, random_state=0)
-    )
+    ends, settings = (y * 0 - 1, y * 0 + 1), {"n_directions": 0, "random_state": 0}
+    assert np.isnan(metrics.worst_slab_coverage(y, *ends, X, **settings))
 
 
 def test_neighbor_distance_by_hand():

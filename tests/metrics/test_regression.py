@@ -9,9 +9,9 @@ from skuq import metrics
 from skuq.predictive import GaussianMixture
 
 
-def draw_normals(seed, *shape):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=shape), rng.normal(size=shape), rng.uniform(0.1, 3, shape)
+def draw(seed, *shape):
+    rng, shape = np.random.default_rng(seed), shape or (40,)
+    return rng.normal(size=shape), 0.5 * rng.normal(size=shape), rng.uniform(0.1, 1.5, shape)
 
 
 def draw_mixtures(seed, *shape, n_members=4):
@@ -21,7 +21,7 @@ def draw_mixtures(seed, *shape, n_members=4):
 
 
 def test_nll_is_scipys(global_random_seed):
-    y, mean, std = draw_normals(global_random_seed, 20)
+    y, mean, std = draw(global_random_seed, 20)
     weight = np.random.default_rng(1).uniform(size=20)
     expected = np.average(-stats.norm(mean, std).logpdf(y), weights=weight)
     assert_allclose(metrics.gaussian_nll_loss(y, mean, std, sample_weight=weight), expected)
@@ -47,9 +47,8 @@ def test_mixture_nll_is_finite_far_away():
 
 def test_crps_is_scoringrules(global_random_seed):
     scoringrules = pytest.importorskip("scoringrules")
-    y, mean, std = draw_normals(global_random_seed, 50, 2)
+    y, mean, std = draw(global_random_seed, 50, 2)
     assert_allclose(metrics.crps_loss(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
-    scoringrules = pytest.importorskip("scoringrules")
     y, loc, scale, weights = draw_mixtures(global_random_seed, 50, 2)
     members = (np.moveaxis(part, 0, -1) for part in (loc, scale))
     expected = scoringrules.crps_mixnorm(y, *members, np.broadcast_to(weights, (50, 2, 4)))
@@ -71,11 +70,6 @@ def test_members_of_no_weight_are_left_out():
     for loss in (metrics.mixture_nll_loss, metrics.crps_mixture_loss):
         expected = loss(y, loc[:2], scale[:2])
         assert_allclose(loss(y, loc, scale, [0.5, 0.5, 0, 0]), expected)
-
-
-def draw(seed, n=40):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=n), 0.5 * rng.normal(size=n), rng.uniform(0.1, 1.5, n)
 
 
 def test_rescaled_auc_is_the_area_under_the_curve(global_random_seed):
@@ -180,11 +174,6 @@ def test_intervals_quantile_loss_is_scoringrules(global_random_seed, shape):
 KINDS = ("quantile", "interval")
 
 
-def draw_calibration(seed, n=60):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=n), 0.5 * rng.normal(size=n), rng.uniform(0.3, 1.5, n)
-
-
 def toolbox():
     return pytest.importorskip("uncertainty_toolbox.metrics_calibration")
 
@@ -207,7 +196,7 @@ def test_calibration_pit_of_mixtures_is_their_cdf(global_random_seed):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_levels", [2, 11, 100])
 def test_calibration_curve_and_error_are_uncertainty_toolboxs(global_random_seed, kind, n_levels):
-    y, mean, std = draw_calibration(global_random_seed)
+    y, mean, std = draw(global_random_seed)
     given, keywords = theirs(y, mean, std, kind)
     keywords["num_bins"] = n_levels
     expected = toolbox().get_proportion_lists_vectorized(*given, **keywords)
@@ -219,7 +208,7 @@ def test_calibration_curve_and_error_are_uncertainty_toolboxs(global_random_seed
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_calibration_area_is_the_limit_of_uncertainty_toolboxs(global_random_seed, kind):
-    y, mean, std = draw_calibration(global_random_seed)
+    y, mean, std = draw(global_random_seed)
     given, keywords = theirs(y, mean, std, kind)
     expected = toolbox().miscalibration_area(*given, **keywords, num_bins=20_001)
     # A step of the curve may lie anywhere within a bin: n of 1/n, half a bin each.
@@ -230,7 +219,7 @@ def test_calibration_area_is_the_wasserstein_distance_from_uniform():
     pit = np.random.default_rng(0).beta(0.5, 0.7, size=50)
     uniform = (np.arange(200_000) + 0.5) / 200_000
     assert_allclose(metrics.miscalibration_area(pit=pit), stats.wasserstein_distance(pit, uniform))
-    _, _, std = draw_calibration(0)
+    _, _, std = draw(0)
     assert_allclose(metrics.sharpness(std), toolbox().sharpness(std))
 
 

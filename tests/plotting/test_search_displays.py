@@ -301,10 +301,7 @@ of_embeddings = MemberDiversityDisplay.from_embeddings
         (lambda c: of_embeddings(np.eye(3), names=np.array(["a"])), "`names` must be one for each"),
         (lambda c: TeamDisplay.from_teams(c, size=9), "No team of size 9"),
         (lambda c: TeamDisplay.from_teams(c, score="x"), "`score` must be one of"),
-        (
-            lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, optimum=2),
-            "not be better than `opt",
-        ),
+        (lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, optimum=2), "than `optimum`"),
         (lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, interval=2), "interval"),
     ],
 )

@@ -83,9 +83,8 @@ def test_models_part_is_scaled_alone(outputs):
     base = mixture(0, (4, *outputs), k=6)
     shape = 3, 2, 4, *outputs
     loc, scale = base.loc.reshape(shape), base.scale.reshape(shape)
-    nested = predictive.NestedGaussianMixture(
-        loc, scale, np.full(shape, 0.5), np.array([0.5, 0.3, 0.2])
-    )
+    weights = np.array([0.5, 0.3, 0.2])
+    nested = predictive.NestedGaussianMixture(loc, scale, np.full(shape, 0.5), weights)
     one, other = base.uncertainty(), nested.uncertainty()
     functions = 0.5 * np.stack([one.epistemic] * 4)
     normal = EpistemicNormal(one.mean, one.aleatoric, one.epistemic, functions)

@@ -93,9 +93,8 @@ def recalibrated(m):
 
 def conformal(m):
     reach = np.arange(1, 400) / 400
-    return predictive.ConformalMixture(
-        m, columns(special.ndtri(0.5 + 0.5 * reach), m), columns(reach, m)
-    )
+    scores = special.ndtri(0.5 + 0.5 * reach)
+    return predictive.ConformalMixture(m, columns(scores, m), columns(reach, m))
 
 
 def adapted(make):
@@ -108,9 +107,8 @@ def grouped(m):
     n = m.loc.shape[1]
     rows = tuple(np.arange(start, n, 2) for start in range(min(n, 2)))
     makers = recalibrated, lambda part: part.scaled(1.5)
-    return predictive.GroupedDistribution(
-        tuple(make(m.rows(r)) for make, r in zip(makers, rows)), rows
-    )
+    parts = tuple(make(m.rows(r)) for make, r in zip(makers, rows))
+    return predictive.GroupedDistribution(parts, rows)
 
 
 def spread(make):

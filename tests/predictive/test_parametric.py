@@ -61,9 +61,8 @@ def test_nested_gaussian_components_of_probability_0_do_not_matter():
 
 def test_nested_gaussian_draws_choose_the_mode_of_each_row():
     loc = np.broadcast_to(np.array([-100.0, 100.0])[:, None], (1, 2, 40))
-    draws = predictive.NestedGaussianMixture(
-        loc, np.ones((1, 2, 40)), np.full((1, 2, 40), 0.5)
-    ).sample(500, 0)
+    ones = np.ones((1, 2, 40))
+    draws = predictive.NestedGaussianMixture(loc, ones, 0.5 * ones).sample(500, 0)
     assert_allclose((draws > 0).sum(axis=0).std(), np.sqrt(40) / 2, rtol=0.16)
     assert abs((draws > 0).mean() - 0.5) < 0.02
 
@@ -235,9 +234,8 @@ def test_quantile_mixture_tails_continue_the_density(global_random_seed):
 def test_quantile_mixture_rule_for_averages_is_exact_for_moments(global_random_seed):
     rng = np.random.default_rng(global_random_seed)
     for levels in (LEVELS, np.array([0.1, 0.9])):
-        m = predictive.QuantileMixture(
-            levels, np.sort(rng.normal(size=(3, len(levels), 4)), axis=1)
-        )
+        values = np.sort(rng.normal(size=(3, len(levels), 4)), axis=1)
+        m = predictive.QuantileMixture(levels, values)
         same = TransformedMixture(m, Straight())
         assert_allclose(same.member_means, m.member_means, rtol=1e-12)
         assert_allclose(same.member_variances, m.member_variances, rtol=1e-10)

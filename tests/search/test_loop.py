@@ -10,7 +10,7 @@ import joblib
 import pytest
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
 from processes import start_python
-from slots import SPACE, InlineSlots, Kept, inline, open_slots, processes, search, threads
+from slots import SPACE, Hasty, InlineSlots, Kept, inline, open_slots, processes, search, threads
 from tiers import slow
 
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
@@ -405,18 +405,7 @@ def test_trials_that_go_with_their_slots_are_not_recorded():
 
 
 def test_an_interrupt_while_a_trial_is_written_loses_nothing():
-    class Interrupted(Kept):
-        """The disk is slow, and the user impatient."""
-
-        def add(self, record):
-            if record.trial_number == 2 and not self.interrupted:
-                self.interrupted = True
-                raise KeyboardInterrupt
-            super().add(record)
-
-        interrupted = False
-
-    store = Interrupted()
+    store = Hasty(2)
     with pytest.warns(UserWarning, match="with 3 of 9 trials"):
         history = search(inline(Evaluate()), 9, store=store)
     assert [r.trial_number for r in history] == [0, 1, 2] and store.added == history

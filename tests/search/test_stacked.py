@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from slots import Kept, inline, search
+from slots import Hasty, Kept, inline, search
 
 from skuq.search import Limits, RunOptions
 
@@ -72,16 +72,7 @@ def test_an_interrupt_keeps_the_stacks_that_had_finished():
 
 
 def test_an_interrupt_while_a_stack_is_written_loses_nothing():
-    class Interrupted(Kept):
-        interrupted = False
-
-        def add(self, record):
-            if record.trial_number == 5 and not self.interrupted:
-                self.interrupted = True
-                raise KeyboardInterrupt
-            super().add(record)
-
-    store = Interrupted()
+    store = Hasty(5)
     with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
         records = run(Together(), store=store)
     assert [r.trial_number for r in records] == list(range(14)) and store.added == records

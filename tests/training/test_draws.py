@@ -16,9 +16,8 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingRun
 
 BASE = operators.EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
-EPISTEMIC = operators.EpistemicNetwork(
-    BASE, 1, operators.EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75)
-)
+LAYERS = operators.EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75)
+EPISTEMIC = operators.EpistemicNetwork(BASE, 1, LAYERS)
 PRIOR = operators.EpistemicNetwork(BASE, 1, prior_scale=1.0)
 HEAD = operators.OperatorHead(1)
 RECIPE = {"learning_rate": 0.01, "batch_size": 40, "epochs": 30, "keep": "last", "n_draws": 4}

@@ -106,9 +106,7 @@ def test_the_choice_of_xla_counts_the_groups_that_train_in_turn(data, n_members,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model, jit", slow_after(1, [(network, False), (network, True), (unplanned, False)])
-)
+@pytest.mark.parametrize("model, jit", [(network, False), (network, True), (unplanned, False)])
 def test_members_are_those_of_smaller_stacks_and_of_single_runs(data, model, jit):
     recipes = [replace(RECIPE, learning_rate=0.005 * (k + 1)) for k in range(8)]
     network = model()

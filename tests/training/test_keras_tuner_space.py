@@ -163,10 +163,7 @@ def two_inputs(shape, n_outputs):
             "cannot be rebuilt from its configuration",
         ),
         (adapted, "copy computes other values.*Give a Normalization layer `mean` and `variance`"),
-        (
-            lambda shape, n: sequential(shape, Forgetful(3.0), keras.layers.Dense(n)),
-            "copy computes other values, because some layer keeps more",
-        ),
+        (lambda shape, n: sequential(shape, Forgetful(3.0), keras.layers.Dense(n)), "keeps more"),
         (
             lambda shape, n: sequential(shape, keras.layers.Dense(n, dtype="mixed_float16")),
             "float32.*dtype policy",
@@ -177,10 +174,7 @@ def two_inputs(shape, n_outputs):
             ),
             "takes, holds and computes float32. Got .'bfloat16', 'float32'.",
         ),
-        (
-            lambda shape, n: sequential((n,), keras.layers.Activation("relu")),
-            "input of shape|without trainable weights",
-        ),
+        (lambda shape, n: sequential((n,), keras.layers.Activation("relu")), "input of shape"),
     ],
 )
 def test_networks_that_cannot_be_members_are_refused_before_training(make, message):
