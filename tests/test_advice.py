@@ -48,6 +48,7 @@ PROBABILITIES = RNG.dirichlet([1.0, 1.0], (3, 60))
 NET = {"network": MLP(4), "epochs": 2, "random_state": 0}
 NOMU = {"artificial": ArtificialInputs(n=5), "epochs": 3, "random_state": 0}
 NOMU |= {"readout": NOMUReadout(l_min=0.01, l_max=1, c=1)}  # so that there is one training
+TABULAR = skuq.TabularEnsembleRegressor
 CALIBRATED = skuq.CalibratedUncertaintyRegressor
 CLASSES = skuq.CalibratedUncertaintyClassifier
 POOL = [("a", GaussianNB()), ("b", LinearSVC())]
