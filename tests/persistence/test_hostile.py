@@ -482,8 +482,9 @@ class _Watch:
     def __call__(self, event, arguments):
         if not self.on:
             return
-        mode, flags = str(arguments[1] or ""), arguments[2] or 0
-        writes = event == "open" and (set(mode) & set("wax+") or flags & os.O_ACCMODE)
+        writes = event == "open" and (
+            set(str(arguments[1] or "")) & set("wax+") or (arguments[2] or 0) & os.O_ACCMODE
+        )
         if writes or event.startswith(_FORBIDDEN):
             self.seen.append((event, arguments))
 
