@@ -220,6 +220,10 @@ CALLS = {
         *(fit, {"network": MLP(4, scale_l2=0.1), "loss": "mse"}, "leave it out"),
         {"network": MLP(4), "loss": "mse"},
     ),
+    "parts of noise alone": (
+        *(fit, {"kind": CALIBRATED, "estimator": LinearRegression(), "method": "parts"}),
+        *('Use method="scale"', {"kind": CALIBRATED, "estimator": LinearRegression()}),
+    ),
     "folds used up": (calibrated, {"cv": iter(())}, "give a list", {"cv": [*KFold(3).split(X)]}),
     "prefit, not fitted": (calibrated, {"cv": "prefit"}, "use another `cv`", {"cv": 3}),
     "group_by": (
