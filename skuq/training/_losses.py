@@ -84,9 +84,9 @@ class PlannedNetwork:
 
 
 # Temperatures at which classes are validated that are calibrated later, and the standard deviation
-# of the prior of their logarithm, as in `fit_class_mixture`.
+# of the prior of their logarithm: on few rows some late epoch has a good temperature by chance.
 _TEMPERATURES = tuple(np.geomspace(0.6, 4.0, 9).tolist())
-_TEMPERATURE_SPREAD = 0.5
+_TEMPERATURE_SPREAD = 0.2
 
 INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their streams from 0
 

@@ -366,7 +366,7 @@ def test_classes_are_validated_at_the_temperature_that_is_best_for_all(data):
             for t in temperatures
         ]
     )
-    best = (losses.mean(axis=1) + 2 * np.log(temperatures) ** 2 / 90).argmin()
+    best = (losses.mean(axis=1) + 12.5 * np.log(temperatures) ** 2 / 90).argmin()
     assert temperatures[best] > 1.5
     assert_allclose([m.history["val_loss"][-1] for m in found], losses[best], rtol=1e-4)
     mean = np.mean([m.history["val_loss"] for m in found], axis=0)
