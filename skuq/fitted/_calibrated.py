@@ -44,7 +44,7 @@ from skuq.predictive._categorical import scaled_probabilities
 from skuq.predictive._mapped import normal_scores
 from skuq.predictive._parametric import scale_epistemic, shift
 from skuq.predictive._tracking import NOMINAL, LogitTracker, QuantileTracker
-from skuq.tables._columns import frame_to_pandas, is_frame
+from skuq.tables._columns import column_names, frame_to_pandas, is_frame
 from skuq.tables._inputs import ForeignInputs
 
 UNCERTAINTY = "uncertainty"
@@ -145,7 +145,8 @@ class Grouping:
 
 
 def _has_column(X: Any, name: str) -> bool:
-    return hasattr(X, "columns") and name in X.columns
+    names = column_names(X)
+    return names is not None and name in names
 
 
 def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.ndarray:
@@ -154,17 +155,15 @@ def _labels(by: str | int | Callable[[Any], Any], X: Any, n_rows: int) -> np.nda
         keys, source = by(X), "The function `group_by`"
     else:
         # A column, by name or by position.
-        source, named = f"The column {by!r}", hasattr(X, "columns")
+        source, names = f"The column {by!r}", column_names(X)
         n_columns = np.shape(X)[1] if np.ndim(X) > 1 else 0
-        if isinstance(by, str) and not named:
+        if isinstance(by, str) and names is None:
             raise ValueError(
                 "`group_by` must be the position of a column, since X has no names of "
                 f"columns. Got {by!r}."
             )
         if isinstance(by, str) and not _has_column(X, by):
-            raise ValueError(
-                f"`group_by` must be a column of X, one of {list(X.columns)}. Got {by!r}."
-            )
+            raise ValueError(f"`group_by` must be a column of X, one of {list(names)}. Got {by!r}.")
         if hasattr(X, "toarray"):
             raise ValueError("`group_by` must be a function of X where X is sparse. Got a column.")
         if not (isinstance(by, str) or -n_columns <= by < n_columns):

@@ -28,6 +28,7 @@ from skuq.plotting._base import (
     style,
     with_unit,
 )
+from skuq.tables._columns import column_names
 
 _AMBER, _AMBER_TINT, _BLUE_TINT = "#B36B00", "#F9DFB0", "#A6CEE6"
 
@@ -139,7 +140,7 @@ class PredictionBandDisplay(Display):
             # Such a regressor does not divide its uncertainty by source.
             (mean, total), aleatoric = predictions_of(estimator, X).normal, None
         if x_name is None:
-            x_name = str(X.columns[0]) if hasattr(X, "columns") else "x"
+            x_name = "x" if (names := column_names(X)) is None else str(names[0])
         display = cls(
             x,
             mean,

@@ -82,7 +82,8 @@ def refuse_lazy(X: Any) -> None:
     """Raise TypeError for a table whose rows are not in memory, as of polars and Dask."""
     for method in ("collect", "compute"):
         # Not the columns themselves: a lazy frame may have to compute their names, and warn of it.
-        if hasattr(X, method) and "columns" in dir(X):
+        # Methods are the class': a frame of pandas may have a column of this name.
+        if hasattr(type(X), method) and "columns" in dir(X):
             raise TypeError(
                 f"X is a {type(X).__name__}, whose rows are not in memory. Give X.{method}()."
             )
@@ -103,6 +104,13 @@ def is_frame(X: Any) -> bool:
     """Tell whether X is a frame of pandas, polars or pyarrow."""
     # Check by methods, because polars and pyarrow may not be installed.
     return isinstance(X, pd.DataFrame) or hasattr(X, "get_columns") or hasattr(X, "column_names")
+
+
+def column_names(X: Any) -> Any:
+    """List the names of the columns of a frame; None for tables without."""
+    # `columns` of pyarrow are the values.
+    is_arrow = not isinstance(X, pd.DataFrame) and hasattr(X, "column_names")
+    return getattr(X, "column_names" if is_arrow else "columns", None)
 
 
 class Columns:

@@ -174,6 +174,15 @@ def test_calibrated_takes_frames_of_polars():
     grouped.fit(polar, y).predict_interval(polar)
 
 
+def test_calibrated_groups_by_columns_of_pyarrow():
+    pyarrow = pytest.importorskip("pyarrow")
+    X, y = two_groups(100)
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model, arrow = calibrated(TooSure(), group_by="b", cv=2), pyarrow.table(frame)
+    expected = clone(model).fit(frame, y).predict_interval(frame)
+    assert_allclose(clone(model).fit(arrow, y).predict_interval(arrow), expected)
+
+
 @pytest.mark.parametrize(
     ("group_by", "frame", "message"),
     [

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
 
 from skuq import (
     AutoDEUQRegressor,
@@ -16,10 +17,9 @@ from skuq import (
 )
 from skuq.backend import ops
 from skuq.fitted._far import FarUncertainty
-from skuq.fitted._far_learning import fit_class_factors, fit_process, learn_far_uncertainty
+from skuq.fitted._far_learning import fit_class_factors, fit_process
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture
-from skuq.tables._inputs import Rows
 
 
 def truth(X):
@@ -230,14 +230,11 @@ def test_rows_are_measured_by_covariances_without_them(tabular):
 def test_a_far_value_hides_no_distance(tabular, table):
     """One such as 9999, for a missing one, decides neither the scale nor the slope of a column."""
     frame, model = tabular
-    numbers, fitted, added = model.fitted_.encode(frame), model.fitted_, []
-    for value in (numbers[0, 0], 9999.0):
-        numbers[0, 0] = value
-        far = learn_far_uncertainty(fitted, Rows(numbers, table[1][:, None], np.ones(300)), 0)
-        added.append(far.spread(numbers + [10, 0, 0, 0, 0], np.zeros((300, 1)))[:, 1:])
-    assert rms(added[1]) > rms(added[0]) / 3
-    # To the networks a value farther still is the same.
-    assert far.spread(numbers[:1] + [1e9, 0, 0, 0, 0], np.zeros((1, 1))) is None
+    changed = frame.assign(a=np.where(np.arange(300) == 0, 9999.0, frame["a"]))
+    other, beyond = clone(model).fit(changed, table[1]), frame[1:] + [10, 0, ""]
+    assert rms(added(other, beyond)) > rms(added(model, beyond)) / 3
+    # To networks a value farther still is the same.
+    assert added(other, changed[:1].assign(a=1e9)).max() < 1e-6
 
 
 def test_unseen_categories_have_no_distance(tabular):

@@ -277,15 +277,15 @@ def test_refused_tables_are_named(table, later, message):
 def test_pandas_own_kinds_of_columns():
     X = pd.DataFrame(
         {
-            "n": pd.array([1, None, 3], dtype="Int64"),
+            "compute": pd.array([1, None, 3], dtype="Int64"),  # no method of a lazy frame
             "f": pd.array([0.5, 1.5, None], dtype="Float64"),
             "b": pd.array([True, None, False], dtype="boolean"),
             "s": pd.array(["u", "v", None], dtype="string"),
             "sparse": pd.arrays.SparseArray([0.0, 0.0, 2.0]),
         }
     )
-    numbers = {"n": [1, 2, 3], "f": [0.5, 1.5, 1], "b": [1, 0.5, 0], "sparse": [0, 0, 2]}
-    gaps = {"n": [0, 1, 0], "f": [0, 0, 1], "b": [0, 1, 0]}
+    numbers = {"compute": [1, 2, 3], "f": [0.5, 1.5, 1], "b": [1, 0.5, 0], "sparse": [0, 0, 2]}
+    gaps = {"compute": [0, 1, 0], "f": [0, 0, 1], "b": [0, 1, 0]}
     texts = {"s_u": [1, 0, 0], "s_v": [0, 1, 0], "s_nan": [0, 0, 1]}
     gaps = {f"missingindicator_{name}": column for name, column in gaps.items()}
     expected = numbers | gaps | texts
