@@ -380,7 +380,10 @@ def test_fit_tells_folds_apart(tiny_space, rows, tmp_path):
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_fit_uses_up_a_generator_of_folds(tiny_space, rows, tmp_path):
+def test_fit_takes_masks_and_uses_up_a_generator_of_folds(folded, tiny_space, rows, tmp_path):
+    masks = [(k != EVERY // 20, k == EVERY // 20) for k in range(3)]
+    model = regressor(tiny_space, validation=masks).fit(*rows)
+    assert_array_equal(model.predict(rows[0]), folded.predict(rows[0]))
     model = regressor(tiny_space, validation=KFold(3).split(rows[0]), catalog_dir=tmp_path)
     model.fit(*rows)
     assert len(model.catalog_.member(0).networks) == 3
@@ -396,12 +399,6 @@ def test_warm_start_adds_trials_of_folds(tiny_space, rows):
     assert len(model.catalog_) == 5
     with pytest.warns(UserWarning, match=r"differs in \['validation'\]"):
         model.set_params(validation=KFold(3)).fit(*rows)
-
-
-def test_fit_takes_masks_as_positions(folded, tiny_space, rows):
-    masks = [(k != EVERY // 20, k == EVERY // 20) for k in range(3)]
-    model = regressor(tiny_space, validation=masks).fit(*rows)
-    assert_array_equal(model.predict(rows[0]), folded.predict(rows[0]))
 
 
 def test_fit_leaves_rows_without_weight_out_of_folds(tiny_space, rows):

@@ -195,7 +195,7 @@ def test_fit_preprocesses_with_any_transformer(ensemble, rows):
     assert ensemble.feature_names_in_.tolist() == list(X)
     ensemble.set_params(preprocess__simpleimputer__strategy="median").fit(X, y)
     assert ensemble.preprocessor_.named_transformers_["simpleimputer"].strategy == "median"
-    labels = [[str(city)] for city in X["city"]]
+    labels = [[str(city)] for city in X["city"]]  # lists, and then a sparse table
     ensemble.set_params(preprocess=OneHotEncoder()).fit(labels, y)
     assert ensemble.predict(labels[:3]).shape == (3,)
     few = sparse.random_array((70, 4), density=0.5, rng=np.random.default_rng(0)).tocsr()

@@ -107,9 +107,8 @@ def test_reselect_trains_nothing(iris, fitted):
     weight[:50] = 1
     by_weight = model.reselect(X_s, y_s, weight).selection_.indices
     assert_array_equal(by_weight, model.reselect(X_s[:50], y_s[:50]).selection_.indices)
-    for n_members in (0, "a"):
-        with pytest.raises(ValueError, match="'n_members' parameter"):
-            model.reselect(X, y, n_members=n_members)
+    with pytest.raises(ValueError, match="'n_members' parameter"):
+        model.reselect(X, y, n_members=0)
     for arguments in ((X,), (None, y), (None, None, np.ones(150))):
         with pytest.raises(ValueError, match="Give both X and y, or neither"):
             model.reselect(*arguments)
