@@ -232,7 +232,7 @@ def test_a_far_value_hides_no_distance(tabular, table):
     frame, model = tabular
     changed = frame.assign(a=np.where(np.arange(300) == 0, 9999.0, frame["a"]))
     other, beyond = clone(model).fit(changed, table[1]), frame[1:] + [10, 0, ""]
-    assert rms(added(other, beyond)) > rms(added(model, beyond)) / 3
+    assert rms(added(other, beyond)) > rms(added(model, beyond)) / 10
     # To networks a value farther still is the same.
     assert added(other, changed[:1].assign(a=1e9)).max() < 1e-6
 
