@@ -103,6 +103,8 @@ def test_a_run_in_parts_ends_with_the_same_bits(data, kind, stacked, jit):
         n_parts += 1
     assert n_parts > 2
     assert_same_members(run.members(), whole)
+    with pytest.raises(AttributeError, match="cannot assign"):
+        job.jit = True  # parts of one job are of the same settings
 
 
 @pytest.mark.parametrize("n_epochs", [1, 4])
