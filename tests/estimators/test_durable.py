@@ -564,8 +564,8 @@ def test_warm_start_compares_spaces(search, trained, tiny_space):
     assert len(trained) == 5
 
     def fewer(self, *shape):
-        decisions = type(tiny_space).decisions(self, *shape)
-        return decisions._replace(hyperparameters=Space(decisions.hyperparameters.decisions[:1]))
+        architecture, others = decisions = type(tiny_space).decisions(self, *shape)
+        return type(decisions)(architecture, Space(others.decisions[:1]))
 
     Other.decisions = fewer
     with pytest.raises(CatalogMismatchError, match=r"\['batch_size'\] differ.*warm_start=False"):
