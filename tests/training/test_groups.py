@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from heads import CategoricalHead
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import draw_variables, sequential
 from tiers import slow_after
@@ -18,7 +19,6 @@ from training_data import STEADY, make_data, train_member
 from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
-from skuq.networks._heads import CategoricalHead
 from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _train, train
 
 layers = keras.layers
