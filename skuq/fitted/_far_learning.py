@@ -118,33 +118,28 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     stretch, kernel, length, noise = process
     slopes = slopes * stretch
     z, decorrelated = standardised * slopes, standardised @ decorrelation
-    nearest = _nearest_others(z[:_MOST_ROWS])
-    central = decorrelated[:_MOST_ROWS] - decorrelated.mean(axis=0)  # `centre` may be medians
-    joint_nearest = _nearest_others(central, n_rows)
-    # As many of n rows and a new one are beyond: of few rows quantiles would be too near.
-    near = np.quantile(nearest, _SHARE_NEAR, method="weibull")
-    joint_near = np.quantile(joint_nearest, _JOINT_SHARES, method="weibull")
-    joint_near = np.maximum(joint_near, _SMALLEST_JOINT_NEAR)
+    near, joint_near = _near_distances(z, decorrelated)
     references = _choose_references(z)
+    bounds = (limits - centre) * np.maximum(inverse_stds, _TINIEST)
     far = FarUncertainty(
-        centre,
-        inverse_stds,
-        slopes,
-        decorrelation,
-        z[references],
-        decorrelated[references],
-        y,
-        mean,
-        max(near, _SMALLEST_NEAR),
-        joint_near * [1, _JOINT_FACTOR],
-        kernel,
-        length,
-        noise,
-        np.ones(y.shape[1]),
-        np.ones(2),
-        rng.standard_normal((z.shape[1], _N_FREQUENCIES)) / length,
-        np.ones(y.shape[1]),
-        np.clip((limits - centre) * np.maximum(inverse_stds, _TINIEST), -FARTHEST, FARTHEST),
+        centre=centre,
+        inverse_stds=inverse_stds,
+        slopes=slopes,
+        decorrelation=decorrelation,
+        rows=z[references],
+        joint_rows=decorrelated[references],
+        y=y,
+        mean=mean,
+        near=near,
+        joint_near=joint_near * [1, _JOINT_FACTOR],
+        kernel=kernel,
+        length=length,
+        noise=noise,
+        amplitude=np.ones(y.shape[1]),
+        factors=np.ones(2),
+        frequencies=rng.standard_normal((z.shape[1], _N_FREQUENCIES)) / length,
+        doubt=np.ones(y.shape[1]),
+        bounds=np.clip(bounds, -FARTHEST, FARTHEST),
     )
     if isinstance(head, CategoricalHead):
         # The rows farthest from others have the shares of classes beyond them best.
@@ -159,6 +154,18 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     doubt = _DOUBT_OF_NOISE * np.sqrt(noise_variance)
     factors = _fit_factors(far, amplitude)
     return replace(far, amplitude=amplitude, doubt=doubt, factors=factors)
+
+
+def _near_distances(z: np.ndarray, decorrelated: np.ndarray) -> tuple[float, np.ndarray]:
+    """Distances within which rows are near: one by slopes, and D90 and D95 of Mahalanobis.
+
+    As many of n rows and a new one are beyond: of few rows quantiles would be too near.
+    """
+    near = np.quantile(_nearest_others(z[:_MOST_ROWS]), _SHARE_NEAR, method="weibull")
+    central = decorrelated[:_MOST_ROWS] - decorrelated.mean(axis=0)  # its centre may be medians
+    nearest = _nearest_others(central, len(z))
+    joint_near = np.quantile(nearest, _JOINT_SHARES, method="weibull")
+    return max(near, _SMALLEST_NEAR), np.maximum(joint_near, _SMALLEST_JOINT_NEAR)
 
 
 def _limits(numbers: np.ndarray, inputs: TableInputs) -> np.ndarray:

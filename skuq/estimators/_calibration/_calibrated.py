@@ -152,18 +152,9 @@ class CalibratedUncertainty:
         else:
             kind = "numbers" if classes is None else "any" if learns_nothing(fitted) else "classes"
             splits = make_folds(self.cv, X, y, used, groups, kind)
-            is_column = y.shape[1:] == (1,) and not get_tags(self).target_tags.multi_output
-            fit_y = column_or_1d(y, warn=True) if is_column else y
-            # The last fit is that of all rows.
-            every = np.arange(len(y)), None
-            calls = (
-                delayed(fit_and_predict)(self.estimator, predict, X, fit_y, fit_params, train, test)
-                for train, test in [*splits, every]
-            )
-            n_fits = len(splits) + 1
             if kind == "classes" and self.method == "vector":
                 similar_shares = _check_shares(y, weight, splits)
-            *folds, fitted = run(calls, self.n_jobs, self.verbose, "calibration", "fit", n_fits)
+            folds, fitted = self._fit_folds(predict, splits, X, y, fit_params)
         mixtures, tests = zip(*folds)
         order = np.concatenate(tests)
         # A regressor that is fitted already decides between (n,) and (n, 1).
@@ -197,6 +188,19 @@ class CalibratedUncertainty:
         self.calibration_rows_ = rows
         self.fitted_ = FittedCalibrated(fitted, calibration)
         return self
+
+    def _fit_folds(self, predict, splits, X, y, fit_params):
+        """Fit in each fold and on all rows; return predictions of test rows, and the last fit."""
+        is_column = y.shape[1:] == (1,) and not get_tags(self).target_tags.multi_output
+        fit_y = column_or_1d(y, warn=True) if is_column else y
+        every = np.arange(len(y)), None
+        calls = (
+            delayed(fit_and_predict)(self.estimator, predict, X, fit_y, fit_params, train, test)
+            for train, test in [*splits, every]
+        )
+        n_fits = len(splits) + 1
+        *folds, fitted = run(calls, self.n_jobs, self.verbose, "calibration", "fit", n_fits)
+        return folds, fitted
 
     def recalibrate(self, X_target, *, classifier=None):
         """Calibrate for a population with other inputs, without its targets.
