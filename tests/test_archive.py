@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_array_equal
+from tiers import cases
 
 import skuq
 from skuq._utils import _archive, _trees
@@ -121,19 +122,17 @@ def test_from_bytes_returns_any_tree(tree):
     assert of(loaded) == data
 
 
-@pytest.mark.parametrize(
+@cases(
     "tree",
-    [
-        {"@": "tuple", "items": [1]},
-        {"@": {"@": {"@": 1}}},
-        [True, 1, 1.0, -0.0, float("nan"), float("inf"), -float("inf"), 2**63, -(2**200)],
-        "half a \ud800 character",
-        ["long " * 1000, "long " * 1000, "\u00fc" * 5000, "\ud800" * 5000],
-        [np.float64(0.1), np.int8(-3), np.bool_(True), np.str_("x"), np.datetime64("2020-01-01")],
-        [np.datetime64("NaT"), np.timedelta64(3, "25s"), np.complex64(1 + 2j), np.str_("")],
-        np.array(["a", None, 1.5, float("nan"), np.int64(2)], dtype=object).reshape(1, 5),
-        np.array([["2020", "NaT"]], dtype="M8[ns]"),
-    ],
+    {"@": "tuple", "items": [1]},
+    {"@": {"@": {"@": 1}}},
+    [True, 1, 1.0, -0.0, float("nan"), float("inf"), -float("inf"), 2**63, -(2**200)],
+    "half a \ud800 character",
+    ["long " * 1000, "long " * 1000, "\u00fc" * 5000, "\ud800" * 5000],
+    [np.float64(0.1), np.int8(-3), np.bool_(True), np.str_("x"), np.datetime64("2020-01-01")],
+    [np.datetime64("NaT"), np.timedelta64(3, "25s"), np.complex64(1 + 2j), np.str_("")],
+    np.array(["a", None, 1.5, float("nan"), np.int64(2)], dtype=object).reshape(1, 5),
+    np.array([["2020", "NaT"]], dtype="M8[ns]"),
     ids=str,
 )
 def test_from_bytes_returns_examples(tree):
@@ -198,23 +197,21 @@ def _deep(n):
     return tree
 
 
-@pytest.mark.parametrize(
+@cases(
     ("tree", "message"),
-    [
-        ({"a": [1, {2}]}, r"tree\.a\[1\] is a builtins.set"),
-        ({"a": b"x"}, "bytes"),
-        ([print], "builtin_function"),
-        (_cycle(), "levels deep, or holds itself"),
-        (_deep(101), "more than 100 levels"),
-        ({"a": np.array([(1, 2.0)], dtype="i4,f8")}, "ndarray of"),
-        ({"a": np.array([{1}], dtype=object)}, "ndarray of object"),
-        ({frozenset(): 1}, "a key of type frozenset"),
-        ({(1, 2): 1}, "a key of type tuple"),
-        ({2**63: 1}, "a key of type int"),
-        ({1j: 1}, "a key of type complex"),
-        (np.ma.masked_array([1.0]), "MaskedArray"),
-        (np.void(b"x"), "void"),
-    ],
+    ({"a": [1, {2}]}, r"tree\.a\[1\] is a builtins.set"),
+    ({"a": b"x"}, "bytes"),
+    ([print], "builtin_function"),
+    (_cycle(), "levels deep, or holds itself"),
+    (_deep(101), "more than 100 levels"),
+    ({"a": np.array([(1, 2.0)], dtype="i4,f8")}, "ndarray of"),
+    ({"a": np.array([{1}], dtype=object)}, "ndarray of object"),
+    ({frozenset(): 1}, "a key of type frozenset"),
+    ({(1, 2): 1}, "a key of type tuple"),
+    ({2**63: 1}, "a key of type int"),
+    ({1j: 1}, "a key of type complex"),
+    (np.ma.masked_array([1.0]), "MaskedArray"),
+    (np.void(b"x"), "void"),
 )
 def test_to_bytes_refuses(tree, message):
     with pytest.raises(UnsavableError, match=message):
@@ -431,17 +428,15 @@ def test_from_bytes_names_newer_versions():
         back(data)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("module", "limit", "n", "tree", "message"),
-    [
-        (_archive, "MAX_TEXT", 10_000, [f"{k}" + "x" * 5000 for k in range(9)], "would grow"),
-        (_archive, "MAX_TEXT", 17_000, ["ä" * 4500], "than 17000 bytes of memory"),
-        (_archive, "MAX_PARTS", 5, [np.zeros(k) for k in range(9)], "in 11 parts"),
-        (_trees, "MAX_NODES", 50, list(range(99)), "at most 50 are read"),
-        (_trees, "MAX_TEXT_NODES", 9000, ["x," * 5000, "y," * 5000], "too long to be parsed"),
-        (_trees, "MAX_PRICE", 50, [{"a": {k: 0}} for k in range(26)], "too many objects"),
-        (_trees, "MAX_REFERRED", -30_000, [np.zeros(1000)] * 9, "too often"),
-    ],
+    (_archive, "MAX_TEXT", 10_000, [f"{k}" + "x" * 5000 for k in range(9)], "would grow"),
+    (_archive, "MAX_TEXT", 17_000, ["ä" * 4500], "than 17000 bytes of memory"),
+    (_archive, "MAX_PARTS", 5, [np.zeros(k) for k in range(9)], "in 11 parts"),
+    (_trees, "MAX_NODES", 50, list(range(99)), "at most 50 are read"),
+    (_trees, "MAX_TEXT_NODES", 9000, ["x," * 5000, "y," * 5000], "too long to be parsed"),
+    (_trees, "MAX_PRICE", 50, [{"a": {k: 0}} for k in range(26)], "too many objects"),
+    (_trees, "MAX_REFERRED", -30_000, [np.zeros(1000)] * 9, "too often"),
 )
 def test_limits_of_reading_and_writing_agree(monkeypatch, module, limit, n, tree, message):
     data = of(tree)

@@ -15,3 +15,9 @@ def slow_after(n, cases):
         for case in cases[n:]
     ]
     return [*cases[:n], *rest]
+
+
+def cases(names, *rows, quick=None, **options):
+    """Parametrise a test with these rows, of which the first `quick`, or all, are quick."""
+    rows = rows if quick is None else slow_after(quick, rows)
+    return pytest.mark.parametrize(names, rows, **options)

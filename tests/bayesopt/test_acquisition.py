@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from tiers import cases
 
 from skuq import bayesopt
 
@@ -141,18 +142,16 @@ def test_acquisition_at_and_key(normals):
     assert bayesopt.UpperConfidenceBound(1.0).key == bayesopt.UpperConfidenceBound(2.0).key
 
 
-@pytest.mark.parametrize(
+@cases(
     ("acquisition", "message"),
-    [
-        (bayesopt.LeakyExpectedImprovement(1.5), "'delta' parameter .* Got 1.5"),
-        (bayesopt.UpperConfidenceBound(-1.0), "'beta' parameter"),
-        (bayesopt.UpperConfidenceBound(np.nan), "'beta' parameter"),
-        (bayesopt.UpperConfidenceBound(deviation="variance"), "'deviation' parameter"),
-        (bayesopt.UpperConfidenceBound(mean_width=-1), "'mean_width' parameter"),
-        (bayesopt.UpperConfidenceBound(dynamic_c=3), "'dynamic_c' parameter"),
-        (bayesopt.UpperConfidenceBound(2.0, mean_width=0.5), "`mean_width` determines `beta`"),
-        (bayesopt.PosteriorUncertainty("variance"), "'deviation' parameter"),
-    ],
+    (bayesopt.LeakyExpectedImprovement(1.5), "'delta' parameter .* Got 1.5"),
+    (bayesopt.UpperConfidenceBound(-1.0), "'beta' parameter"),
+    (bayesopt.UpperConfidenceBound(np.nan), "'beta' parameter"),
+    (bayesopt.UpperConfidenceBound(deviation="variance"), "'deviation' parameter"),
+    (bayesopt.UpperConfidenceBound(mean_width=-1), "'mean_width' parameter"),
+    (bayesopt.UpperConfidenceBound(dynamic_c=3), "'dynamic_c' parameter"),
+    (bayesopt.UpperConfidenceBound(2.0, mean_width=0.5), "`mean_width` determines `beta`"),
+    (bayesopt.PosteriorUncertainty("variance"), "'deviation' parameter"),
 )
 def test_acquisition_validate_refuses(acquisition, message):
     with pytest.raises(ValueError, match=message):

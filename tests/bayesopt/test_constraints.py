@@ -6,7 +6,7 @@ import surrogates
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, RegressorMixin
 from surrogates import JointProcess, Marginal, search
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq.bayesopt import BayesianOptimizer
 from skuq.predictive import Posterior
@@ -117,30 +117,28 @@ def test_maximize_warns_without_a_feasible_point():
     assert abs(result.x[0]) == np.abs(result.x_iters[:, 0]).min()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("constraints", "given", "error", "message"),
-    [
-        ({"a": 3}, {}, TypeError, "functions of the outputs or regressors"),
-        ({"a": JointProcess}, {}, TypeError, "functions of the outputs or regressors"),
-        ([abs], {}, TypeError, "dict of names"),
-        ({1: abs}, {}, TypeError, "must be strings"),
-        *(
-            ({name: JointProcess()}, {}, ValueError, f"a column of `to_frame.*'{name}'")
-            for name in ("value", "x1", "status")
-        ),
-        *(
-            ({"disc": JointProcess()}, given, ValueError, message)
-            for given, message in [
-                (None, r"one value for each measured constraint, \['disc'\]"),
-                ({"disk": 1.0}, "Got .'disk'"),
-                ({"disc": [1.0, 2.0]}, "one number for each of 1 points"),
-                ({"disc": "low"}, "one number for each of 1 points"),
-                ({"disc": True}, "at most 0 where a result is feasible.*True or False"),
-            ]
-        ),
-        # True would count as 1, which is infeasible.
-        ({"low": lambda y: y < 2}, None, ValueError, "write y <= c as y - c. Got True or False"),
-    ],
+    ({"a": 3}, {}, TypeError, "functions of the outputs or regressors"),
+    ({"a": JointProcess}, {}, TypeError, "functions of the outputs or regressors"),
+    ([abs], {}, TypeError, "dict of names"),
+    ({1: abs}, {}, TypeError, "must be strings"),
+    *(
+        ({name: JointProcess()}, {}, ValueError, f"a column of `to_frame.*'{name}'")
+        for name in ("value", "x1", "status")
+    ),
+    *(
+        ({"disc": JointProcess()}, given, ValueError, message)
+        for given, message in [
+            (None, r"one value for each measured constraint, \['disc'\]"),
+            ({"disk": 1.0}, "Got .'disk'"),
+            ({"disc": [1.0, 2.0]}, "one number for each of 1 points"),
+            ({"disc": "low"}, "one number for each of 1 points"),
+            ({"disc": True}, "at most 0 where a result is feasible.*True or False"),
+        ]
+    ),
+    # True would count as 1, which is infeasible.
+    ({"low": lambda y: y < 2}, None, ValueError, "write y <= c as y - c. Got True or False"),
 )
 def test_constraints_refuse(constraints, given, error, message):
     with pytest.raises(error, match=message):

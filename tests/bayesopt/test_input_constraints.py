@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.optimize import LinearConstraint, NonlinearConstraint, linprog
 from sklearn.base import BaseEstimator, RegressorMixin
 from surrogates import SQUARE, Agreeing, JointProcess, Marginal, ReluReadout, search
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq.bayesopt import BayesianOptimizer, MultiStart, UpperConfidenceBound
 
@@ -199,23 +199,21 @@ def test_load_needs_input_constraints_again(tmp_path):
     assert_array_equal(again.ask(2), expected)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("constraint", "error", "message"),
-    [
-        (3, TypeError, "LinearConstraint or NonlinearConstraint of SciPy, or functions"),
-        ({"type": "ineq", "fun": below_line}, TypeError, "'ineq'"),
-        (LinearConstraint([1, 1, 1], ub=0), ValueError, r"with 2 columns.*Got shape \(1, 3\)"),
-        (LinearConstraint([1, 1], 1, 0), ValueError, "lb <= ub"),
-        (NonlinearConstraint(np.sum, 0, 0), ValueError, "an equality.*LinearConstraint"),
-        (lambda x: x[0] + x[1] - 1, ValueError, r"one number for each row.*Got \(2,\)"),
-        (lambda x: x.sum() - 1, ValueError, r"one number for each row.*Got \(\)"),
-        (lambda X: X[:, 2], ValueError, r"raised IndexError.*points of shape"),
-        (lambda X: X[:, 0] < 0, ValueError, "write x <= c as x - c"),
-        ({"far": lambda X: X[:, 0] + 2}, ValueError, "No point.*satisfies.*'far'"),
-        ({"nan": lambda X: X[:, 0] * np.nan}, ValueError, "No point.*satisfies.*'nan'"),
-        (LinearConstraint([1, 1], lb=3), ValueError, "No point within the bounds"),
-        (LinearConstraint([2, 0], 1, 1), ValueError, "No point within the bounds"),
-    ],
+    (3, TypeError, "LinearConstraint or NonlinearConstraint of SciPy, or functions"),
+    ({"type": "ineq", "fun": below_line}, TypeError, "'ineq'"),
+    (LinearConstraint([1, 1, 1], ub=0), ValueError, r"with 2 columns.*Got shape \(1, 3\)"),
+    (LinearConstraint([1, 1], 1, 0), ValueError, "lb <= ub"),
+    (NonlinearConstraint(np.sum, 0, 0), ValueError, "an equality.*LinearConstraint"),
+    (lambda x: x[0] + x[1] - 1, ValueError, r"one number for each row.*Got \(2,\)"),
+    (lambda x: x.sum() - 1, ValueError, r"one number for each row.*Got \(\)"),
+    (lambda X: X[:, 2], ValueError, r"raised IndexError.*points of shape"),
+    (lambda X: X[:, 0] < 0, ValueError, "write x <= c as x - c"),
+    ({"far": lambda X: X[:, 0] + 2}, ValueError, "No point.*satisfies.*'far'"),
+    ({"nan": lambda X: X[:, 0] * np.nan}, ValueError, "No point.*satisfies.*'nan'"),
+    (LinearConstraint([1, 1], lb=3), ValueError, "No point within the bounds"),
+    (LinearConstraint([2, 0], 1, 1), ValueError, "No point within the bounds"),
 )
 def test_input_constraints_refuse(constraint, error, message):
     integer = [0] if "No point" in message else None

@@ -14,7 +14,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq
 from skuq import CalibratedUncertaintyRegressor, NOMURegressor, OperatorEnsembleRegressor
@@ -111,68 +111,66 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
     assert domain.n_points == len(domain.grid()) == len(np.unique(domain.grid(), axis=0)) == 8
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "error", "message"),
-    [
-        *(
-            ({"bounds": bounds}, ValueError, message)
-            for bounds, message in [
-                ([(1, 0)], "reversed"),
-                ([(0, 1), (2, 2)], "zero width"),
-                ([(0, np.nan)], "finite"),
-                ([(0, np.inf)], "finite"),
-                ([(-1e308, 1e308)], "high - low"),
-                ([(0, 1, 2)], "pairs"),
-                ([0, 1], "pairs"),
-                ([], "pairs"),
-                ("box", "pairs.*Got 'box'"),
-                ({"x": (0, 1)}, r"pairs.*Got {'x': \(0, 1\)}"),
-                ([(0, 1), ["a", "b"]], "a column of codes"),
-            ]
-        ),
-        ({"integer": [2]}, ValueError, "`integer`"),
-        ({"integer": [0], "categories": [0]}, ValueError, "both"),
-        ({"categories": [0]}, ValueError, "K - 1"),
-        ({"acquisition": "best"}, ValueError, "best"),
-        ({"acquisition": UpperConfidenceBound(-1.0)}, ValueError, "beta"),
-        ({"acquisition": UpperConfidenceBound}, ValueError, "`acquisition` must be one of ei"),
-        ({"n_initial": 0}, ValueError, "n_initial"),
-        ({"n_draws": 2.5}, ValueError, "n_draws"),
-        ({"maximizer": "luck"}, ValueError, "maximizer"),
-        ({"maximizer": MultiStart("direct")}, ValueError, "'method' parameter"),
-        ({"maximizer": MultiStart(n_restarts=0)}, ValueError, "n_restarts"),
-        ({"maximizer": skuq.bayesopt.MixedInteger(0)}, ValueError, "time_limit"),
-        ({"maximizer": "milp"}, ValueError, "ucb"),
-        *(
-            ({"acquisition": "ucb", "maximizer": "milp", **settings}, ValueError, message)
-            for settings, message in [
-                ({"output_constraints": {"a": abs}}, "cannot use `output_constraints`"),
-                ({"objective": abs}, "objective"),
-                ({"acquisition": ABSOLUTE}, "leave out `deviation`"),
-            ]
-        ),
-        ({"objective": 3}, TypeError, "objective"),
-        ({"n_draws": 1}, ValueError, "`n_draws` must be at least 2"),
-        ({"callback": "x"}, TypeError, "`callback` must be a function"),
-        ({"direction": "min"}, ValueError, "`direction` must be"),
-        ({"noisy": 1}, TypeError, "`noisy` must be True or False"),
-        ({"reseed": 1}, TypeError, "`reseed` must be True or False"),
-        *(
-            ({"estimator": estimator}, TypeError, message)
-            for estimator, message in [
-                ("gp", "estimator"),
-                (TinyProcess, "not its class"),
-                (LinearRegression(), "no uncertainty to search by"),
-                (
-                    CalibratedUncertaintyRegressor(LinearRegression()),
-                    "no uncertainty to search by, and a calibration adds noise only",
-                ),
-                (make_pipeline(LinearRegression()), "no uncertainty"),
-                (LogisticRegression(), "Got the classifier"),
-                (make_pipeline(TransformedTargetRegressor(TinyProcess())), "not in units of y"),
-            ]
-        ),
-    ],
+    *(
+        ({"bounds": bounds}, ValueError, message)
+        for bounds, message in [
+            ([(1, 0)], "reversed"),
+            ([(0, 1), (2, 2)], "zero width"),
+            ([(0, np.nan)], "finite"),
+            ([(0, np.inf)], "finite"),
+            ([(-1e308, 1e308)], "high - low"),
+            ([(0, 1, 2)], "pairs"),
+            ([0, 1], "pairs"),
+            ([], "pairs"),
+            ("box", "pairs.*Got 'box'"),
+            ({"x": (0, 1)}, r"pairs.*Got {'x': \(0, 1\)}"),
+            ([(0, 1), ["a", "b"]], "a column of codes"),
+        ]
+    ),
+    ({"integer": [2]}, ValueError, "`integer`"),
+    ({"integer": [0], "categories": [0]}, ValueError, "both"),
+    ({"categories": [0]}, ValueError, "K - 1"),
+    ({"acquisition": "best"}, ValueError, "best"),
+    ({"acquisition": UpperConfidenceBound(-1.0)}, ValueError, "beta"),
+    ({"acquisition": UpperConfidenceBound}, ValueError, "`acquisition` must be one of ei"),
+    ({"n_initial": 0}, ValueError, "n_initial"),
+    ({"n_draws": 2.5}, ValueError, "n_draws"),
+    ({"maximizer": "luck"}, ValueError, "maximizer"),
+    ({"maximizer": MultiStart("direct")}, ValueError, "'method' parameter"),
+    ({"maximizer": MultiStart(n_restarts=0)}, ValueError, "n_restarts"),
+    ({"maximizer": skuq.bayesopt.MixedInteger(0)}, ValueError, "time_limit"),
+    ({"maximizer": "milp"}, ValueError, "ucb"),
+    *(
+        ({"acquisition": "ucb", "maximizer": "milp", **settings}, ValueError, message)
+        for settings, message in [
+            ({"output_constraints": {"a": abs}}, "cannot use `output_constraints`"),
+            ({"objective": abs}, "objective"),
+            ({"acquisition": ABSOLUTE}, "leave out `deviation`"),
+        ]
+    ),
+    ({"objective": 3}, TypeError, "objective"),
+    ({"n_draws": 1}, ValueError, "`n_draws` must be at least 2"),
+    ({"callback": "x"}, TypeError, "`callback` must be a function"),
+    ({"direction": "min"}, ValueError, "`direction` must be"),
+    ({"noisy": 1}, TypeError, "`noisy` must be True or False"),
+    ({"reseed": 1}, TypeError, "`reseed` must be True or False"),
+    *(
+        ({"estimator": estimator}, TypeError, message)
+        for estimator, message in [
+            ("gp", "estimator"),
+            (TinyProcess, "not its class"),
+            (LinearRegression(), "no uncertainty to search by"),
+            (
+                CalibratedUncertaintyRegressor(LinearRegression()),
+                "no uncertainty to search by, and a calibration adds noise only",
+            ),
+            (make_pipeline(LinearRegression()), "no uncertainty"),
+            (LogisticRegression(), "Got the classifier"),
+            (make_pipeline(TransformedTargetRegressor(TinyProcess())), "not in units of y"),
+        ]
+    ),
 )
 def test_optimizer_refuses_settings(settings, error, message):
     with pytest.raises(error, match=message):
@@ -229,34 +227,32 @@ def total(outputs):
 TWO = [[0.0, 0.0], [0.1, 0.0]]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "act", "message"),
-    [
-        ({}, lambda s: s.tell([0.0, 1.01], 1.0), "bounds"),
-        ({}, lambda s: s.tell([0.0, np.nan], 1.0), "bounds"),
-        ({}, lambda s: s.tell([0.0], 1.0), "shape"),
-        ({}, lambda s: s.tell([[[0.0, 0.0]]], 1.0), "shape"),
-        ({}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), "objective"),
-        ({}, lambda s: s.tell(TWO, 1.0), "shape"),
-        ({}, lambda s: s.tell([[0.0, 0.0]], [1.0, 2.0]), "shape"),
-        ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
-        ({}, lambda s: s.tell(["a", 1], 1.0), r"`x` must be numbers. Got \['a', 1\]"),
-        ({"integer": [0]}, lambda s: s.tell([0.5, 0.2], 1.0), "whole numbers"),
-        *(
-            ({"objective": objective}, lambda s: s.tell(TWO, [[1.0], [2.0]]), "make one number")
-            for objective in (lambda y: np.repeat(y, 2, axis=-1), lambda y: y.sum())
-        ),
-        ({"objective": total}, lambda s: s.tell(TWO, ["high", None]), "`y` must be numbers"),
-        ({}, lambda s: s.ask(0), "`q`"),
-        ({}, lambda s: s.ask(1.5), "`q`"),
-        ({}, lambda s: s.ask(True), "`q`"),
-        ({"integer": [0, 1]}, lambda s: s.ask(10), "All but 9"),
-        ({}, lambda s: s.maximize(bowl, 0), "`n_calls`"),
-        ({}, lambda s: s.maximize(bowl, 2.0), "`n_calls`"),
-        ({}, lambda s: s.minimize(bowl, 1, x0=TWO), "`x0` has 2"),
-        ({}, lambda s: s.maximize(lambda x: None, 9), "must return numbers. Got None"),
-        ({}, lambda s: s.tell(np.ma.masked_array([0.5, 0.6], [False, True]), 1.0), "bounds. Got n"),
-    ],
+    ({}, lambda s: s.tell([0.0, 1.01], 1.0), "bounds"),
+    ({}, lambda s: s.tell([0.0, np.nan], 1.0), "bounds"),
+    ({}, lambda s: s.tell([0.0], 1.0), "shape"),
+    ({}, lambda s: s.tell([[[0.0, 0.0]]], 1.0), "shape"),
+    ({}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), "objective"),
+    ({}, lambda s: s.tell(TWO, 1.0), "shape"),
+    ({}, lambda s: s.tell([[0.0, 0.0]], [1.0, 2.0]), "shape"),
+    ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
+    ({}, lambda s: s.tell(["a", 1], 1.0), r"`x` must be numbers. Got \['a', 1\]"),
+    ({"integer": [0]}, lambda s: s.tell([0.5, 0.2], 1.0), "whole numbers"),
+    *(
+        ({"objective": objective}, lambda s: s.tell(TWO, [[1.0], [2.0]]), "make one number")
+        for objective in (lambda y: np.repeat(y, 2, axis=-1), lambda y: y.sum())
+    ),
+    ({"objective": total}, lambda s: s.tell(TWO, ["high", None]), "`y` must be numbers"),
+    ({}, lambda s: s.ask(0), "`q`"),
+    ({}, lambda s: s.ask(1.5), "`q`"),
+    ({}, lambda s: s.ask(True), "`q`"),
+    ({"integer": [0, 1]}, lambda s: s.ask(10), "All but 9"),
+    ({}, lambda s: s.maximize(bowl, 0), "`n_calls`"),
+    ({}, lambda s: s.maximize(bowl, 2.0), "`n_calls`"),
+    ({}, lambda s: s.minimize(bowl, 1, x0=TWO), "`x0` has 2"),
+    ({}, lambda s: s.maximize(lambda x: None, 9), "must return numbers. Got None"),
+    ({}, lambda s: s.tell(np.ma.masked_array([0.5, 0.6], [False, True]), 1.0), "bounds. Got n"),
 )
 def test_optimizer_refuses_calls_and_keeps_nothing(settings, act, message):
     optimizer = search(**settings)
@@ -577,13 +573,11 @@ def test_load_continues_a_composite_search(tmp_path):
         BayesianOptimizer.load(tmp_path / "search.skuq", estimator)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "message"),
-    [
-        *(({"bounds": [(-1, 1), (-1, 2)]}, "own domain"), ({"integer": [0]}, "own domain")),
-        *(({"random_state": 1}, "random_state"), ({"objective": abs}, "objective")),
-        ({}, "`acquisition`"),
-    ],
+    *(({"bounds": [(-1, 1), (-1, 2)]}, "own domain"), ({"integer": [0]}, "own domain")),
+    *(({"random_state": 1}, "random_state"), ({"objective": abs}, "objective")),
+    ({}, "`acquisition`"),
 )
 def test_from_state_refuses(changes, message):
     optimizer = search(acquisition=UpperConfidenceBound(lambda n: 1.0) if not changes else "lei")
@@ -622,22 +616,20 @@ def test_load_refuses_other_files(tmp_path):
         skuq.load(tmp_path / "search.skuq")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "value"),
-    [
-        ("x", np.array([["a", "b"]] * 5)),
-        ("x", np.full((5, 2), 7.0)),
-        ("values", np.zeros(4)),
-        ("usable", np.ones(5)),
-        ("pending", np.zeros((1, 3))),
-        ("messages", [""] * 4),
-        ("sign", np.ones(2)),
-        ("sign", 2),
-        ("entropy", [1]),
-        ("n_steps", None),
-        ("n_draws", 10**9),
-        ("maximizer", {"class": "MultiStart", "n_restarts": 10**9}),
-    ],
+    ("x", np.array([["a", "b"]] * 5)),
+    ("x", np.full((5, 2), 7.0)),
+    ("values", np.zeros(4)),
+    ("usable", np.ones(5)),
+    ("pending", np.zeros((1, 3))),
+    ("messages", [""] * 4),
+    ("sign", np.ones(2)),
+    ("sign", 2),
+    ("entropy", [1]),
+    ("n_steps", None),
+    ("n_draws", 10**9),
+    ("maximizer", {"class": "MultiStart", "n_restarts": 10**9}),
 )
 def test_load_refuses_broken_states(tmp_path, name, value):
     optimizer = search(n_initial=3)

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
 from surrogates import ReluReadout
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq import NOMURegressor
 from skuq.bayesopt import maximize_readout
@@ -97,16 +97,14 @@ def test_maximize_readout_within_no_time_returns_some_point():
     assert_allclose(value, upper_bound(readout, 1.0)(x[None])[0], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "settings", "message"),
-    [
-        (([(0, 1)], 1.0), {}, "2 pairs"),
-        (([(0, 1), (1, 1)], 1.0), {}, "low < high"),
-        (([(0, 1)] * 2, -1.0), {}, "`beta`"),
-        (([(0, 1)] * 2, np.nan), {}, "`beta`"),
-        (([(0.5, 1)] * 2, 1.0, True), {}, "whole numbers"),
-        (([(0, 1)] * 2, 1.0), {"exclude": np.zeros((1, 2))}, "0 or 1"),
-    ],
+    (([(0, 1)], 1.0), {}, "2 pairs"),
+    (([(0, 1), (1, 1)], 1.0), {}, "low < high"),
+    (([(0, 1)] * 2, -1.0), {}, "`beta`"),
+    (([(0, 1)] * 2, np.nan), {}, "`beta`"),
+    (([(0.5, 1)] * 2, 1.0, True), {}, "whole numbers"),
+    (([(0, 1)] * 2, 1.0), {"exclude": np.zeros((1, 2))}, "0 or 1"),
 )
 def test_maximize_readout_refuses(arguments, settings, message):
     readout = random_readout(np.random.default_rng(0), 2, (3,))
@@ -170,15 +168,13 @@ def test_readout_weights_say_what_the_model_predicts(rows, settings):
         assert sum(len(bias) for _, bias in readout.hidden) == 5 + 4 + 6
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "message"),
-    [
-        ({"network__activation": "tanh"}, "relu"),
-        ({"band": "asymmetric"}, "symmetric"),
-        ({"readout__kind": "exponential"}, "linear"),
-        ({"network": product}, "dense layers"),
-        ({}, "one output"),
-    ],
+    ({"network__activation": "tanh"}, "relu"),
+    ({"band": "asymmetric"}, "symmetric"),
+    ({"readout__kind": "exponential"}, "linear"),
+    ({"network": product}, "dense layers"),
+    ({}, "one output"),
 )
 def test_readout_weights_refuse(rows, settings, message):
     X, y = rows

@@ -8,6 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import BNNFunction, make_bnn_function
 from problems.bnn import _usual_std, _wide_variance
+from tiers import cases
 
 
 def test_bnn_function_by_hand():
@@ -72,15 +73,13 @@ def test_make_bnn_function_repeats_and_pickles():
 POSITIVE = "must be made of positive whole numbers"
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments, message",
-    [
-        ({"n_features": 0}, f"`n_features` {POSITIVE}"),
-        *(({"hidden_units": u}, f"`hidden_units` {POSITIVE}") for u in ((9, 0), (), (1.5,))),
-        ({"prior_std": 0}, "`prior_std` must be a positive number or None. Got 0"),
-        ({"prior_std": "1"}, "`prior_std` must be a positive number or None. Got '1'"),
-        ({"hidden_units": (4,)}, r"X must have 1 column\(s\). Got 2"),
-    ],
+    ({"n_features": 0}, f"`n_features` {POSITIVE}"),
+    *(({"hidden_units": u}, f"`hidden_units` {POSITIVE}") for u in ((9, 0), (), (1.5,))),
+    ({"prior_std": 0}, "`prior_std` must be a positive number or None. Got 0"),
+    ({"prior_std": "1"}, "`prior_std` must be a positive number or None. Got '1'"),
+    ({"hidden_units": (4,)}, r"X must have 1 column\(s\). Got 2"),
 )
 def test_make_bnn_function_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):

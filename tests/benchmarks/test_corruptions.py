@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import corrupt_images
 from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
 from scipy.ndimage import gaussian_filter
-from tiers import slow
+from tiers import cases, slow
 
 pytestmark = slow  # a problem of benchmarks only
 
@@ -189,27 +189,25 @@ def test_corrupt_images_value_range_is_black_and_white():
     assert_allclose(Z, 4 * expected - 1, atol=1e-2)  # JPEG's whole numbers may tip over
 
 
-@pytest.mark.parametrize(
+@cases(
     "change, message",
-    [
-        ({"kind": "rain"}, "'gaussian_noise'.*Got 'rain'"),
-        ({"kind": ["fog", "rain"]}, "`kind`"),
-        ({"kind": []}, "`kind`"),
-        ({"severity": 6}, "`severity`.*Got 6"),
-        ({"severity": -1}, "`severity`"),
-        ({"severity": 1.5}, "`severity`"),
-        ({"X": np.zeros((2, 65)), "image_shape": (8, 8)}, "columns, 65. Got .*64"),
-        ({"X": np.zeros((2, 64))}, "`image_shape` is needed"),
-        ({"image_shape": (4, 16)}, "must be that of X"),
-        ({"image_shape": (8.0, 8)}, "whole numbers"),
-        ({"X": np.zeros(64)}, "2, 3 or 4 dimensions"),
-        ({"X": np.full((2, 8, 8), np.nan)}, "NaN"),
-        ({"X": np.zeros((2, 8, 8), bool)}, "bool"),
-        ({"X": np.full((2, 8, 8), 300)}, "from 300 to 300"),
-        ({"X": np.full((2, 8, 8), 3.0)}, "constant"),
-        ({"value_range": (1, 0)}, "lower end first"),
-        ({"X": np.arange(64, dtype="int8").reshape(1, 8, 8)}, r"\(0, 255\), does not fit into in"),
-    ],
+    ({"kind": "rain"}, "'gaussian_noise'.*Got 'rain'"),
+    ({"kind": ["fog", "rain"]}, "`kind`"),
+    ({"kind": []}, "`kind`"),
+    ({"severity": 6}, "`severity`.*Got 6"),
+    ({"severity": -1}, "`severity`"),
+    ({"severity": 1.5}, "`severity`"),
+    ({"X": np.zeros((2, 65)), "image_shape": (8, 8)}, "columns, 65. Got .*64"),
+    ({"X": np.zeros((2, 64))}, "`image_shape` is needed"),
+    ({"image_shape": (4, 16)}, "must be that of X"),
+    ({"image_shape": (8.0, 8)}, "whole numbers"),
+    ({"X": np.zeros(64)}, "2, 3 or 4 dimensions"),
+    ({"X": np.full((2, 8, 8), np.nan)}, "NaN"),
+    ({"X": np.zeros((2, 8, 8), bool)}, "bool"),
+    ({"X": np.full((2, 8, 8), 300)}, "from 300 to 300"),
+    ({"X": np.full((2, 8, 8), 3.0)}, "constant"),
+    ({"value_range": (1, 0)}, "lower end first"),
+    ({"X": np.arange(64, dtype="int8").reshape(1, 8, 8)}, r"\(0, 255\), does not fit into in"),
 )
 def test_corrupt_images_refuses(change, message):
     with pytest.raises(ValueError, match=message):

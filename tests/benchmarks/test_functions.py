@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import make_function, make_scarce_regression
 from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D, FUNCTIONS_ND
 from scipy.optimize import rosen
-from tiers import slow
+from tiers import cases, slow
 
 pytestmark = slow  # problems of benchmarks only
 
@@ -160,17 +160,15 @@ def test_make_function_pickles_and_compares():
         make_function("branin")(np.zeros((4, 3)))
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments, message",
-    [
-        (("ackley",), r"`name` must be one of 'abs', .*'styblinski_tang'\. Got 'ackley'"),
-        ((["levy"],), r"`name` must be one of"),
-        (("levy",), "every dimension from 1: give `n_features`"),
-        (("branin", 3), "`n_features` of 'branin' must be 2. Got 3.*'levy', 'rosenbrock'"),
-        (("rosenbrock", 1), "must be a whole number from 2. Got 1"),
-        (("perm", 80), "must be a whole number from 2 to 79. Got 80"),
-        (("levy", 2.5), "must be a whole number from 1. Got 2.5"),
-    ],
+    (("ackley",), r"`name` must be one of 'abs', .*'styblinski_tang'\. Got 'ackley'"),
+    ((["levy"],), r"`name` must be one of"),
+    (("levy",), "every dimension from 1: give `n_features`"),
+    (("branin", 3), "`n_features` of 'branin' must be 2. Got 3.*'levy', 'rosenbrock'"),
+    (("rosenbrock", 1), "must be a whole number from 2. Got 1"),
+    (("perm", 80), "must be a whole number from 2 to 79. Got 80"),
+    (("levy", 2.5), "must be a whole number from 1. Got 2.5"),
 )
 def test_make_function_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
@@ -203,14 +201,12 @@ def test_make_scarce_regression_near_a_flat_manifold():
     assert_allclose(np.corrcoef(X.T), np.eye(7), atol=0.03)
 
 
-@pytest.mark.parametrize(
+@cases(
     "change, error, message",
-    [
-        ({"inputs": "normal"}, ValueError, "`inputs` must be 'uniform' or 'gaussian'. Got 'norm"),
-        ({"n_train": 0}, ValueError, "`n_train` must be a positive whole number or None. Got 0"),
-        ({"n_test": 1.5}, ValueError, "`n_test` must be a positive whole number or None. Got 1.5"),
-        ({"function": np.sin}, TypeError, "`function` must be a callable with an attribute"),
-    ],
+    ({"inputs": "normal"}, ValueError, "`inputs` must be 'uniform' or 'gaussian'. Got 'norm"),
+    ({"n_train": 0}, ValueError, "`n_train` must be a positive whole number or None. Got 0"),
+    ({"n_test": 1.5}, ValueError, "`n_test` must be a positive whole number or None. Got 1.5"),
+    ({"function": np.sin}, TypeError, "`function` must be a callable with an attribute"),
 )
 def test_make_scarce_regression_refuses(change, error, message):
     with pytest.raises(error, match=message):

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from processes import start_python
+from tiers import cases
 
 from skuq import exceptions
 from skuq._utils import _archive
@@ -305,13 +306,11 @@ def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
         assert_same(catalog[said], trial(said))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "tree"),
-    [
-        *(("search", tree) for tree in ({}, [1], {"parts": 3})),
-        ("search", {"parts": {}, "entropy": 1, "space": {}, "held_out": {"y": 1}}),
-        *(("trial", tree) for tree in ({}, *({"finished": 0, "result": r} for r in (3, {})))),
-    ],
+    *(("search", tree) for tree in ({}, [1], {"parts": 3})),
+    ("search", {"parts": {}, "entropy": 1, "space": {}, "held_out": {"y": 1}}),
+    *(("trial", tree) for tree in ({}, *({"finished": 0, "result": r} for r in (3, {})))),
 )
 def test_files_of_something_else_are_an_error(tmp_path, kind, tree):
     path = begun(tmp_path, [trial(0), trial(1)])

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from tiers import cases
 
 from skuq.datasets import corrupt_table
 from skuq.datasets._corruptions import TABLE_CORRUPTIONS
@@ -147,22 +148,20 @@ def test_corrupt_table_takes_columns_by_name_and_position():
     assert (Z[:, 2] != np.arange(9)).all()
 
 
-@pytest.mark.parametrize(
+@cases(
     "change, message",
-    [
-        ({"kind": "rust"}, "'noise', 'missing', 'scaling', 'permutation'.*Got 'rust'"),
-        ({"severity": 6}, "`severity`"),
-        ({"fill": "zero"}, "`fill`.*'zero'"),
-        ({"X": np.zeros(4)}, "two dimensions. Got 1"),
-        ({"columns": [2]}, "`columns`.*Got 2"),
-        ({"columns": ["a"]}, "`columns`.*Got 'a'"),
-        ({"reference": np.zeros((3, 3))}, "`reference` must have the columns"),
-        ({"reference": np.full((3, 2), np.nan)}, "`reference` has no value in column 0"),
-        ({"X": np.full((4, 2), "a")}, "array of numbers"),
-        ({"X": np.zeros((4, 2), bool), "kind": "scaling"}, "array of numbers"),
-        ({"X": np.array([[0.0, np.inf], [1, 2]])}, "Column 1 has infinite values"),
-        *(({"kind": kind}, "`kind` must be") for kind in (None, 3, [])),
-    ],
+    ({"kind": "rust"}, "'noise', 'missing', 'scaling', 'permutation'.*Got 'rust'"),
+    ({"severity": 6}, "`severity`"),
+    ({"fill": "zero"}, "`fill`.*'zero'"),
+    ({"X": np.zeros(4)}, "two dimensions. Got 1"),
+    ({"columns": [2]}, "`columns`.*Got 2"),
+    ({"columns": ["a"]}, "`columns`.*Got 'a'"),
+    ({"reference": np.zeros((3, 3))}, "`reference` must have the columns"),
+    ({"reference": np.full((3, 2), np.nan)}, "`reference` has no value in column 0"),
+    ({"X": np.full((4, 2), "a")}, "array of numbers"),
+    ({"X": np.zeros((4, 2), bool), "kind": "scaling"}, "array of numbers"),
+    ({"X": np.array([[0.0, np.inf], [1, 2]])}, "Column 1 has infinite values"),
+    *(({"kind": kind}, "`kind` must be") for kind in (None, 3, [])),
 )
 def test_corrupt_table_refuses(change, message):
     with pytest.raises(ValueError, match=message):

@@ -4,6 +4,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.metrics import log_loss
 from teams import SELECTORS, select_by
+from tiers import cases
 
 from skuq.ensembles import select_by_likelihood
 
@@ -105,14 +106,12 @@ def test_select_by_likelihood_of_impossible_and_undefined_rows():
     assert 2 not in select_by_likelihood(log_likelihood, 2, "top").indices
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "message"),
-    [
-        *(((np.zeros((2, 3)), n), "`n_members` must be a positive") for n in (0, -1, 1.5)),
-        ((np.zeros(3), 1), r"must have shape \(n_candidates, n_samples\).*Got \(3,\)"),
-        ((np.zeros((2, 3)), 1, "best"), r"`method` must be one of .*'forward'.* Got 'best'"),
-        ((np.full((2, 3), np.nan), 1), "No candidate has a finite loss"),
-    ],
+    *(((np.zeros((2, 3)), n), "`n_members` must be a positive") for n in (0, -1, 1.5)),
+    ((np.zeros(3), 1), r"must have shape \(n_candidates, n_samples\).*Got \(3,\)"),
+    ((np.zeros((2, 3)), 1, "best"), r"`method` must be one of .*'forward'.* Got 'best'"),
+    ((np.full((2, 3), np.nan), 1), "No candidate has a finite loss"),
 )
 def test_select_by_likelihood_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):

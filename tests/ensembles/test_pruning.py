@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from teams import diversity_score
+from tiers import cases
 
 from skuq.ensembles import TeamSelection, select_hq, select_teams
 
@@ -308,14 +309,12 @@ def test_select_teams_of_identical_and_of_perfect_models():
     assert_allclose([pairs[0, k] for k in range(1, 6)], 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("n_models", "settings", "message"),
-    [
-        (26, {}, r"26 models has 67,108,837 teams.*`max_team_size`"),
-        (22, {"filters": ("mean",)}, "Without the alpha filter"),
-        (286, {"max_team_size": 2}, "at most 256 models"),
-        (10, {"beta": 0.0}, "More than 100 teams of 3 models"),
-    ],
+    (26, {}, r"26 models has 67,108,837 teams.*`max_team_size`"),
+    (22, {"filters": ("mean",)}, "Without the alpha filter"),
+    (286, {"max_team_size": 2}, "at most 256 models"),
+    (10, {"beta": 0.0}, "More than 100 teams of 3 models"),
 )
 def test_select_teams_counts_teams_before_they_are_made(n_models, settings, message, monkeypatch):
     monkeypatch.setattr("skuq.ensembles._pruning._MOST_SCORED", 100)
@@ -333,39 +332,37 @@ def test_select_teams_lists_only_what_was_scored_of_large_pools(rng):
     assert select_teams(labels, y, max_team_size=2).n_possible_ == 325
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "message"),
-    [
-        ({"predictions": [[0, 1, 1]]}, "at least two models"),
-        ({"predictions": [[0, 1], [0]]}, "shape"),
-        ({"predictions": np.zeros((2, 0)), "y": []}, "at least one row"),
-        ({"y": [0, 1]}, "must have shape"),
-        ({"predictions": [["a", "b", "a"]] * 2}, "no label"),
-        ({"predictions": [[0, np.nan, 1]] * 2}, "NaN"),
-        ({"predictions": np.full((2, 3, 2), np.nan)}, "probabilities"),
-        ({"predictions": np.full((2, 3, 2), 0.9)}, "probabilities"),
-        ({"predictions": np.full((2, 3, 2), 0.5), "y": [0, 1, 2]}, "columns"),
-        ({"predictions": np.full((2, 3, 2), 0.5), "y": list("abc")}, "columns"),
-        ({"predictions": np.full((2, 3, 2), 0.5), "y": [*"abc"], "classes": [*"ab"]}, "not in `cl"),
-        ({"voting": "soft"}, "needs probabilities"),
-        ({"voting": "loud"}, "'voting' parameter of select_teams must be"),
-        ({"weights": "loud"}, "'weights' parameter of select_teams must be"),
-        ({"metric": "xx"}, "metric"),
-        ({"metric": []}, "at least one"),
-        ({"filters": ("beta",)}, "filters"),
-        ({"filters": "alpha"}, "instance of 'list'"),
-        ({"filters": ("alpha", "alpha")}, "distinct"),
-        ({"score": "h"}, "score"),
-        ({"beta": 1.0}, "beta"),
-        ({"beta": float("nan")}, "beta"),
-        ({"max_team_size": 1}, "max_team_size"),
-        ({"n_negatives": 0}, "n_negatives"),
-        ({"choose": "best"}, "choose"),
-        ({"rank_base": 2}, "rank_base"),
-        ({"on": "rows"}, "on"),
-        ({"sample_weight": [1, -1, 1]}, "sample_weight"),
-        ({"sample_weight": [0, 0, 0]}, "zero|All are 0"),
-    ],
+    ({"predictions": [[0, 1, 1]]}, "at least two models"),
+    ({"predictions": [[0, 1], [0]]}, "shape"),
+    ({"predictions": np.zeros((2, 0)), "y": []}, "at least one row"),
+    ({"y": [0, 1]}, "must have shape"),
+    ({"predictions": [["a", "b", "a"]] * 2}, "no label"),
+    ({"predictions": [[0, np.nan, 1]] * 2}, "NaN"),
+    ({"predictions": np.full((2, 3, 2), np.nan)}, "probabilities"),
+    ({"predictions": np.full((2, 3, 2), 0.9)}, "probabilities"),
+    ({"predictions": np.full((2, 3, 2), 0.5), "y": [0, 1, 2]}, "columns"),
+    ({"predictions": np.full((2, 3, 2), 0.5), "y": list("abc")}, "columns"),
+    ({"predictions": np.full((2, 3, 2), 0.5), "y": [*"abc"], "classes": [*"ab"]}, "not in `cl"),
+    ({"voting": "soft"}, "needs probabilities"),
+    ({"voting": "loud"}, "'voting' parameter of select_teams must be"),
+    ({"weights": "loud"}, "'weights' parameter of select_teams must be"),
+    ({"metric": "xx"}, "metric"),
+    ({"metric": []}, "at least one"),
+    ({"filters": ("beta",)}, "filters"),
+    ({"filters": "alpha"}, "instance of 'list'"),
+    ({"filters": ("alpha", "alpha")}, "distinct"),
+    ({"score": "h"}, "score"),
+    ({"beta": 1.0}, "beta"),
+    ({"beta": float("nan")}, "beta"),
+    ({"max_team_size": 1}, "max_team_size"),
+    ({"n_negatives": 0}, "n_negatives"),
+    ({"choose": "best"}, "choose"),
+    ({"rank_base": 2}, "rank_base"),
+    ({"on": "rows"}, "on"),
+    ({"sample_weight": [1, -1, 1]}, "sample_weight"),
+    ({"sample_weight": [0, 0, 0]}, "zero|All are 0"),
 )
 def test_select_teams_refuses(change, message):
     arguments = {"predictions": [[0, 1, 1], [0, 0, 1]], "y": [0, 1, 1], **change}

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
+from tiers import cases
 
 from skuq.ensembles import Selection, _selection, select_forward, select_greedy
 
@@ -60,13 +61,11 @@ def test_select_greedy_keeps_min_members_against_the_loss():
     assert two.loss == min(loss for _, loss in two.path[1:])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("loc", "n_members", "chosen", "least"),
-    [
-        ((1.0, -1.0, 0.9), 2, [1, 2], 1 / 4),  # opposite errors
-        ((0.0, 3.0), 5, [0, 1], 1 / 8),  # the second only harms: repeats of the first end
-        ((1.0, -1.0, 9.0), 3, [0, 1, 2], 1 / 6),  # the third is far worse than the others
-    ],
+    ((1.0, -1.0, 0.9), 2, [1, 2], 1 / 4),  # opposite errors
+    ((0.0, 3.0), 5, [0, 1], 1 / 8),  # the second only harms: repeats of the first end
+    ((1.0, -1.0, 9.0), 3, [0, 1, 2], 1 / 6),  # the third is far worse than the others
 )
 def test_select_greedy_leaves_weight_to_each_member(loc, n_members, chosen, least):
     selection = select_greedy(*constants(*loc), n_members, min_members=len(chosen))
@@ -149,28 +148,26 @@ LOC = np.arange(8.0).reshape(2, 4)
 ONES = np.ones_like(LOC)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("select", "arguments", "settings", "message"),
-    [
-        *(
-            (select_greedy, (np.zeros(4), *arguments), settings, message)
-            for arguments, settings, message in [
-                ((LOC, ONES, 0), {}, "`n_members` must be a positive whole number. Got 0"),
-                ((LOC, ONES, 2), {"loss": "rmse"}, r"`loss` must be one of \['nll', 'crps', 'mse"),
-                ((LOC.T, LOC.T, 2), {}, "must have shape"),
-                ((LOC, np.ones((2, 4, 1)), 2), {}, "`scale` must have the shape"),
-                ((LOC, ONES - 2, 2), {}, "`scale` must be at least 0. Got -1"),
-                ((LOC, ONES, 2), {"sample_weight": np.zeros(4)}, "at least one"),
-                ((LOC, ONES, 2), {"sample_weight": -np.ones(4)}, "egative"),
-            ]
-        ),
-        (
-            select_forward,
-            ([np.ones((3, 2))], np.square, 3),
-            {"min_members": 2, "min_weight": 0.6},
-            r"`min_weight` must be in .*0.5 with min_members=2",
-        ),
-    ],
+    *(
+        (select_greedy, (np.zeros(4), *arguments), settings, message)
+        for arguments, settings, message in [
+            ((LOC, ONES, 0), {}, "`n_members` must be a positive whole number. Got 0"),
+            ((LOC, ONES, 2), {"loss": "rmse"}, r"`loss` must be one of \['nll', 'crps', 'mse"),
+            ((LOC.T, LOC.T, 2), {}, "must have shape"),
+            ((LOC, np.ones((2, 4, 1)), 2), {}, "`scale` must have the shape"),
+            ((LOC, ONES - 2, 2), {}, "`scale` must be at least 0. Got -1"),
+            ((LOC, ONES, 2), {"sample_weight": np.zeros(4)}, "at least one"),
+            ((LOC, ONES, 2), {"sample_weight": -np.ones(4)}, "egative"),
+        ]
+    ),
+    (
+        select_forward,
+        ([np.ones((3, 2))], np.square, 3),
+        {"min_members": 2, "min_weight": 0.6},
+        r"`min_weight` must be in .*0.5 with min_members=2",
+    ),
 )
 def test_select_refuses(select, arguments, settings, message):
     with pytest.raises(ValueError, match=message):

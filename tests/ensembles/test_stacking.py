@@ -12,6 +12,7 @@ from scipy import optimize, special
 from scipy.spatial.distance import cdist
 from scipy.stats import multivariate_normal
 from sklearn.metrics import log_loss
+from tiers import cases
 
 from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _selection, stacking_weights
 from skuq.networks import GaussianHead
@@ -65,20 +66,18 @@ def test_stacking_weights_of_impossible_rows():
     assert_allclose(stacking_weights(np.full((4, 3), -np.inf)), 0.25)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "weight", "message"),
-    [
-        *(
-            (given, None, "`log_likelihood` must have shape")
-            for given in ([0.1, 0.2], np.zeros((2, 0)), np.zeros((0, 2)), np.zeros((1, 2, 3)))
-        ),
-        ([[0.0, np.nan]], None, "`log_likelihood` must have shape"),
-        (np.zeros((2, 3)), [1.0, 2.0], "sample_weight.shape"),
-        (np.zeros((2, 3)), np.ones((3, 1)), "1D array"),
-        (np.zeros((2, 3)), [1.0, -1.0, 1.0], "Negative values"),
-        (np.zeros((2, 3)), [1.0, np.nan, 1.0], "NaN"),
-        (np.zeros((2, 3)), np.zeros(3), "non-zero|All are 0"),
-    ],
+    *(
+        (given, None, "`log_likelihood` must have shape")
+        for given in ([0.1, 0.2], np.zeros((2, 0)), np.zeros((0, 2)), np.zeros((1, 2, 3)))
+    ),
+    ([[0.0, np.nan]], None, "`log_likelihood` must have shape"),
+    (np.zeros((2, 3)), [1.0, 2.0], "sample_weight.shape"),
+    (np.zeros((2, 3)), np.ones((3, 1)), "1D array"),
+    (np.zeros((2, 3)), [1.0, -1.0, 1.0], "Negative values"),
+    (np.zeros((2, 3)), [1.0, np.nan, 1.0], "NaN"),
+    (np.zeros((2, 3)), np.zeros(3), "non-zero|All are 0"),
 )
 def test_stacking_weights_refuse(given, weight, message):
     with pytest.raises(ValueError, match=message):

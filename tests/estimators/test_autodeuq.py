@@ -12,7 +12,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, KFold
 from teams import likelihood_statistics
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.backend import keras, keras_tuner
@@ -60,14 +60,12 @@ def test_predictions_are_of_the_members_mixture(fitted, wave):
     assert 0.5 < np.sqrt(np.mean((mean - y) ** 2)) / std.mean() < 2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("search", "fixed"),
-    [
-        ("age", ["learning_rate"]),
-        ("bo", ["units", "activation"]),
-        ("init", ["units", "activation", "learning_rate"]),
-        *((name, []) for name in ("agebo", "random", "age-mixed", "bo-mixed")),
-    ],
+    ("age", ["learning_rate"]),
+    ("bo", ["units", "activation"]),
+    ("init", ["units", "activation", "learning_rate"]),
+    *((name, []) for name in ("agebo", "random", "age-mixed", "bo-mixed")),
 )
 def test_fit_by_every_search(tiny, wave, search, fixed):
     fitted = tiny.set_params(search=search, n_trials=6, epochs=2).fit(*wave)
@@ -137,16 +135,14 @@ def test_fit_shows_progress_and_logs(tiny, wave, capsys, caplog):
     assert "best objective" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@cases(
     ("validation", "given", "message"),
-    [
-        ("auto", {"sample_weight": -np.ones(120)}, "Negative values"),
-        ("auto", {"sample_weight": np.zeros(120)}, "at least one non-zero|All are 0"),
-        ("auto", {"sample_weight": np.arange(120) == 7}, "positive weight. Got 1"),
-        (0.2, {"validation_data": (np.eye(2), np.ones(2))}, "either"),
-        (3, {"validation_data": (np.eye(2), np.ones(2))}, "either"),
-        (KFold(2), {"validation_data": (np.eye(2), np.ones(2))}, "either"),
-    ],
+    ("auto", {"sample_weight": -np.ones(120)}, "Negative values"),
+    ("auto", {"sample_weight": np.zeros(120)}, "at least one non-zero|All are 0"),
+    ("auto", {"sample_weight": np.arange(120) == 7}, "positive weight. Got 1"),
+    (0.2, {"validation_data": (np.eye(2), np.ones(2))}, "either"),
+    (3, {"validation_data": (np.eye(2), np.ones(2))}, "either"),
+    (KFold(2), {"validation_data": (np.eye(2), np.ones(2))}, "either"),
     ids=["negative", "zeros", "one row", "share", "folds", "splitter"],
 )
 def test_fit_refuses_data(tiny, wave, validation, given, message):
@@ -154,32 +150,30 @@ def test_fit_refuses_data(tiny, wave, validation, given, message):
         tiny.set_params(validation=validation).fit(*wave, **given)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("parameters", "message"),
-    [
-        ({"n_trials": 0}, "n_trials.*Got 0"),
-        ({"n_members": 0}, "n_members.*Got 0"),
-        ({"search": "grid"}, "search.*Got 'grid'"),
-        ({"space": "huge"}, "space.*Got 'huge'"),
-        ({"space": (3, 4)}, "`space` must be an object with"),
-        ({"space": ()}, "`space` must be an object with"),
-        ({"space": TabularSpace().bind(np.zeros((3, 2)))}, "must not be bound to rows"),
-        ({"search__kappa": -1}, "kappa.*Got -1"),
-        ({"search__population_size": 0}, "population_size.*Got 0"),
-        ({"search__discard": 3}, "discard.*Got 3"),
-        ({"space": DenseSpace(n_nodes=0)}, "n_nodes.*Got 0"),
-        ({"selection": "best"}, "selection.*Got 'best'"),
-        ({"selection": GreedySelection("brier")}, "`loss` of `selection` must be one of .*'crps'"),
-        ({"selection": "hq", "n_members": 1}, "`n_members` must be at least 2 with `selection="),
-        ({"fixed": {"depth": 10}}, "`fixed` has unknown decisions"),
-        ({"fixed": {"units": 11}}, r"`fixed\['units'\]` must lie in"),
-        ({"validation": 1.0}, "validation.*Got 1.0"),
-        ({"validation": None}, "`validation` must not be None without `validation_data`"),
-        ({"repeats": 1, "refit": True}, "`repeats` must be 0 or .* with `refit=True`"),
-        ({"repeats": 1, "validation": KFold(2)}, "`repeats` must be 0 .* splitter as `validation`"),
-        ({"max_time": 0}, "max_time.*Got 0"),
-        ({"trial_timeout": -1}, "trial_timeout.*Got -1"),
-    ],
+    ({"n_trials": 0}, "n_trials.*Got 0"),
+    ({"n_members": 0}, "n_members.*Got 0"),
+    ({"search": "grid"}, "search.*Got 'grid'"),
+    ({"space": "huge"}, "space.*Got 'huge'"),
+    ({"space": (3, 4)}, "`space` must be an object with"),
+    ({"space": ()}, "`space` must be an object with"),
+    ({"space": TabularSpace().bind(np.zeros((3, 2)))}, "must not be bound to rows"),
+    ({"search__kappa": -1}, "kappa.*Got -1"),
+    ({"search__population_size": 0}, "population_size.*Got 0"),
+    ({"search__discard": 3}, "discard.*Got 3"),
+    ({"space": DenseSpace(n_nodes=0)}, "n_nodes.*Got 0"),
+    ({"selection": "best"}, "selection.*Got 'best'"),
+    ({"selection": GreedySelection("brier")}, "`loss` of `selection` must be one of .*'crps'"),
+    ({"selection": "hq", "n_members": 1}, "`n_members` must be at least 2 with `selection="),
+    ({"fixed": {"depth": 10}}, "`fixed` has unknown decisions"),
+    ({"fixed": {"units": 11}}, r"`fixed\['units'\]` must lie in"),
+    ({"validation": 1.0}, "validation.*Got 1.0"),
+    ({"validation": None}, "`validation` must not be None without `validation_data`"),
+    ({"repeats": 1, "refit": True}, "`repeats` must be 0 or .* with `refit=True`"),
+    ({"repeats": 1, "validation": KFold(2)}, "`repeats` must be 0 .* splitter as `validation`"),
+    ({"max_time": 0}, "max_time.*Got 0"),
+    ({"trial_timeout": -1}, "trial_timeout.*Got -1"),
 )
 def test_fit_refuses_parameters(tiny, wave, parameters, message):
     with pytest.raises(ValueError, match=message):
@@ -223,16 +217,14 @@ def test_defaults_beat_the_deep_ensemble_on_yacht(data_dir):
     assert gaussian_nll_loss(data["y"][test], mean, std) < 0.6
 
 
-@pytest.mark.parametrize(
+@cases(
     ("returned", "message"),
-    [
-        (None, "must return a skuq.ensembles.Selection. Got NoneType"),
-        (Selection(np.array([], int), np.array([])), "distinct indices, at least one"),
-        (Selection(np.array([99]), np.array([1.0])), r"in 0..3. Got \[99\]"),
-        (Selection(np.array([1, 1]), np.array([0.5, 0.5])), "distinct indices"),
-        (Selection(np.array([0, 1]), np.array([3.0, 1.0])), "weights that sum to 1"),
-        (Selection(np.array([0, 1]), np.array([-1.0, 2.0])), "positive weights"),
-    ],
+    (None, "must return a skuq.ensembles.Selection. Got NoneType"),
+    (Selection(np.array([], int), np.array([])), "distinct indices, at least one"),
+    (Selection(np.array([99]), np.array([1.0])), r"in 0..3. Got \[99\]"),
+    (Selection(np.array([1, 1]), np.array([0.5, 0.5])), "distinct indices"),
+    (Selection(np.array([0, 1]), np.array([3.0, 1.0])), "weights that sum to 1"),
+    (Selection(np.array([0, 1]), np.array([-1.0, 2.0])), "positive weights"),
 )
 def test_reselect_refuses_a_selection(fitted, returned, message):
     model = copy.copy(fitted)

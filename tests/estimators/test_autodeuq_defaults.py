@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold
 from small_models import make
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import MemberRepeater, MemberTrainer
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
@@ -79,22 +79,20 @@ class Planned(Exception):
     """Raised with the folds of a search, before its first trial."""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "given", "n_rows", "n_folds"),
-    [
-        ({}, {}, 16, 8),
-        ({}, {}, 10, 5),
-        ({}, {"groups": np.repeat([0, 1, 2, 3], 3)[:9]}, 9, 2),
-        ({}, {}, 3, 2),
-        ({}, {"validation_data": (np.eye(2), np.ones(2))}, 20, None),
-        ({"validation": 0.25}, {}, 20, None),
-        ({"validation": 3}, {}, 20, 3),
-        ({"space": DenseSpace(1)}, {}, 20, None),
-        # Short searches of many rows, for classes
-        (SHORT, {}, 10_100, None),
-        ({**SHORT, "warm_start": True}, {}, 10_100, 8),
-        ({}, {}, 10_100, 8),
-    ],
+    ({}, {}, 16, 8),
+    ({}, {}, 10, 5),
+    ({}, {"groups": np.repeat([0, 1, 2, 3], 3)[:9]}, 9, 2),
+    ({}, {}, 3, 2),
+    ({}, {"validation_data": (np.eye(2), np.ones(2))}, 20, None),
+    ({"validation": 0.25}, {}, 20, None),
+    ({"validation": 3}, {}, 20, 3),
+    ({"space": DenseSpace(1)}, {}, 20, None),
+    # Short searches of many rows, for classes
+    (SHORT, {}, 10_100, None),
+    ({**SHORT, "warm_start": True}, {}, 10_100, 8),
+    ({}, {}, 10_100, 8),
 )
 @pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 def test_fit_validates_by_folds_in_the_tabular_space(settings, given, n_rows, n_folds, monkeypatch):
@@ -149,16 +147,14 @@ def test_initial_trials_are_the_best_of_another_search(fitted, wave, tmp_path):
     assert model.catalog_[0].configuration == best.configuration
 
 
-@pytest.mark.parametrize(
+@cases(
     ("initial_trials", "given", "match"),
-    [
-        ([{"wide": 3}], {}, r"unknown decisions \['wide'\].*give its `catalog_`"),
-        ([{"width": 3}], {}, r"`initial_trials\['width'\]` must lie in"),
-        ([{}, None], {}, r"`initial_trials` must be a list of configurations.* Got None in it"),
-        ([{"score": 1.0}], {}, r"unknown decisions \['score'\].* give its `catalog_`"),
-        (Catalog([TrialRecord(0, status="failed")]), {}, "a completed trial .*of 1 trials, 0 co"),
-        (None, {"groups": np.full(120, 7.0)}, r"`groups` has one: 7.0. Give `validation_data`"),
-    ],
+    ([{"wide": 3}], {}, r"unknown decisions \['wide'\].*give its `catalog_`"),
+    ([{"width": 3}], {}, r"`initial_trials\['width'\]` must lie in"),
+    ([{}, None], {}, r"`initial_trials` must be a list of configurations.* Got None in it"),
+    ([{"score": 1.0}], {}, r"unknown decisions \['score'\].* give its `catalog_`"),
+    (Catalog([TrialRecord(0, status="failed")]), {}, "a completed trial .*of 1 trials, 0 co"),
+    (None, {"groups": np.full(120, 7.0)}, r"`groups` has one: 7.0. Give `validation_data`"),
 )
 def test_fit_refuses(wave, initial_trials, given, match):
     with pytest.raises(ValueError, match=match):

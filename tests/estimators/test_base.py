@@ -18,7 +18,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import validate_data
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq
 from skuq import make_pipeline
@@ -285,16 +285,14 @@ def test_fit_refuses(model, X, y, message):
         model.fit(X, y)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("model", "y", "weight", "message"),
-    [
-        (NETWORKS, np.ma.array([1.0, 2], mask=[1, 0]), None, "y .* contains NaN"),
-        (NETWORKS, [1.0, 2], np.ma.array([1.0, 2], mask=[1, 0]), "weight .* NaN"),
-        (NETWORKS, [1.0, 2], [0, 0], "`validation_data` must have a row of positive weight"),
-        (CLASSES, np.ma.array([0, 1], mask=[1, 0]), None, r"unknown .* \[nan\]"),
-        (CLASSES, [2, 0], None, r"unknown classes: \[2\]"),
-        (CLASSES, mixed("a", 1), None, "unknown classes"),
-    ],
+    (NETWORKS, np.ma.array([1.0, 2], mask=[1, 0]), None, "y .* contains NaN"),
+    (NETWORKS, [1.0, 2], np.ma.array([1.0, 2], mask=[1, 0]), "weight .* NaN"),
+    (NETWORKS, [1.0, 2], [0, 0], "`validation_data` must have a row of positive weight"),
+    (CLASSES, np.ma.array([0, 1], mask=[1, 0]), None, r"unknown .* \[nan\]"),
+    (CLASSES, [2, 0], None, r"unknown classes: \[2\]"),
+    (CLASSES, mixed("a", 1), None, "unknown classes"),
 )
 def test_fit_refuses_validation_rows(model, y, weight, message):
     with pytest.raises(ValueError, match=message):
@@ -309,14 +307,12 @@ TAKE_VALIDATION_ROWS = [
 
 
 @pytest.mark.parametrize("kind", TAKE_VALIDATION_ROWS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize(
+@cases(
     ("given", "message"),
-    [
-        ({"X_val": X}, "must be given together. Got `X_val` alone"),
-        ({"y_val": X[:, 0], "sample_weight_val": X[:, 0]}, "Got `y_val` and `sample_weight_val`"),
-        ({"X_val": X, "y_val": X[:, 0], "validation_data": (X, X[:, 0])}, "Give .* either"),
-        ({"X_val": X[:, :1], "y_val": [0, 1, 0, 1]}, "X has 1 features"),
-    ],
+    ({"X_val": X}, "must be given together. Got `X_val` alone"),
+    ({"y_val": X[:, 0], "sample_weight_val": X[:, 0]}, "Got `y_val` and `sample_weight_val`"),
+    ({"X_val": X, "y_val": X[:, 0], "validation_data": (X, X[:, 0])}, "Give .* either"),
+    ({"X_val": X[:, :1], "y_val": [0, 1, 0, 1]}, "X has 1 features"),
 )
 def test_fit_refuses_validation_rows_in_parts(kind, given, message):
     with pytest.raises(ValueError, match=message):
@@ -334,17 +330,15 @@ def test_fit_takes_validation_rows_in_parts(plan):
     assert_allclose(parts.weight_valid, weight / weight.mean(), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("argument", "scale", "shift", "y_shift", "message"),
-    [
-        ("validation_data", 1, [0, 0, 0], 0, None),
-        ("validation_data", 1, [0.9, 0, 0], 0, None),  # later rows of a series
-        ("validation_data", [20, 1, 1], [90, 0, 0], 0, r"X has values from 9\d.* in column 0"),
-        ("validation_data", 1, [0.9, 0.9, 0], 0, "X has values .* They must be transformed"),
-        ("validation_data", 1, [0, 0, 0], 9, "y has values from 9"),
-        ("shift_validation", 1, [9, 0, 0], 0, None),  # as corrupted columns
-        ("shift_validation", 20, [90, 90, 90], 0, r"of `shift_validation` lie far outside"),
-    ],
+    ("validation_data", 1, [0, 0, 0], 0, None),
+    ("validation_data", 1, [0.9, 0, 0], 0, None),  # later rows of a series
+    ("validation_data", [20, 1, 1], [90, 0, 0], 0, r"X has values from 9\d.* in column 0"),
+    ("validation_data", 1, [0.9, 0.9, 0], 0, "X has values .* They must be transformed"),
+    ("validation_data", 1, [0, 0, 0], 9, "y has values from 9"),
+    ("shift_validation", 1, [9, 0, 0], 0, None),  # as corrupted columns
+    ("shift_validation", 20, [90, 90, 90], 0, r"of `shift_validation` lie far outside"),
 )
 def test_fit_warns_of_validation_rows_in_other_units(
     argument, scale, shift, y_shift, message, tiny_space
@@ -366,30 +360,28 @@ ROWS = np.arange(4)
 LEAKY = [(ROWS, ROWS[:2]), (ROWS[:2], ROWS[2:])]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("model", "message"),
-    [
-        *(
-            (model, "`min_members` must be at most `n_members`. Got min_members=4 and n_members=3")
-            for model in (
-                skuq.HyperDeepEnsembleRegressor(3, min_members=4),
-                skuq.HyperDeepEnsembleClassifier(3, min_members=4),
-                skuq.AutoDEUQRegressor(n_members=3, selection=GreedySelection(min_members=4)),
-                skuq.NESClassifier(n_members=3, selection=GreedySelection(min_members=4)),
-            )
-        ),
-        *(
-            (model, "Fold 0 .*has 4 and 2 rows, of which 2 are in both")
-            for model in (
-                skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=LEAKY),
-                skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY),
-                clone(TEAM).set_params(cv=LEAKY),
-                skuq.AutoDEUQRegressor(validation=LEAKY),
-                skuq.NESClassifier(validation=LEAKY),
-                skuq.NOMURegressor(validation=LEAKY),
-            )
-        ),
-    ],
+    *(
+        (model, "`min_members` must be at most `n_members`. Got min_members=4 and n_members=3")
+        for model in (
+            skuq.HyperDeepEnsembleRegressor(3, min_members=4),
+            skuq.HyperDeepEnsembleClassifier(3, min_members=4),
+            skuq.AutoDEUQRegressor(n_members=3, selection=GreedySelection(min_members=4)),
+            skuq.NESClassifier(n_members=3, selection=GreedySelection(min_members=4)),
+        )
+    ),
+    *(
+        (model, "Fold 0 .*has 4 and 2 rows, of which 2 are in both")
+        for model in (
+            skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=LEAKY),
+            skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY),
+            clone(TEAM).set_params(cv=LEAKY),
+            skuq.AutoDEUQRegressor(validation=LEAKY),
+            skuq.NESClassifier(validation=LEAKY),
+            skuq.NOMURegressor(validation=LEAKY),
+        )
+    ),
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
 def test_fit_refuses_contradictions(model, message):
@@ -557,17 +549,15 @@ def test_fit_that_fails_keeps_the_earlier_fit(model):
     assert not hasattr(clone(model), "fitted_")
 
 
-@pytest.mark.parametrize(
+@cases(
     "model",
-    [
-        skuq.DeepEnsembleRegressor(2),
-        skuq.HyperDeepEnsembleRegressor(2),
-        skuq.MCDropoutClassifier(),
-        skuq.TabularEnsembleRegressor(2, network=TabularNetwork(embedding="none")),
-        skuq.NOMURegressor(),
-        skuq.NEONRegressor(),
-        skuq.OperatorEnsembleRegressor(2),
-    ],
+    skuq.DeepEnsembleRegressor(2),
+    skuq.HyperDeepEnsembleRegressor(2),
+    skuq.MCDropoutClassifier(),
+    skuq.TabularEnsembleRegressor(2, network=TabularNetwork(embedding="none")),
+    skuq.NOMURegressor(),
+    skuq.NEONRegressor(),
+    skuq.OperatorEnsembleRegressor(2),
     ids=lambda model: type(model).__name__,
 )
 def test_fit_trains_networks_of_other_seeds_by_another_random_state(model, plan):

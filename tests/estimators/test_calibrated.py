@@ -42,7 +42,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from small_models import TooSure
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq import CalibratedUncertaintyClassifier, CalibratedUncertaintyRegressor, HQEnsembleSelector
 from skuq.backend import keras
@@ -441,44 +441,42 @@ def refused(model, message, error=ValueError, **given):
     return pytest.param(model, given, error, message)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("model", "given", "error", "message"),
-    [
-        refused(calibrated(GaussianNB()), "`estimator` must be a regressor"),
-        refused(calibrated(LINE, "conditional", group_by=0), "`group_by` must be None with method"),
-        refused(calibrated(LINE, "conditional"), "needs a table .*csr_array", X=csr_array(ROWS)),
-        refused(calibrated(ISOTONIC, cv=2), "predicts a RecalibratedMixture", TypeError),
-        refused(calibrated(GaussianProcessRegressor()), "weight", TypeError, sample_weight=EVERY),
-        refused(calibrated(NEAR), "fitted with `sample_weight`", TypeError, sample_weight=EVERY),
-        refused(calibrated(), "n_samples=1", X=np.ones((1, 2)), y=[1.0]),
-        refused(calibrated(FITTED, cv="prefit"), "Got n_samples=1", sample_weight=EVERY == 3),
-        refused(calibrated(TooSure(np.nan)), "finite numbers"),
-        refused(calibrated(ColumnOf("std")), r"of one shape. .* gave \(6,\) and \(6, 1\)"),
-        refused(calibrated(cv=PredefinedSplit(0 * EVERY - 1)), "`cv` has no folds"),
-        refused(calibrated(cv=[(EVERY, EVERY[:5])]), "`cv` must give .* 5 are in both"),
-        refused(calibrated(cv=31), "`cv` cannot split the rows: .*n_splits=31"),
-        refused(calibrated(cv=KFold(5)), "of which there are 2", sample_weight=EVERY < 2),
-        refused(calibrated(SEVEN, cv=5), "that trains on 6 of 30 rows f", sample_weight=EVERY < 8),
-        refused(calibrated(sigmoid), "cv='prefit'.*DeepEnsembleRegressor", TypeError),
-        refused(classifier(sigmoid), "cv='prefit'.*DeepEnsembleClassifier", TypeError),
-        refused(classifier(sigmoid, cv="prefit"), r"2 classes, and y has the labels \[0, 1, 2\]"),
-        refused(classifier(lambda X: 1 * (X[:, 0] > 0), cv="prefit"), "predict pro", TypeError),
-        refused(calibrated(lambda X: [0.0, 1.0], cv="prefit"), r"each of 30 rows. .* \(2,\)"),
-        refused(calibrated(lambda X: X, cv="prefit"), r"shape \(\) of y's. .* gave \(2,\)"),
-        refused(calibrated(), "dim <= 2|dim 3", y=np.zeros((30, 2, 2))),
-        refused(calibrated(), "NaN", y=np.full(30, np.nan)),
-        refused(calibrated(), "target y is None", y=None),
-        refused(classifier(), "target y is None", y=None),
-        refused(calibrated(method="best"), "method"),
-        refused(calibrated(FITTED, cv="prefit"), r"no \['groups'\]", TypeError, groups=LABELS),
-        refused(calibrated(), "epochs", TypeError, epochs=3),
-        refused(calibrated(), r"`groups` must have shape \(30,\)", groups=LABELS[:-1]),
-        refused(calibrated(IN_UNITS), "not in units of y", TypeError),
-        refused(classifier(LinearRegression()), "must be a classifier"),
-        refused(classifier(), "1 class", y=LABELS * 0),
-        refused(classifier(cv="prefit"), "must be fitted", NotFittedError),
-        refused(classifier(TWO_CLASSES, cv="prefit"), "not seen in fit"),
-    ],
+    refused(calibrated(GaussianNB()), "`estimator` must be a regressor"),
+    refused(calibrated(LINE, "conditional", group_by=0), "`group_by` must be None with method"),
+    refused(calibrated(LINE, "conditional"), "needs a table .*csr_array", X=csr_array(ROWS)),
+    refused(calibrated(ISOTONIC, cv=2), "predicts a RecalibratedMixture", TypeError),
+    refused(calibrated(GaussianProcessRegressor()), "weight", TypeError, sample_weight=EVERY),
+    refused(calibrated(NEAR), "fitted with `sample_weight`", TypeError, sample_weight=EVERY),
+    refused(calibrated(), "n_samples=1", X=np.ones((1, 2)), y=[1.0]),
+    refused(calibrated(FITTED, cv="prefit"), "Got n_samples=1", sample_weight=EVERY == 3),
+    refused(calibrated(TooSure(np.nan)), "finite numbers"),
+    refused(calibrated(ColumnOf("std")), r"of one shape. .* gave \(6,\) and \(6, 1\)"),
+    refused(calibrated(cv=PredefinedSplit(0 * EVERY - 1)), "`cv` has no folds"),
+    refused(calibrated(cv=[(EVERY, EVERY[:5])]), "`cv` must give .* 5 are in both"),
+    refused(calibrated(cv=31), "`cv` cannot split the rows: .*n_splits=31"),
+    refused(calibrated(cv=KFold(5)), "of which there are 2", sample_weight=EVERY < 2),
+    refused(calibrated(SEVEN, cv=5), "that trains on 6 of 30 rows f", sample_weight=EVERY < 8),
+    refused(calibrated(sigmoid), "cv='prefit'.*DeepEnsembleRegressor", TypeError),
+    refused(classifier(sigmoid), "cv='prefit'.*DeepEnsembleClassifier", TypeError),
+    refused(classifier(sigmoid, cv="prefit"), r"2 classes, and y has the labels \[0, 1, 2\]"),
+    refused(classifier(lambda X: 1 * (X[:, 0] > 0), cv="prefit"), "predict pro", TypeError),
+    refused(calibrated(lambda X: [0.0, 1.0], cv="prefit"), r"each of 30 rows. .* \(2,\)"),
+    refused(calibrated(lambda X: X, cv="prefit"), r"shape \(\) of y's. .* gave \(2,\)"),
+    refused(calibrated(), "dim <= 2|dim 3", y=np.zeros((30, 2, 2))),
+    refused(calibrated(), "NaN", y=np.full(30, np.nan)),
+    refused(calibrated(), "target y is None", y=None),
+    refused(classifier(), "target y is None", y=None),
+    refused(calibrated(method="best"), "method"),
+    refused(calibrated(FITTED, cv="prefit"), r"no \['groups'\]", TypeError, groups=LABELS),
+    refused(calibrated(), "epochs", TypeError, epochs=3),
+    refused(calibrated(), r"`groups` must have shape \(30,\)", groups=LABELS[:-1]),
+    refused(calibrated(IN_UNITS), "not in units of y", TypeError),
+    refused(classifier(LinearRegression()), "must be a classifier"),
+    refused(classifier(), "1 class", y=LABELS * 0),
+    refused(classifier(cv="prefit"), "must be fitted", NotFittedError),
+    refused(classifier(TWO_CLASSES, cv="prefit"), "not seen in fit"),
 )
 def test_calibrated_refuses(model, given, error, message):
     with pytest.raises(error, match=message):

@@ -19,6 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 from small_models import TooSure
+from tiers import cases
 
 from skuq import CalibratedUncertaintyClassifier, CalibratedUncertaintyRegressor, HQEnsembleSelector
 from skuq.exceptions import CalibrationWarning
@@ -183,16 +184,14 @@ def test_calibrated_groups_by_columns_of_pyarrow():
     assert_allclose(clone(model).fit(arrow, y).predict_interval(arrow), expected)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("group_by", "frame", "message"),
-    [
-        (5, False, "which has 2. Got 5"),
-        ("b", False, "since X has no names of columns. Got 'b'"),
-        (0, False, "must give labels that rows share. Got 100 labels"),
-        (lambda X: [1, 2], False, "one label a row, 100. Got 2"),
-        (lambda X: [None] * len(X), False, "All of 100 rows have none"),
-        ("c", True, r"one of \['a', 'b'\]. Got 'c'"),
-    ],
+    (5, False, "which has 2. Got 5"),
+    ("b", False, "since X has no names of columns. Got 'b'"),
+    (0, False, "must give labels that rows share. Got 100 labels"),
+    (lambda X: [1, 2], False, "one label a row, 100. Got 2"),
+    (lambda X: [None] * len(X), False, "All of 100 rows have none"),
+    ("c", True, r"one of \['a', 'b'\]. Got 'c'"),
 )
 def test_calibrated_refuses_group_by(group_by, frame, message):
     X, y = two_groups(100)
@@ -295,16 +294,14 @@ def test_partial_calibrate_of_two_outputs(method, groups):
     assert_allclose(model.log_prob(X, Y), expected)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("n", "truths", "time", "message"),
-    [
-        (4, [0.0, 1.0, 2.0, np.nan], None, "Row 3 is nan, one of 1 that are missing"),
-        (3, [0.0, 1.0, 2.0], [4, 5, 1], "Row 2 is of 1, the row before of 5"),
-        (3, [0.0, 1.0, 2.0], [4, 5], "must have 3 rows"),
-        (3, [0.0, 1.0, 2.0], [4, 5, np.nan], "must be known"),
-        (3, [0.0, 1.0, 2.0], [1, 2, 3], "have been learnt already"),
-        (3, [0.0, 1.0], None, "inconsistent numbers"),
-    ],
+    (4, [0.0, 1.0, 2.0, np.nan], None, "Row 3 is nan, one of 1 that are missing"),
+    (3, [0.0, 1.0, 2.0], [4, 5, 1], "Row 2 is of 1, the row before of 5"),
+    (3, [0.0, 1.0, 2.0], [4, 5], "must have 3 rows"),
+    (3, [0.0, 1.0, 2.0], [4, 5, np.nan], "must be known"),
+    (3, [0.0, 1.0, 2.0], [1, 2, 3], "have been learnt already"),
+    (3, [0.0, 1.0], None, "inconsistent numbers"),
 )
 def test_partial_calibrate_refuses_and_keeps_what_was_learnt(line, n, truths, time, message):
     X, y = two_groups(50)
@@ -465,15 +462,13 @@ def test_recalibrate_takes_weights_of_fit_for_repeats():
 SMALL = growing_noise(60, 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rows", "classifier", "message"),
-    [
-        (SMALL[0], KNeighborsClassifier(), "must take `sample_weight`"),
-        (SMALL[0], LinearSVC(), "must have predict_proba"),
-        (csr_array(1e6 * SMALL[0]), None, "give a `classifier` that reads them"),
-        (pd.DataFrame(1e6 * SMALL[0]).astype("datetime64[s]"), None, "give a `classifier` that"),
-        (["rain"] * 60, None, "needs the argument `classifier`"),
-    ],
+    (SMALL[0], KNeighborsClassifier(), "must take `sample_weight`"),
+    (SMALL[0], LinearSVC(), "must have predict_proba"),
+    (csr_array(1e6 * SMALL[0]), None, "give a `classifier` that reads them"),
+    (pd.DataFrame(1e6 * SMALL[0]).astype("datetime64[s]"), None, "give a `classifier` that"),
+    (["rain"] * 60, None, "needs the argument `classifier`"),
 )
 def test_recalibrate_refuses_classifiers(rows, classifier, message):
     model = calibrated(DummyRegressor().fit(rows, SMALL[1]), cv="prefit")

@@ -6,6 +6,7 @@ from numpy.testing import assert_array_equal
 from sklearn.linear_model import LinearRegression
 from sklearn.naive_bayes import GaussianNB
 from small_models import TinySpace
+from tiers import cases
 
 import skuq
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout, OperatorNetwork
@@ -46,16 +47,14 @@ def steps(unit, n):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize(
+@cases(
     ("model", "y", "unit", "n"),
-    [
-        (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
-        (skuq.NOMURegressor(NOMUNetwork(8), readout=NUMBERS, **RUN), Y, "epoch", 3),
-        (skuq.NEONRegressor(network=OPERATOR, batch_size=None, **RUN), Y, "epoch", 3),
-        (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
-        (skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB())]), Y > 0, "model", 2),
-        (skuq.NESRegressor(2, n_members=1, space=TinySpace(), **RUN), Y, "trial", 2),
-    ],
+    (skuq.DeepEnsembleRegressor(2, **SMALL), Y, "epoch", 3),
+    (skuq.NOMURegressor(NOMUNetwork(8), readout=NUMBERS, **RUN), Y, "epoch", 3),
+    (skuq.NEONRegressor(network=OPERATOR, batch_size=None, **RUN), Y, "epoch", 3),
+    (skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2), Y, "fit", 3),
+    (skuq.HQEnsembleSelector([("a", GaussianNB()), ("b", GaussianNB())]), Y > 0, "model", 2),
+    (skuq.NESRegressor(2, n_members=1, space=TinySpace(), **RUN), Y, "trial", 2),
     ids=lambda value: type(value).__name__,
 )
 def test_set_callbacks_tells_of_every_step(model, y, unit, n):

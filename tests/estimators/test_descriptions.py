@@ -15,6 +15,7 @@ import pytest
 from processes import run_python
 from sklearn.compose import make_column_transformer
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+from tiers import cases
 
 from skuq.estimators._searches._descriptions import describe
 
@@ -176,15 +177,13 @@ def test_describe_tells_long_transformers_apart():
     assert describe(one) == describe(same) != describe(other)
 
 
-@pytest.mark.parametrize(
+@cases(
     "one, other",
-    [
-        ("t", "*t"),
-        ("*t", "**t"),
-        ("t, *, a, b", "t, *, b, a"),
-        ("t, *, a=1, b=2", "t, *, b=1, a=2"),
-        ("t, a=1", "t, *, a=1"),
-    ],
+    ("t", "*t"),
+    ("*t", "**t"),
+    ("t, *, a, b", "t, *, b, a"),
+    ("t, *, a=1, b=2", "t, *, b=1, a=2"),
+    ("t, a=1", "t, *, a=1"),
 )
 def test_signatures_are_told_apart(one, other):
     assert describe(signature(one))[1:] != describe(signature(other))[1:]

@@ -14,7 +14,7 @@ from scipy import stats
 from scoringrules import crps_normal
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import MemberRepeater, MemberTrainer
 
 import skuq
@@ -490,13 +490,11 @@ def test_warm_start_adds_trials(search, trained, kind, random_state):
     assert len(trained) == n_trained + 1 + 5
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "rows", "named"),
-    [
-        ({"epochs": 2}, 60, r"\['epochs'\]"),
-        ({}, 50, r"\['X', 'y'\]"),
-        ({"random_state": 1}, 60, r"\['random_state'\]"),
-    ],
+    ({"epochs": 2}, 60, r"\['epochs'\]"),
+    ({}, 50, r"\['X', 'y'\]"),
+    ({"random_state": 1}, 60, r"\['random_state'\]"),
 )
 def test_warm_start_of_another_search_says_so(search, trained, changes, rows, named):
     X, y = table()

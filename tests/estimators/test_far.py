@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
+from tiers import cases
 
 from skuq import (
     AutoDEUQRegressor,
@@ -149,15 +150,11 @@ def test_gaps_between_rows_are_found(table):
     assert np.quantile(added(model, Z), 0.9) < 1e-6
 
 
-@pytest.mark.parametrize(
+@cases(
     "model",
-    [
-        TabularEnsembleRegressor(2, epochs=20, random_state=0),
-        pytest.param(
-            AutoDEUQRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow
-        ),
-        pytest.param(NESRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow),
-    ],
+    TabularEnsembleRegressor(2, epochs=20, random_state=0),
+    pytest.param(AutoDEUQRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow),
+    pytest.param(NESRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow),
     ids=lambda model: type(model).__name__,
 )
 def test_every_public_path_has_it(model, table):

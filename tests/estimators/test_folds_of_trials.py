@@ -13,6 +13,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleSplit
+from tiers import cases
 from training_data import MemberRefitter, MemberTrainer, Rows, folded_member, make_splits
 
 import skuq
@@ -424,21 +425,19 @@ def test_fit_advises_on_few_rows(tiny_space, rows, cv, advice):
         regressor(tiny_space, validation=cv, n_trials=1).fit(*rows)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "message"),
-    [
-        ({"validation": 1}, "The 'validation' parameter"),
-        ({"validation": 61}, "`validation` cannot split the rows: .* number of samples"),
-        ({"validation": ShuffleSplit(3)}, "`validation` must .* exactly one test fold"),
-        ({"validation": []}, "`validation` has no folds"),
-        ({"validation": [(EVERY, EVERY)]}, "has 60 and 60 rows, of which 60 are in both"),
-        ({"validation": [([], EVERY)]}, "has 0 and 60"),
-        ({"validation": [([60], EVERY)]}, "`validation` must give positions of 60 rows"),
-        ({"validation": [([0.5], EVERY)]}, "must give positions of 60 rows"),
-        ({"validation": [(k != EVERY % 3, k == EVERY % 3) for k in (0, 1)]}, "There are 60 rows"),
-        ({"validation": "three"}, "The 'validation' parameter"),
-        ({"refit": "yes"}, "The 'refit' parameter"),
-    ],
+    ({"validation": 1}, "The 'validation' parameter"),
+    ({"validation": 61}, "`validation` cannot split the rows: .* number of samples"),
+    ({"validation": ShuffleSplit(3)}, "`validation` must .* exactly one test fold"),
+    ({"validation": []}, "`validation` has no folds"),
+    ({"validation": [(EVERY, EVERY)]}, "has 60 and 60 rows, of which 60 are in both"),
+    ({"validation": [([], EVERY)]}, "has 0 and 60"),
+    ({"validation": [([60], EVERY)]}, "`validation` must give positions of 60 rows"),
+    ({"validation": [([0.5], EVERY)]}, "must give positions of 60 rows"),
+    ({"validation": [(k != EVERY % 3, k == EVERY % 3) for k in (0, 1)]}, "There are 60 rows"),
+    ({"validation": "three"}, "The 'validation' parameter"),
+    ({"refit": "yes"}, "The 'refit' parameter"),
     ids=str.split(
         "one too-many overlapping-tests none same-rows untrained beyond fractions fewer text refit"
     ),

@@ -12,7 +12,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils import get_tags
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import NumberTargets
 
 import skuq
@@ -149,13 +149,11 @@ def as_sparse(X):
 DENSE = "dense data is required.*sparse_output=False.*sparse_threshold=0"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("preprocess", "make", "kind", "message"),
-    [
-        (None, lambda X: X, ValueError, "could not convert|NaN|float"),
-        (None, lambda X: X[["age"]], ValueError, "NaN"),
-        *((given, as_sparse, TypeError, DENSE) for given in ("auto", None)),
-    ],
+    (None, lambda X: X, ValueError, "could not convert|NaN|float"),
+    (None, lambda X: X[["age"]], ValueError, "NaN"),
+    *((given, as_sparse, TypeError, DENSE) for given in ("auto", None)),
 )
 def test_fit_refuses_tables_of_any_estimator(model, rows, preprocess, make, kind, message):
     X, y = rows
@@ -225,13 +223,11 @@ def test_fit_lets_encoders_that_learn_from_targets_fold_the_rows(ensemble, rows)
     assert_allclose(ensemble.preprocessor_.transform(X).mean(axis=0), expected)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wrong", "why"),
-    [
-        (FunctionTransformer(lambda X: X), "NaN|could not convert"),
-        (FunctionTransformer(lambda X: X[["age"]].fillna(0).iloc[:-1]), "inconsistent numbers"),
-        (FunctionTransformer(lambda X: X["age"].fillna(0)), "2-dimensional|2D array"),
-    ],
+    (FunctionTransformer(lambda X: X), "NaN|could not convert"),
+    (FunctionTransformer(lambda X: X[["age"]].fillna(0).iloc[:-1]), "inconsistent numbers"),
+    (FunctionTransformer(lambda X: X["age"].fillna(0)), "2-dimensional|2D array"),
 )
 def test_fit_needs_numbers_of_every_row_from_a_transformer(ensemble, rows, wrong, why):
     with pytest.raises(ValueError, match=f"(?s)`preprocess` must convert X to a table.*({why})"):
@@ -389,17 +385,15 @@ def test_target_transform_leaves_predictions_in_units_of_y(name, kind, skewed, t
     assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("y", "kind"),
-    [
-        (lambda e: e, "standard"),
-        (lambda e: np.exp(0.5 * e), "standard"),
-        (lambda e: np.exp(3 * e), "yeo-johnson"),
-        (lambda e: np.where(np.arange(200) % 20, e, 1000.0), "yeo-johnson"),
-        (lambda e: np.where(np.arange(200) % 20, e, 1e9 * e), "quantile"),
-        (lambda e: np.maximum(e - 1, 0), "standard"),  # its quartiles are equal
-        (lambda e: np.column_stack([e, np.exp(3 * e)]), "yeo-johnson"),
-    ],
+    (lambda e: e, "standard"),
+    (lambda e: np.exp(0.5 * e), "standard"),
+    (lambda e: np.exp(3 * e), "yeo-johnson"),
+    (lambda e: np.where(np.arange(200) % 20, e, 1000.0), "yeo-johnson"),
+    (lambda e: np.where(np.arange(200) % 20, e, 1e9 * e), "quantile"),
+    (lambda e: np.maximum(e - 1, 0), "standard"),  # its quartiles are equal
+    (lambda e: np.column_stack([e, np.exp(3 * e)]), "yeo-johnson"),
 )
 @pytest.mark.filterwarnings("ignore:y has values so far")
 def test_target_transform_auto_follows_the_tails(y, kind):

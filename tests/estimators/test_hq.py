@@ -27,6 +27,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
+from tiers import cases
 
 from skuq import DeepEnsembleClassifier, HQEnsembleSelector
 from skuq.ensembles import select_teams
@@ -292,30 +293,28 @@ def test_hq_selector_takes_single_precision_and_columns_of_labels(digits, voting
 MANY = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in range(26)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pool", "params", "message"),
-    [
-        ([], {}, "at least two"),
-        ([BAYES, ("other", "drop")], {}, "at least two"),
-        ([BAYES, ("other", "passthrough")], {}, 'must be classifiers or "drop"'),
-        ([BAYES, GaussianNB()], {}, "tuples"),
-        ([BAYES, BAYES], {}, "not unique"),
-        ([BAYES, ("a__b", GaussianNB())], {}, "__"),
-        ([BAYES, ("other", LinearRegression())], {}, "must be a classifier"),
-        ([BAYES, ("other", None)], {}, "must be a classifier"),
-        ([BAYES, ("other", Perceptron())], {}, "no predict_proba"),
-        (MANY, {}, "67,108,837 teams"),
-        ([BAYES, OTHER], {"voting": "absolute"}, "The 'voting' parameter"),
-        ([BAYES, OTHER], {"weights": [1, 1]}, "The 'weights' parameter"),
-        ([BAYES, OTHER], {"cv": ShuffleSplit(3)}, "`cv` must .* exactly one test fold"),
-        ([BAYES, OTHER], {"beta": 0.3, "filters": ("mean",)}, 'add "alpha" to `filters`'),
-        ([BAYES, OTHER], {"on": "labels", "metric": "qs"}, "leave out `on`"),
-        *(([("odd", Odd(give)), BAYES], {}, "of Odd.* must give") for give in NO_PROBABILITIES),
-        ([BAYES, OTHER], {"y": lambda y: 0 * y}, "1 class"),
-        ([BAYES, OTHER], {"y": lambda y: y[:-1]}, "inconsistent numbers"),
-        ([BAYES, OTHER], {"y": lambda y: y + 0.5}, "continuous"),
-        ([BAYES, OTHER], {"X": lambda X: np.nan * X}, "NaN"),
-    ],
+    ([], {}, "at least two"),
+    ([BAYES, ("other", "drop")], {}, "at least two"),
+    ([BAYES, ("other", "passthrough")], {}, 'must be classifiers or "drop"'),
+    ([BAYES, GaussianNB()], {}, "tuples"),
+    ([BAYES, BAYES], {}, "not unique"),
+    ([BAYES, ("a__b", GaussianNB())], {}, "__"),
+    ([BAYES, ("other", LinearRegression())], {}, "must be a classifier"),
+    ([BAYES, ("other", None)], {}, "must be a classifier"),
+    ([BAYES, ("other", Perceptron())], {}, "no predict_proba"),
+    (MANY, {}, "67,108,837 teams"),
+    ([BAYES, OTHER], {"voting": "absolute"}, "The 'voting' parameter"),
+    ([BAYES, OTHER], {"weights": [1, 1]}, "The 'weights' parameter"),
+    ([BAYES, OTHER], {"cv": ShuffleSplit(3)}, "`cv` must .* exactly one test fold"),
+    ([BAYES, OTHER], {"beta": 0.3, "filters": ("mean",)}, 'add "alpha" to `filters`'),
+    ([BAYES, OTHER], {"on": "labels", "metric": "qs"}, "leave out `on`"),
+    *(([("odd", Odd(give)), BAYES], {}, "of Odd.* must give") for give in NO_PROBABILITIES),
+    ([BAYES, OTHER], {"y": lambda y: 0 * y}, "1 class"),
+    ([BAYES, OTHER], {"y": lambda y: y[:-1]}, "inconsistent numbers"),
+    ([BAYES, OTHER], {"y": lambda y: y + 0.5}, "continuous"),
+    ([BAYES, OTHER], {"X": lambda X: np.nan * X}, "NaN"),
 )
 def test_hq_selector_refuses(digits, pool, params, message):
     X, _, y, _ = digits

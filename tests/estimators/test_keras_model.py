@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq
 from skuq.backend import keras
@@ -46,15 +46,11 @@ def assert_same(model, X, inputs=None):
     return network
 
 
-@pytest.mark.parametrize(
+@cases(
     ("loss", "n_outputs"),
-    slow_after(
-        3,
-        [
-            *(("nll", 1), ("mse", 2), ("student-t", 1), ("gaussian-mixture", 2)),
-            *(("nll", 2), ("mse", 1), ("student-t", 2), ("gaussian-mixture", 1)),
-        ],
-    ),
+    *(("nll", 1), ("mse", 2), ("student-t", 1), ("gaussian-mixture", 2)),
+    *(("nll", 2), ("mse", 1), ("student-t", 2), ("gaussian-mixture", 1)),
+    quick=3,
 )
 def test_to_keras_of_every_head(rows, loss, n_outputs):
     X, y = rows
@@ -63,15 +59,11 @@ def test_to_keras_of_every_head(rows, loss, n_outputs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@cases(
     ("kind", "n_copies"),
-    slow_after(
-        2,
-        [
-            *((skuq.TabularEnsembleRegressor, 3), (skuq.TabularEnsembleClassifier, 1)),
-            *((skuq.TabularEnsembleRegressor, 1), (skuq.TabularEnsembleClassifier, 3)),
-        ],
-    ),
+    *((skuq.TabularEnsembleRegressor, 3), (skuq.TabularEnsembleClassifier, 1)),
+    *((skuq.TabularEnsembleRegressor, 1), (skuq.TabularEnsembleClassifier, 3)),
+    quick=2,
 )
 def test_to_keras_of_networks_for_tables_takes_what_the_preprocessor_gives(rows, kind, n_copies):
     X, y = rows
@@ -188,13 +180,11 @@ def test_to_keras_makes_a_copy(rows):
     np.testing.assert_array_equal(model.predict(X), before)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("model", "message"),
-    [
-        (skuq.MCDropoutRegressor(epochs=2), "MC dropout"),
-        (skuq.DeepEnsembleRegressor(2, epochs=2, loss="quantiles"), "quantiles"),
-        (skuq.DeepEnsembleRegressor(2, epochs=2, target_transform="yeo-johnson"), "yeo-johnson"),
-    ],
+    (skuq.MCDropoutRegressor(epochs=2), "MC dropout"),
+    (skuq.DeepEnsembleRegressor(2, epochs=2, loss="quantiles"), "quantiles"),
+    (skuq.DeepEnsembleRegressor(2, epochs=2, target_transform="yeo-johnson"), "yeo-johnson"),
     ids=["mc-dropout", "quantiles", "target"],
 )
 def test_to_keras_refuses(rows, model, message):

@@ -33,7 +33,7 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
@@ -80,37 +80,33 @@ def job_of(plan, model, n=2, d_u=4, q=3, d_y=2, m=1):
     return job
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "changes", "sizes", "n_parameters"),
-    [
-        ("pollutants", {}, {}, 27_746),
-        ("brusselator", {}, {"m": 2}, 38_820),
-        ("cell_towers", {}, {"m": 2, "d_u": 30}, 93_096),
-        # Table 3 counts an encoder of two layers of 128; the text has four of 64.
-        ("interferometer", {"network__encoder_units": (128, 128)}, {"m": 16}, 195_728),
-        ("interferometer", {"network__encoder_units": (64,) * 4}, {"m": 16}, 185_232),
-    ],
+    ("pollutants", {}, {}, 27_746),
+    ("brusselator", {}, {"m": 2}, 38_820),
+    ("cell_towers", {}, {"m": 2, "d_u": 30}, 93_096),
+    # Table 3 counts an encoder of two layers of 128; the text has four of 64.
+    ("interferometer", {"network__encoder_units": (128, 128)}, {"m": 16}, 195_728),
+    ("interferometer", {"network__encoder_units": (64,) * 4}, {"m": 16}, 185_232),
 )
 def test_from_paper_has_the_papers_numbers_of_parameters(plan, name, changes, sizes, n_parameters):
     job = job_of(plan, NEONRegressor.from_paper(name, **changes), **sizes)
     assert len(first_draw(job.network, 0)[0]) == n_parameters
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "n", "n_steps", "shares", "rates"),
-    [
-        # Steps counted from 0; rates as a share of the largest.
-        ("pollutants", 5, 12_000, (0, 1 / 12, 5 / 12), 0.75 ** np.array([0, 1, 5])),
-        ("pollutants", 40, 24_000, (0, 1 / 2, 23 / 24), 0.75 ** np.array([0, 12, 23])),
-        ("brusselator", 5, 4_000, (0, 1 / 4, 3 / 4), 0.8 ** np.array([0, 1, 3])),
-        ("brusselator", 20, 8_000, (0, 1 / 8, 3 / 4), 0.8 ** np.array([0, 1, 6])),
-        # 300 linear steps, then half a cosine from 5e-2 to 3e-3: half-way at 300 + 14 700 / 2.
-        ("interferometer", 15, 15_000, (0.01, 0.02, 0.51), (0.5, 1, (1 + 0.06) / 2)),
-        ("interferometer", 100, 18_000, (0.01, 0.02, 0.51), (0.5, 1, (1 + 0.06) / 2)),
-        # The same from 8e-3 to 3e-3 in 12 000 steps.
-        ("cell_towers", 20, 12_000, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
-        ("cell_towers", 170, 14_400, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
-    ],
+    # Steps counted from 0; rates as a share of the largest.
+    ("pollutants", 5, 12_000, (0, 1 / 12, 5 / 12), 0.75 ** np.array([0, 1, 5])),
+    ("pollutants", 40, 24_000, (0, 1 / 2, 23 / 24), 0.75 ** np.array([0, 12, 23])),
+    ("brusselator", 5, 4_000, (0, 1 / 4, 3 / 4), 0.8 ** np.array([0, 1, 3])),
+    ("brusselator", 20, 8_000, (0, 1 / 8, 3 / 4), 0.8 ** np.array([0, 1, 6])),
+    # 300 linear steps, then half a cosine from 5e-2 to 3e-3: half-way at 300 + 14 700 / 2.
+    ("interferometer", 15, 15_000, (0.01, 0.02, 0.51), (0.5, 1, (1 + 0.06) / 2)),
+    ("interferometer", 100, 18_000, (0.01, 0.02, 0.51), (0.5, 1, (1 + 0.06) / 2)),
+    # The same from 8e-3 to 3e-3 in 12 000 steps.
+    ("cell_towers", 20, 12_000, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
+    ("cell_towers", 170, 14_400, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
 )
 def test_from_paper_has_the_papers_steps_and_rates(plan, name, n, n_steps, shares, rates):
     model = NEONRegressor.from_paper(name, batch_size=None)  # a batch an epoch
@@ -161,14 +157,12 @@ def test_fit_gives_columns_scales_of_their_own_on_request():
         model.predict(INPUTS, query_points=QUERIES[:2])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "batch_size", "epochs"),
-    [
-        ({"batch_size": 16}, 16, 13),  # 8 batches an epoch
-        ({"batch_size": None}, 120, 100),
-        ({"batch_size": 4, "batch_over": "functions"}, 48, 34),
-        ({"batch_size": 1000}, 1000, 100),
-    ],
+    ({"batch_size": 16}, 16, 13),  # 8 batches an epoch
+    ({"batch_size": None}, 120, 100),
+    ({"batch_size": 4, "batch_over": "functions"}, 48, 34),
+    ({"batch_size": 1000}, 1000, 100),
 )
 def test_fit_takes_whole_epochs_of_steps(plan, changes, batch_size, epochs):
     recipe = job_of(plan, small(training__steps=100, **changes), n=10, q=12).recipe
@@ -223,15 +217,13 @@ def test_fit_of_single_numbers_with_a_query_point_is_of_functions():
     assert_allclose(model.predict(INPUTS, query_points=[0.3, 0.4])[:, 0], model.predict(INPUTS))
 
 
-@pytest.mark.parametrize(
+@cases(
     "given",
-    [
-        (pd.DataFrame({"a": INPUTS[:, 0]}), pd.DataFrame(VALUES), pd.DataFrame({"y": QUERIES})),
-        (INPUTS.tolist(), VALUES.tolist(), QUERIES.tolist()),
-        (np.asfortranarray(np.repeat(INPUTS, 2, 1))[:, ::2], np.asfortranarray(VALUES), QUERIES),
-        (INPUTS, VALUES.astype(object)[..., None], QUERIES[:, None]),
-        (INPUTS.astype("float32"), VALUES.astype("float32"), QUERIES),
-    ],
+    (pd.DataFrame({"a": INPUTS[:, 0]}), pd.DataFrame(VALUES), pd.DataFrame({"y": QUERIES})),
+    (INPUTS.tolist(), VALUES.tolist(), QUERIES.tolist()),
+    (np.asfortranarray(np.repeat(INPUTS, 2, 1))[:, ::2], np.asfortranarray(VALUES), QUERIES),
+    (INPUTS, VALUES.astype(object)[..., None], QUERIES[:, None]),
+    (INPUTS.astype("float32"), VALUES.astype("float32"), QUERIES),
     ids=["pandas", "lists", "strides", "objects of one component", "float32"],
 )
 def test_fit_takes_other_containers_for_the_same(given):
@@ -269,15 +261,11 @@ def given_values(given, X):
     return given.predict(X, **({"verbose": 0} if isinstance(given, keras.Model) else {}))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "queries"),
-    slow_after(
-        2,
-        [
-            *(("keras", QUERIES), ("linear", None), ("keras", None), ("linear", QUERIES)),
-            *((name, queries) for name in ("forest", "neon") for queries in (QUERIES, None)),
-        ],
-    ),
+    *(("keras", QUERIES), ("linear", None), ("keras", None), ("linear", QUERIES)),
+    *((name, queries) for name in ("forest", "neon") for queries in (QUERIES, None)),
+    quick=2,
 )
 def test_fit_keeps_a_given_regressor_as_it_is(name, queries):
     given = GIVEN[name]()

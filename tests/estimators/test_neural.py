@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone, is_regressor
 from sklearn.datasets import make_classification
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import programs
 
 import skuq
@@ -299,57 +299,55 @@ def test_fit_trains_networks_of_the_users_own(estimator, table, classes):
 KNOWN = {"loss": "mse", "noise_std": 0.1}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("estimator", "settings", "message"),
-    [
-        *(
-            (estimator, settings, message)
-            for estimator in (*REGRESSORS, *CLASSIFIERS)
-            for settings, message in (
-                ({"training": Training(steps=5)}, "`training` must only have .*Got steps=5"),
-                ({"training__final_lr_factor": 0.1}, '`final_lr_factor` needs schedule="cosine"'),
-                ({"training__epsilon": 1e-8, "training__optimizer": "sgd"}, "`epsilon`"),
-                ({"batch_size": 0}, "batch_size"),
-                ({"validation": 1.0}, "validation"),
-                ({"network": "tabular"}, "network"),
-            )
-        ),
-        *(
-            (estimator, settings, message)
-            for estimator in REGRESSORS
-            for settings, message in (
-                ({"noise_std": 0.1}, "`noise_std` needs loss=\"mse\".*loss='nll'"),
-                ({**KNOWN, "target_transform": "quantile"}, "must be None with `target_transform"),
-                ({"loss": "mse", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
-                ({**KNOWN, "noise_std": [1.0, 2.0, 3.0]}, "`noise_std` must be a number"),
-                ({**KNOWN, "noise_std": [-1.0]}, "`noise_std` must be a number >= 0"),
-                ({**KNOWN, "noise_std": "ab"}, "noise_std"),
-                ({"loss": "normal"}, "loss"),
-            )
-        ),
-        *(
-            (REGRESSORS[0], {"network__hidden_units": bad}, "hidden_units")
-            for bad in (0, (), (8, 0), (2.5,), "ab", [[4, 4]])
-        ),
-        (REGRESSORS[0], {"network__activation": "celu"}, "'activation' .* Got 'celu'"),
-        (REGRESSORS[0], {"loss": "student-t", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
-        (REGRESSORS[0], {"max_time": 0}, "max_time"),
-        (CLASSIFIERS[0], {"network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
-        *(
-            (estimator, {"class_weight": dict.fromkeys(["ape", "bee", "cat"], weight)}, message)
-            for estimator in CLASSIFIERS
-            for weight, message in ((-1, "have finite numbers >= 0"), (0, "must leave a class"))
-        ),
-        *(
-            (REGRESSORS[1], {"dropout_range": bad}, "dropout_range")
-            for bad in ((0.1,), (0.5, 0.1), (0.0, 0.5), (0.1, 1.0), "ab")
-        ),
-        (REGRESSORS[1], {"training__l2": 0.1}, "`training` must only have .*Got l2=0.1"),
-        (REGRESSORS[1], {"network__dropout": 0.1}, "has no effect beside `dropout_range`"),
-        (REGRESSORS[1], {"validation": None}, "validation"),
-        (REGRESSORS[2], {"network__dropout": 0.1}, "has no effect beside `dropout`"),
-        (REGRESSORS[2], {"network": own_network, "dropout": 0.1}, '`dropout` must be "auto"'),
-    ],
+    *(
+        (estimator, settings, message)
+        for estimator in (*REGRESSORS, *CLASSIFIERS)
+        for settings, message in (
+            ({"training": Training(steps=5)}, "`training` must only have .*Got steps=5"),
+            ({"training__final_lr_factor": 0.1}, '`final_lr_factor` needs schedule="cosine"'),
+            ({"training__epsilon": 1e-8, "training__optimizer": "sgd"}, "`epsilon`"),
+            ({"batch_size": 0}, "batch_size"),
+            ({"validation": 1.0}, "validation"),
+            ({"network": "tabular"}, "network"),
+        )
+    ),
+    *(
+        (estimator, settings, message)
+        for estimator in REGRESSORS
+        for settings, message in (
+            ({"noise_std": 0.1}, "`noise_std` needs loss=\"mse\".*loss='nll'"),
+            ({**KNOWN, "target_transform": "quantile"}, "must be None with `target_transform"),
+            ({"loss": "mse", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
+            ({**KNOWN, "noise_std": [1.0, 2.0, 3.0]}, "`noise_std` must be a number"),
+            ({**KNOWN, "noise_std": [-1.0]}, "`noise_std` must be a number >= 0"),
+            ({**KNOWN, "noise_std": "ab"}, "noise_std"),
+            ({"loss": "normal"}, "loss"),
+        )
+    ),
+    *(
+        (REGRESSORS[0], {"network__hidden_units": bad}, "hidden_units")
+        for bad in (0, (), (8, 0), (2.5,), "ab", [[4, 4]])
+    ),
+    (REGRESSORS[0], {"network__activation": "celu"}, "'activation' .* Got 'celu'"),
+    (REGRESSORS[0], {"loss": "student-t", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
+    (REGRESSORS[0], {"max_time": 0}, "max_time"),
+    (CLASSIFIERS[0], {"network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
+    *(
+        (estimator, {"class_weight": dict.fromkeys(["ape", "bee", "cat"], weight)}, message)
+        for estimator in CLASSIFIERS
+        for weight, message in ((-1, "have finite numbers >= 0"), (0, "must leave a class"))
+    ),
+    *(
+        (REGRESSORS[1], {"dropout_range": bad}, "dropout_range")
+        for bad in ((0.1,), (0.5, 0.1), (0.0, 0.5), (0.1, 1.0), "ab")
+    ),
+    (REGRESSORS[1], {"training__l2": 0.1}, "`training` must only have .*Got l2=0.1"),
+    (REGRESSORS[1], {"network__dropout": 0.1}, "has no effect beside `dropout_range`"),
+    (REGRESSORS[1], {"validation": None}, "validation"),
+    (REGRESSORS[2], {"network__dropout": 0.1}, "has no effect beside `dropout`"),
+    (REGRESSORS[2], {"network": own_network, "dropout": 0.1}, '`dropout` must be "auto"'),
 )
 def test_fit_refuses(estimator, settings, message, table, classes):
     data = classes if "Classifier" in name(estimator) else table

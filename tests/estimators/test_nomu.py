@@ -20,7 +20,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import NoScaling, Rows, Scaling, template_of
 
 import skuq.training
@@ -89,20 +89,16 @@ def gap():
     return X, base.fit_many(X, np.sin(4 * X[:, 0]), [{"random_state": seed} for seed in range(3)])
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
-    slow_after(
-        3,
-        [
-            {},
-            {"readout__kind": "linear"},
-            {"readout__l_min": 0, "readout__c": 0},
-            {"loss__pi_exp": 0},
-            {"loss__pi_sqr": 0},
-            {"noise_std": 0.5},
-            {"network__connect_layers": 0},
-        ],
-    ),
+    {},
+    {"readout__kind": "linear"},
+    {"readout__l_min": 0, "readout__c": 0},
+    {"loss__pi_exp": 0},
+    {"loss__pi_sqr": 0},
+    {"noise_std": 0.5},
+    {"network__connect_layers": 0},
+    quick=3,
 )
 def test_predict_interval_lies_around_the_prediction(changes, table, elsewhere):
     """D1 holds exactly."""
@@ -348,22 +344,20 @@ def parts_of(validation, n, groups=None, refits=True):
 GROUPS = np.repeat(range(4), 3)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("validation", "n", "settings", "sizes"),
-    [
-        (0.25, 40, {}, [10]),
-        (3, 12, {}, [4, 4, 4]),
-        ("auto", 12, {}, [2, 2] + [1] * 8),
-        ("auto", 6, {}, [1] * 6),
-        ("auto", 60, {}, [12] * 5),
-        ("auto", 60, {"refits": False}, [12]),
-        ("auto", 500, {}, [100]),
-        (3, 101, {}, [33] * 3),  # equal folds train in one program
-        (KFold(2), 12, {}, [6, 6]),
-        (0.25, 12, {"groups": GROUPS}, [3]),
-        ("auto", 12, {"groups": GROUPS}, [3] * 4),
-        (2, 12, {"groups": GROUPS}, [6, 6]),
-    ],
+    (0.25, 40, {}, [10]),
+    (3, 12, {}, [4, 4, 4]),
+    ("auto", 12, {}, [2, 2] + [1] * 8),
+    ("auto", 6, {}, [1] * 6),
+    ("auto", 60, {}, [12] * 5),
+    ("auto", 60, {"refits": False}, [12]),
+    ("auto", 500, {}, [100]),
+    (3, 101, {}, [33] * 3),  # equal folds train in one program
+    (KFold(2), 12, {}, [6, 6]),
+    (0.25, 12, {"groups": GROUPS}, [3]),
+    ("auto", 12, {"groups": GROUPS}, [3] * 4),
+    (2, 12, {"groups": GROUPS}, [6, 6]),
 )
 def test_split_parts_holds_every_row_out_once(validation, n, settings, sizes):
     _, parts = parts_of(validation, n, **settings)
@@ -400,18 +394,12 @@ def test_refine_lets_the_mean_meet_its_rows(sizes, table):
     assert std_of(refined, X).mean() < 0.1 * std_of(refined, 1.5 * X).mean()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("n", "changes", "expected"),
-    [
-        (99, {}, ([64, 64], "cosine", 1000)),
-        (100, {}, ([50], "constant", 2000)),
-        (100, {"noise_std": 0.0}, ([64, 64], "cosine", 4000)),
-        (
-            9,
-            {"training__schedule": "constant", "network__hidden_units": 3},
-            ([3], "constant", 1000),
-        ),
-    ],
+    (99, {}, ([64, 64], "cosine", 1000)),
+    (100, {}, ([50], "constant", 2000)),
+    (100, {"noise_std": 0.0}, ([64, 64], "cosine", 4000)),
+    (9, {"training__schedule": "constant", "network__hidden_units": 3}, ([3], "constant", 1000)),
 )
 def test_nomu_networks_and_rates_follow_the_number_of_rows(n, changes, expected, wave, plan):
     (job,), _ = plan(nomu(**NUMBERS, **changes), wave[0][:n], wave[1][:n])
@@ -552,19 +540,15 @@ def test_nomu_defaults_know_eight_points_of_ten_functions():
         assert np.mean(nll) < np.mean(scores["nll"][:, 0])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "n_trained"),
-    slow_after(
-        3,
-        [
-            (NUMBERS, 1),
-            ({"validation": 0.2, "early_stopping_patience": 10}, 4),
-            ({"validation": 3}, 4),
-            ({"readout__l_min": 0.01, "readout__l_max": 2.0, "validation": 0.2}, 2),
-            ({"refit": False}, 1),
-            ({**NUMBERS, "noise_std": "learned"}, 2),
-        ],
-    ),
+    (NUMBERS, 1),
+    ({"validation": 0.2, "early_stopping_patience": 10}, 4),
+    ({"validation": 3}, 4),
+    ({"readout__l_min": 0.01, "readout__l_max": 2.0, "validation": 0.2}, 2),
+    ({"refit": False}, 1),
+    ({**NUMBERS, "noise_std": "learned"}, 2),
+    quick=3,
 )
 def test_fit_trains_nothing_in_vain(changes, n_trained, table, monkeypatch):
     train, trained = skuq.training.train, []
@@ -775,17 +759,15 @@ BUILT = {"network__hidden_units": "auto", "network__mean": network}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@cases(
     "changes",
-    [
-        {**BUILT, "network__side": network},
-        {**BUILT, "network__side_hidden_units": 16, "noise_std": "learned"},
-        {"network__hidden_units": (8, 8, 8), "network__connect_layers": 3},
-        {"network__side_hidden_units": (4, 4), "network__activation": "swish"},
-        {"network__initial_range": None, "training__optimizer": "sgd", "loss__stable": False},
-        {"pretrained": lambda X: nested_network((1,), 1)},
-        {"pretrained": lambda X: RandomForestRegressor(5, random_state=0).fit(X, X[:, 0])},
-    ],
+    {**BUILT, "network__side": network},
+    {**BUILT, "network__side_hidden_units": 16, "noise_std": "learned"},
+    {"network__hidden_units": (8, 8, 8), "network__connect_layers": 3},
+    {"network__side_hidden_units": (4, 4), "network__activation": "swish"},
+    {"network__initial_range": None, "training__optimizer": "sgd", "loss__stable": False},
+    {"pretrained": lambda X: nested_network((1,), 1)},
+    {"pretrained": lambda X: RandomForestRegressor(5, random_state=0).fit(X, X[:, 0])},
 )
 def test_nomu_other_networks_know_where_the_rows_are(changes, gap):
     X, _ = gap
@@ -835,15 +817,13 @@ def test_fit_many_makes_separate_fits(table, elsewhere):
         assert_array_equal(model.box_, alone.box_)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "error", "message"),
-    [
-        ([], ValueError, "`settings` must hold dictionaries of loss__pi_sqr"),
-        ([{"loss__pi_exp": 1.0}, {"epochs": 3}], ValueError, r"Got \['epochs'\]"),
-        ([{"loss__pi_exp": -1.0}], ValueError, "'pi_exp' parameter"),
-        ([{"readout__l_min": 5.0}], ValueError, "`l_max` must be larger than `l_min`"),
-        ({"loss__pi_exp": [0.1]}, TypeError, "one a model. Got 'loss__pi_exp'"),
-    ],
+    ([], ValueError, "`settings` must hold dictionaries of loss__pi_sqr"),
+    ([{"loss__pi_exp": 1.0}, {"epochs": 3}], ValueError, r"Got \['epochs'\]"),
+    ([{"loss__pi_exp": -1.0}], ValueError, "'pi_exp' parameter"),
+    ([{"readout__l_min": 5.0}], ValueError, "`l_max` must be larger than `l_min`"),
+    ({"loss__pi_exp": [0.1]}, TypeError, "one a model. Got 'loss__pi_exp'"),
 )
 def test_fit_many_refuses(settings, error, message, table):
     with pytest.raises(error, match=message):
@@ -1005,51 +985,49 @@ GAPS = np.where(ROWS > 0.8, np.nan, ROWS)
 NAMED = np.array([None, "a", 3.0, "b"] * 3, dtype=object)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "changes", "message"),
-    [
-        ({}, {"y": 1e300 * VALUES}, "so large that their variance overflows"),
-        ({}, {"X": 1e300 * ROWS}, "so large that their variance overflows"),
-        ({"preprocess": None}, {"X": GAPS}, "Input X contains NaN"),
-        ({"preprocess": None}, {"X": np.full((12, 2), "a")}, "could not convert string"),
-        ({}, {"X": np.ones((12, 2))}, "all alike"),
-        ({}, {"sample_weight": -np.ones(12)}, "sample_weight"),
-        (CHOICE, {"sample_weight": np.eye(12)[0]}, "at least 2 rows of positive weight"),
-        ({}, {"X": ROWS[:1], "y": VALUES[:1]}, r"n_samples=1\) are all alike.*Give `box`"),
-        (CHOICE, {"X": ROWS[:1], "y": VALUES[:1]}, "minimum of 2 is required"),
-        *(
-            ({**CHOICE, **settings}, {"groups": groups}, message)
-            for settings, groups, message in [
-                ({}, NAMED[:5], r"`groups` must have shape \(12,\)"),
-                ({"validation": 0.2}, ["a"] * 12, "two gr"),
-                ({"validation": 5}, NAMED, "number of groups: 4"),
-            ]
-        ),
-        *(
-            (CHOICE, {"validation_data": data}, message)
-            for data, message in [
-                (3, "`validation_data` must be a tuple"),
-                ((ROWS[:, :1], VALUES), "X has 1 features"),
-                ((ROWS, np.c_[VALUES, VALUES]), "must have 1 outputs. Got 2"),
-                ((ROWS, np.full(12, np.nan)), "validation rows contains NaN"),
-                ((ROWS[:0], VALUES[:0]), "0 sample"),
-            ]
-        ),
-        *(
-            ({"pretrained": LinearRegression().fit(X, y)}, {}, message)
-            for X, y, message in [
-                (ROWS[:, :1], VALUES, "takes 1 features. X has 2"),
-                (ROWS, np.c_[VALUES, VALUES], r"shape \(12, 1\).*Got shape \(12, 2"),
-                (pd.DataFrame(ROWS, columns=["b", "a"]), VALUES, r"order: \['b', 'a'\]"),
-            ]
-        ),
-        ({"artificial": pd.DataFrame(ROWS, columns=["b", "a"])}, {}, "feature names"),
-        ({"pretrained": LinearRegression()}, {}, "`pretrained` is not fitted.*FrozenEstimator"),
-        ({"pretrained": LINE, **CHOICE}, {}, "`pretrained` has seen the rows.*validation_data"),
-        ({"pretrained": FrozenEstimator(LINE)}, {"X": GAPS}, "missing values count as encoded"),
-        ({"pretrained": network((3,), 1)}, {}, r"shape \(None, 2\).*It takes \(None, 3\)"),
-        ({"pretrained": keras.Sequential([keras.layers.Dense(1)])}, {}, "without weights"),
-    ],
+    ({}, {"y": 1e300 * VALUES}, "so large that their variance overflows"),
+    ({}, {"X": 1e300 * ROWS}, "so large that their variance overflows"),
+    ({"preprocess": None}, {"X": GAPS}, "Input X contains NaN"),
+    ({"preprocess": None}, {"X": np.full((12, 2), "a")}, "could not convert string"),
+    ({}, {"X": np.ones((12, 2))}, "all alike"),
+    ({}, {"sample_weight": -np.ones(12)}, "sample_weight"),
+    (CHOICE, {"sample_weight": np.eye(12)[0]}, "at least 2 rows of positive weight"),
+    ({}, {"X": ROWS[:1], "y": VALUES[:1]}, r"n_samples=1\) are all alike.*Give `box`"),
+    (CHOICE, {"X": ROWS[:1], "y": VALUES[:1]}, "minimum of 2 is required"),
+    *(
+        ({**CHOICE, **settings}, {"groups": groups}, message)
+        for settings, groups, message in [
+            ({}, NAMED[:5], r"`groups` must have shape \(12,\)"),
+            ({"validation": 0.2}, ["a"] * 12, "two gr"),
+            ({"validation": 5}, NAMED, "number of groups: 4"),
+        ]
+    ),
+    *(
+        (CHOICE, {"validation_data": data}, message)
+        for data, message in [
+            (3, "`validation_data` must be a tuple"),
+            ((ROWS[:, :1], VALUES), "X has 1 features"),
+            ((ROWS, np.c_[VALUES, VALUES]), "must have 1 outputs. Got 2"),
+            ((ROWS, np.full(12, np.nan)), "validation rows contains NaN"),
+            ((ROWS[:0], VALUES[:0]), "0 sample"),
+        ]
+    ),
+    *(
+        ({"pretrained": LinearRegression().fit(X, y)}, {}, message)
+        for X, y, message in [
+            (ROWS[:, :1], VALUES, "takes 1 features. X has 2"),
+            (ROWS, np.c_[VALUES, VALUES], r"shape \(12, 1\).*Got shape \(12, 2"),
+            (pd.DataFrame(ROWS, columns=["b", "a"]), VALUES, r"order: \['b', 'a'\]"),
+        ]
+    ),
+    ({"artificial": pd.DataFrame(ROWS, columns=["b", "a"])}, {}, "feature names"),
+    ({"pretrained": LinearRegression()}, {}, "`pretrained` is not fitted.*FrozenEstimator"),
+    ({"pretrained": LINE, **CHOICE}, {}, "`pretrained` has seen the rows.*validation_data"),
+    ({"pretrained": FrozenEstimator(LINE)}, {"X": GAPS}, "missing values count as encoded"),
+    ({"pretrained": network((3,), 1)}, {}, r"shape \(None, 2\).*It takes \(None, 3\)"),
+    ({"pretrained": keras.Sequential([keras.layers.Dense(1)])}, {}, "without weights"),
 )
 def test_fit_refuses_rows(settings, changes, message):
     named = {"pretrained", "artificial"} & {*settings}
@@ -1132,15 +1110,13 @@ def long_table():
 EARLY = {**SMALL, "batch_size": 30, "epochs": 60}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("n", "changes", "expected"),
-    [
-        (99, {}, None),
-        (100, {}, 125),  # an eighth of the epochs
-        (120, {"early_stopping_patience": None}, None),
-        (120, {"network__connect_gradient": True}, None),
-        (60, {"early_stopping_patience": 5}, 5),
-    ],
+    (99, {}, None),
+    (100, {}, 125),  # an eighth of the epochs
+    (120, {"early_stopping_patience": None}, None),
+    (120, {"network__connect_gradient": True}, None),
+    (60, {"early_stopping_patience": 5}, 5),
 )
 def test_early_stopping_patience_begins_at_a_hundred_rows(n, changes, expected, long_table, plan):
     (job,), _ = plan(nomu(epochs=1000, **changes), *(part[:n] for part in long_table))

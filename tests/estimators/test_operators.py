@@ -28,7 +28,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
@@ -193,13 +193,11 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "name"),
-    [
-        *(("conditioned", name) for name in ("functions", "components", "numbers", "fourier")),
-        *(("epinet", name) for name in ("functions", "numbers", "nll", "map")),
-        *slow_after(1, [("ensemble", name) for name in ("nll", "functions", "no prior", "keras")]),
-    ],
+    *(("conditioned", name) for name in ("functions", "components", "numbers", "fourier")),
+    *(("epinet", name) for name in ("functions", "numbers", "nll", "map")),
+    *slow_after(1, [("ensemble", name) for name in ("nll", "functions", "no prior", "keras")]),
 )
 def test_posterior_fn_has_the_moments_of_predictions_and_serves_refits(kind, name):
     """Equal keys: the one function with the other's arguments gives the other's draws."""
@@ -226,11 +224,13 @@ def test_posterior_fn_has_the_moments_of_predictions_and_serves_refits(kind, nam
 
 
 # XLA takes long for the five networks of a conditioned prior.
-@pytest.mark.parametrize(
+@cases(
     ("kind", "jit"),
-    slow_after(
-        2, [("conditioned", False), ("ensemble", True), ("epinet", True), ("conditioned", True)]
-    ),
+    ("conditioned", False),
+    ("ensemble", True),
+    ("epinet", True),
+    ("conditioned", True),
+    quick=2,
 )
 def test_posterior_fn_has_exact_gradients(kind, jit):
     posterior = wave(kind).posterior_fn(8, random_state=0)

@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 from sklearn.base import clone
 from sklearn.metrics import log_loss
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq
 from skuq import training
@@ -256,14 +256,12 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
 GROUPS = np.arange(160) % 20
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "fit", "reason"),
-    [
-        ({"validation": None}, {}, "validation=None leaves"),
-        ({}, {"groups": GROUPS}, "with `groups`"),
-        ({}, {"validation_data": True}, "with `validation_data`"),
-        ({"loss": "student-t"}, {}, "loss='student-t' trains no normals"),
-    ],
+    ({"validation": None}, {}, "validation=None leaves"),
+    ({}, {"groups": GROUPS}, "with `groups`"),
+    ({}, {"validation_data": True}, "with `validation_data`"),
+    ({"loss": "student-t"}, {}, "loss='student-t' trains no normals"),
 )
 def test_fit_calibrates_only_where_it_can(table, settings, fit, reason):
     X, y = table
@@ -351,20 +349,16 @@ def test_fit_to_few_noisy_rows_is_no_surer_than_the_classes_shares():
     assert log_loss(y_new, model.predict_proba(X_new)) < 1.1 * np.log(2)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("network", "kinds"),
-    slow_after(
-        3,
-        [
-            ({**SMALL, "frequency_scale": 1.0}, [0, 1, 0, 2]),
-            ({"n_layers": 1, "width": 32, "embedding": "none"}, [0, 0]),
-            ({**SMALL, "n_copies": 2}, [0, 1, 0, 1]),
-            (None, [0, 0, 1, 0, 1, 2]),
-            (None, [0, 1]),
-            ({"embedding": "periodic"}, [0, 0]),
-            (None, [0]),
-        ],
-    ),
+    ({**SMALL, "frequency_scale": 1.0}, [0, 1, 0, 2]),
+    ({"n_layers": 1, "width": 32, "embedding": "none"}, [0, 0]),
+    ({**SMALL, "n_copies": 2}, [0, 1, 0, 1]),
+    (None, [0, 0, 1, 0, 1, 2]),
+    (None, [0, 1]),
+    ({"embedding": "periodic"}, [0, 0]),
+    (None, [0]),
+    quick=3,
 )
 def test_fit_trains_members_of_each_kind_in_turn(classes, monkeypatch, network, kinds):
     monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
@@ -478,19 +472,15 @@ def frame():
     return X, y.to_numpy()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("loss", "record"),
-    slow_after(
-        3,
-        [
-            ("mse", GaussianMixture),
-            ("gaussian-mixture", NestedGaussianMixture),
-            ("quantiles", QuantileMixture),
-            ("student-t", StudentTMixture),
-            ("crps", NestedGaussianMixture),  # calibrated: the normal and its tail
-            ("nll", NestedGaussianMixture),
-        ],
-    ),
+    ("mse", GaussianMixture),
+    ("gaussian-mixture", NestedGaussianMixture),
+    ("quantiles", QuantileMixture),
+    ("student-t", StudentTMixture),
+    ("crps", NestedGaussianMixture),  # calibrated: the normal and its tail
+    ("nll", NestedGaussianMixture),
+    quick=3,
 )
 def test_fit_with_every_loss_gives_the_whole_prediction(frame, loss, record):
     X, y = frame
@@ -552,22 +542,20 @@ def test_fit_takes_the_recipe_of_the_network(frame, plan):
             assert ("Dropout" in job.network) == drops
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "message"),
-    [
-        ({"network__width": 48}, "width"),
-        ({"network__n_layers": 9}, "n_layers"),
-        ({"network__embedding": "none"}, "`embedding_dim` has no effect with embedding='none'"),
-        ({"network": TabularNetwork(embedding="piecewise-linear", frequency_scale=1.0)}, "`freq"),
-        ({"loss": "mse", "network__n_copies": 2}, "n_copies"),
-        ({"network": "tabulr"}, "network"),
-        ({"network": lambda shape, n: None}, "network"),
-        ({"loss": "auto"}, "loss"),
-        ({"max_time": -1.0}, "max_time"),
-        ({"training": Training(steps=3)}, "`training` must only have"),
-        ({"calibrate": True, "loss": "student-t"}, "`calibrate=True` is not possible: loss='stud"),
-        ({"calibrate": True, "validation": None}, "`calibrate=True` is not .*: validation=None"),
-    ],
+    ({"network__width": 48}, "width"),
+    ({"network__n_layers": 9}, "n_layers"),
+    ({"network__embedding": "none"}, "`embedding_dim` has no effect with embedding='none'"),
+    ({"network": TabularNetwork(embedding="piecewise-linear", frequency_scale=1.0)}, "`freq"),
+    ({"loss": "mse", "network__n_copies": 2}, "n_copies"),
+    ({"network": "tabulr"}, "network"),
+    ({"network": lambda shape, n: None}, "network"),
+    ({"loss": "auto"}, "loss"),
+    ({"max_time": -1.0}, "max_time"),
+    ({"training": Training(steps=3)}, "`training` must only have"),
+    ({"calibrate": True, "loss": "student-t"}, "`calibrate=True` is not possible: loss='stud"),
+    ({"calibrate": True, "validation": None}, "`calibrate=True` is not .*: validation=None"),
 )
 def test_fit_refuses(frame, settings, message):
     model = clone(skuq.TabularEnsembleRegressor(**TWO))  # not to change its network for others

@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validat
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
+from tiers import cases
 
 from skuq import metrics, predictive
 from skuq.metrics import get_scorer, get_scorer_names, make_scorers
@@ -127,14 +128,12 @@ def students(df):
 KNOTS = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "is_that_of_normals"),
-    [
-        (lambda mixture: SimpleNamespace(quantile=mixture.quantile, mean=mixture.mean), True),
-        (lambda mixture: predictive.RecalibratedMixture(mixture, *KNOTS), False),
-        (students(1e9), True),
-        (students(2.5), False),
-    ],
+    (lambda mixture: SimpleNamespace(quantile=mixture.quantile, mean=mixture.mean), True),
+    (lambda mixture: predictive.RecalibratedMixture(mixture, *KNOTS), False),
+    (students(1e9), True),
+    (students(2.5), False),
 )
 def test_crps_of_distributions_that_are_known_by_their_quantiles(table, change, is_that_of_normals):
     X, y = table
@@ -284,17 +283,15 @@ class Broken(LinearRegression):
         raise TypeError("something else")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "model", "message"),
-    [
-        ("neg_crps", RandomForestRegressor(2), r"must have `predict\(X, return_std=.*RandomForest"),
-        ("coverage_90", Forgetful(), "does not say how sure it is"),
-        ("neg_nll", Broken(), "something else"),  # its own error
-        ("neg_nll", TransformedTargetRegressor(BayesianRidge()), "not in units of y"),
-        ("neg_ece", BayesianRidge(), "'neg_ece' is a score of classifiers"),
-        ("neg_ece", LinearSVC(), "must have `predict_proba`"),
-        ("neg_crps", LogisticRegression(), "'neg_crps' is a score of regressors. .*'neg_brier'"),
-    ],
+    ("neg_crps", RandomForestRegressor(2), r"must have `predict\(X, return_std=.*RandomForest"),
+    ("coverage_90", Forgetful(), "does not say how sure it is"),
+    ("neg_nll", Broken(), "something else"),  # its own error
+    ("neg_nll", TransformedTargetRegressor(BayesianRidge()), "not in units of y"),
+    ("neg_ece", BayesianRidge(), "'neg_ece' is a score of classifiers"),
+    ("neg_ece", LinearSVC(), "must have `predict_proba`"),
+    ("neg_crps", LogisticRegression(), "'neg_crps' is a score of regressors. .*'neg_brier'"),
 )
 def test_the_wrong_kind_of_estimator_is_refused(table, name, model, message):
     X, y = table

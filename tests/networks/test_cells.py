@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import draw_variables
 from scipy.ndimage import convolve
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq.backend import keras
 from skuq.networks import AMOEBANET, DARTS, CellSpace, Genotype, NASBench201Space, SearchSpace
@@ -101,14 +101,12 @@ def test_recipe_is_that_of_darts(space):
     assert (decided.learning_rate, decided.l2) == (drawn["learning_rate"], drawn["l2"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "message"),
-    [
-        ({"channels": 0}, "channels.*Got 0"),
-        ({"n_cells": (5, 1.5)}, "`n_cells` must be a positive whole number. Got 1.5"),
-        ({"batch_size": 1.5}, "batch_size.*Got 1.5"),
-        ({"genotype": "nasnet"}, "genotype.*Got 'nasnet'"),
-    ],
+    ({"channels": 0}, "channels.*Got 0"),
+    ({"n_cells": (5, 1.5)}, "`n_cells` must be a positive whole number. Got 1.5"),
+    ({"batch_size": 1.5}, "batch_size.*Got 1.5"),
+    ({"genotype": "nasnet"}, "genotype.*Got 'nasnet'"),
 )
 def test_space_names_what_is_wrong(arguments, message):
     with pytest.raises(ValueError, match=message):
@@ -122,16 +120,14 @@ def test_genotype_round_trips_through_json(genotype):
     assert hash(Genotype(**stored)) == hash(genotype)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("nodes", "concat", "message"),
-    [
-        ([(("conv", 0), ("skip_connect", 1))], [2], "one of the operations"),
-        ([(("skip_connect", 0), ("skip_connect", 2))], [2], r"Node 2 must read nodes in 0\.\.1"),
-        ([(("skip_connect", 0),)], [2], "must have two edges"),
-        ([(("skip_connect", 0), ("skip_connect", 1))], [1], r"nodes in 2\.\.2. Got \(1,\)"),
-        ([(("skip_connect", 0), ("skip_connect", 1))], [], "one or more distinct"),
-        ([(("skip_connect", 0), ("skip_connect", 1))], [2, 2], "distinct nodes"),
-    ],
+    ([(("conv", 0), ("skip_connect", 1))], [2], "one of the operations"),
+    ([(("skip_connect", 0), ("skip_connect", 2))], [2], r"Node 2 must read nodes in 0\.\.1"),
+    ([(("skip_connect", 0),)], [2], "must have two edges"),
+    ([(("skip_connect", 0), ("skip_connect", 1))], [1], r"nodes in 2\.\.2. Got \(1,\)"),
+    ([(("skip_connect", 0), ("skip_connect", 1))], [], "one or more distinct"),
+    ([(("skip_connect", 0), ("skip_connect", 1))], [2, 2], "distinct nodes"),
 )
 def test_cell_names_what_is_wrong(nodes, concat, message):
     with pytest.raises(ValueError, match=message):
@@ -249,15 +245,13 @@ def test_factorized_reduction_by_hand(height, width):
     assert_allclose(forward(x), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("chosen", "factor"),
-    [
-        # All skips: node 1 is x, node 2 is x + x, node 3 is x + x + 2 x.
-        ({}, 4.0),
-        ({"edge_1_2": "none", "edge_2_3": "none"}, 2.0),
-        ({"edge_0_1": "none", "edge_0_2": "none"}, 1.0),  # nodes 1 and 2 are zero
-        ({"edge_0_3": "none", "edge_1_3": "none", "edge_2_3": "none"}, 0.0),
-    ],
+    # All skips: node 1 is x, node 2 is x + x, node 3 is x + x + 2 x.
+    ({}, 4.0),
+    ({"edge_1_2": "none", "edge_2_3": "none"}, 2.0),
+    ({"edge_0_1": "none", "edge_0_2": "none"}, 1.0),  # nodes 1 and 2 are zero
+    ({"edge_0_3": "none", "edge_1_3": "none", "edge_2_3": "none"}, 0.0),
 )
 def test_nas_bench_cell_adds_its_paths(chosen, factor):
     skips = {f"edge_{i}_{j}": "skip_connect" for i, j in itertools.combinations(range(4), 2)}

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy import integrate, special, stats
+from tiers import cases
 
 from skuq.metrics import crps_loss, crps_mixture_loss
 from skuq.networks import GaussianHead
@@ -326,20 +327,18 @@ def test_heads_are_hashable_and_equal():
     assert hash(PackedHead(QuantileHead(), 2)) == hash(PackedHead(QuantileHead(), 2))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("make", "message"),
-    [
-        (lambda: GaussianHead(beta=-0.1), "beta must lie in"),
-        (lambda: GaussianHead(score="brier"), 'score must be "log" or "crps". Got \'brier\''),
-        (lambda: GaussianHead(score="crps", beta=0.5), 'beta needs score="log". Got beta=0.5'),
-        (lambda: StudentTHead(min_df=2.0), "min_df must be above 2"),
-        (lambda: GaussianMixtureHead(n_components=0), "n_components must be at least 1"),
-        (lambda: PackedHead(GaussianHead(), 0), "n_copies must be at least 1"),
-        (lambda: QuantileHead(levels=(0.5,)), "at least two"),
-        (lambda: QuantileHead(levels=(0.5, 0.2)), "strictly increasing"),
-        (lambda: QuantileHead(levels=(0.0, 0.2)), "strictly increasing"),
-        (lambda: QuantileHead(levels=(0.1, np.nan)), "strictly increasing"),
-    ],
+    (lambda: GaussianHead(beta=-0.1), "beta must lie in"),
+    (lambda: GaussianHead(score="brier"), 'score must be "log" or "crps". Got \'brier\''),
+    (lambda: GaussianHead(score="crps", beta=0.5), 'beta needs score="log". Got beta=0.5'),
+    (lambda: StudentTHead(min_df=2.0), "min_df must be above 2"),
+    (lambda: GaussianMixtureHead(n_components=0), "n_components must be at least 1"),
+    (lambda: PackedHead(GaussianHead(), 0), "n_copies must be at least 1"),
+    (lambda: QuantileHead(levels=(0.5,)), "at least two"),
+    (lambda: QuantileHead(levels=(0.5, 0.2)), "strictly increasing"),
+    (lambda: QuantileHead(levels=(0.0, 0.2)), "strictly increasing"),
+    (lambda: QuantileHead(levels=(0.1, np.nan)), "strictly increasing"),
 )
 def test_bad_settings_are_refused(make, message):
     with pytest.raises(ValueError, match=message):

@@ -1,6 +1,7 @@
 """Architectures of NAS-Bench-201, as its tables name them."""
 
 import pytest
+from tiers import cases
 
 from skuq.networks import NASBench201Space, parse_nas_bench_201
 
@@ -21,14 +22,12 @@ def test_strings_become_decisions_of_the_space():
     assert parse_nas_bench_201(str(caught.value).split("'")[1])
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
-    [
-        *(None, "", "nor_conv_3x3", GOOD + "+", GOOD + "+|none~0|", GOOD + "+rubbish"),
-        "8:16:32:64:8",  # an architecture of the size search space
-        *(GOOD.replace("~2", "~1"), GOOD.replace("~2", "~3")),
-        *(GOOD.replace("|none~1", ""), GOOD.replace("none", "max pool")),
-    ],
+    *(None, "", "nor_conv_3x3", GOOD + "+", GOOD + "+|none~0|", GOOD + "+rubbish"),
+    "8:16:32:64:8",  # an architecture of the size search space
+    *(GOOD.replace("~2", "~1"), GOOD.replace("~2", "~3")),
+    *(GOOD.replace("|none~1", ""), GOOD.replace("none", "max pool")),
 )
 def test_other_strings_raise(text):
     with pytest.raises(ValueError, match="must name each of its six edges once, as in '"):

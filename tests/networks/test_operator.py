@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from operators import Dense, EncoderDecoder, OperatorHead
 from plans import ARRAYS, float32, numpy_of, tensors
 from scipy.special import expit
+from tiers import cases
 
 from skuq.backend import keras, ops, tfd
 
@@ -162,17 +163,15 @@ def with_lambda():
     return keras.Model([u, y], layers.Dense(2)(value))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("make", "message"),
-    [
-        (lambda: small_base(2), r"shapes \[\(None, 3\), \(None, 2\)\]"),
-        (lambda: small_base(n_raw=1), r"one output of shape \(None, 2\)"),
-        (one_input, "functional Keras model with inputs u and y"),
-        (lambda: None, "functional Keras model with inputs u and y"),
-        (lambda: keras.Sequential([layers.Dense(2)]), "functional Keras model"),
-        (without_weights, "must have weights"),
-        (with_lambda, "cannot be rebuilt"),
-    ],
+    (lambda: small_base(2), r"shapes \[\(None, 3\), \(None, 2\)\]"),
+    (lambda: small_base(n_raw=1), r"one output of shape \(None, 2\)"),
+    (one_input, "functional Keras model with inputs u and y"),
+    (lambda: None, "functional Keras model with inputs u and y"),
+    (lambda: keras.Sequential([layers.Dense(2)]), "functional Keras model"),
+    (without_weights, "must have weights"),
+    (with_lambda, "cannot be rebuilt"),
     ids=["inputs", "outputs", "one input", "none", "not built", "no weights", "lambda"],
 )
 def test_other_keras_models_are_refused(make, message):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from plans import ACTIVATIONS, ARRAYS, Run, draw_variables, make_plan, tensors, without_names
+from tiers import cases
 
 from skuq.backend import keras, ops
 
@@ -128,20 +129,18 @@ def several_inputs():
     return keras.Model(inputs, layers.Add()(inputs))
 
 
-@pytest.mark.parametrize(
+@cases(
     "model",
-    [
-        keras.Sequential([keras.Input((3,)), layers.UnitNormalization()]),
-        keras.Sequential([keras.Input((4, 3)), layers.Dense(2)]),
-        keras.Sequential([keras.Input((3,)), layers.Dense(2, activity_regularizer="l2")]),
-        keras.Sequential([keras.Input((3,)), layers.Dense(2, kernel_constraint="max_norm")]),
-        keras.Sequential([keras.Input((3,)), layers.Dense(2, dtype="float64")]),
-        keras.Sequential([keras.Input((3,)), layers.BatchNormalization(axis=1), layers.Softmax()]),
-        keras.Sequential([keras.Input((3,), dtype="int32"), layers.Dense(2)]),
-        keras.Sequential([keras.Input((3,)), layers.Dropout(1.0), layers.Dense(2)]),
-        shared(),
-        several_inputs(),
-    ],
+    keras.Sequential([keras.Input((3,)), layers.UnitNormalization()]),
+    keras.Sequential([keras.Input((4, 3)), layers.Dense(2)]),
+    keras.Sequential([keras.Input((3,)), layers.Dense(2, activity_regularizer="l2")]),
+    keras.Sequential([keras.Input((3,)), layers.Dense(2, kernel_constraint="max_norm")]),
+    keras.Sequential([keras.Input((3,)), layers.Dense(2, dtype="float64")]),
+    keras.Sequential([keras.Input((3,)), layers.BatchNormalization(axis=1), layers.Softmax()]),
+    keras.Sequential([keras.Input((3,), dtype="int32"), layers.Dense(2)]),
+    keras.Sequential([keras.Input((3,)), layers.Dropout(1.0), layers.Dense(2)]),
+    shared(),
+    several_inputs(),
     ids=lambda model: "+".join(layer.__class__.__name__ for layer in model.layers),
 )
 def test_what_a_plan_does_not_know_has_none(model):

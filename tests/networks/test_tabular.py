@@ -7,6 +7,7 @@ import pytest
 import threadpoolctl
 from numpy.testing import assert_allclose
 from plans import bin_edges, class_recipes, draw_variables, make_plan
+from tiers import cases
 from training_data import MemberTrainer
 
 from skuq.networks import GaussianHead, Space, TabularSpace, build_mlp, build_tabular
@@ -121,14 +122,12 @@ def test_build_tabular_copies_start_as_tabm_does():
         assert drawn["output/kernel"].shape == (3, 8, 2)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "message"),
-    [
-        ({"n_copies": 0}, "`n_copies` must be a positive whole number. Got 0"),
-        ({"n_copies": 4}, "multiple of `n_copies`. Got n_outputs=6 and n_copies=4"),
-        ({"categories": {6: 3}}, "`categories` must have columns in 0 .. 5. Got .6."),
-        ({"categories": CODES, "embedding": {"columns": [0, 4]}}, "numeric columns of the input."),
-    ],
+    ({"n_copies": 0}, "`n_copies` must be a positive whole number. Got 0"),
+    ({"n_copies": 4}, "multiple of `n_copies`. Got n_outputs=6 and n_copies=4"),
+    ({"categories": {6: 3}}, "`categories` must have columns in 0 .. 5. Got .6."),
+    ({"categories": CODES, "embedding": {"columns": [0, 4]}}, "numeric columns of the input."),
 )
 def test_build_tabular_what_does_not_go_together_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):

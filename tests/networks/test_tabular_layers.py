@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import ACTIVATIONS, ARRAYS, Run, bin_edges, draw_variables, make_plan, rebuild, tensors
 from processes import run_python
+from tiers import cases
 
 from skuq.backend import keras, ops
 from skuq.networks import NumericEmbedding
@@ -330,27 +331,25 @@ def piecewise_linear(edges):
     return NumericEmbedding("piecewise-linear", edges=[edges])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("make", "message"),
-    [
-        (lambda: NumericEmbedding("fourier"), "`kind` must be .*Got 'fourier'"),
-        (lambda: NumericEmbedding(dim=1), "at least 2. Got 1"),
-        (lambda: NumericEmbedding(scale=0.0), "`scale` must be a positive number. Got 0.0"),
-        (lambda: NumericEmbedding("piecewise-linear"), "needs `edges`. Got None"),
-        (lambda: NumericEmbedding(edges=EDGES), "does not use `edges`"),
-        (lambda: piecewise_linear([0.0, 2.0, 1.0]), "`edges` must increase"),
-        (lambda: piecewise_linear([0.0, 0.0, 1.0]), "only the last one may repeat"),
-        (lambda: piecewise_linear([0.0, np.nan]), "`edges` must .*finite"),
-        (lambda: tabular.CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
-        (lambda: tabular.CategoryEmbedding([0], [0]), "`n_codes` must be a positive whole number"),
-        (lambda: tabular.EnsembleDense(3, 0), "`n_copies` must be a positive whole number. Got 0"),
-        (lambda: tabular.EnsembleDense(3, 2, input_initializer="zeros"), "`input_initializer` mus"),
-        (lambda: tabular.NTKDense(2.5), "`units` must be a positive whole number. Got 2.5"),
-        (lambda: NumericEmbedding(columns=[0, 6])(keras.Input((6,))), "inputs of 6 features"),
-        (lambda: NumericEmbedding(columns=[0, 0])(keras.Input((6,))), "inputs of 6 features"),
-        (lambda: tabular.EnsembleDense(3, 4)(keras.Input((6,))), "inputs of 6 features"),
-        (lambda: tabular.FeatureScale()(keras.Input((6, 2))), "shape .n_samples, n_features."),
-    ],
+    (lambda: NumericEmbedding("fourier"), "`kind` must be .*Got 'fourier'"),
+    (lambda: NumericEmbedding(dim=1), "at least 2. Got 1"),
+    (lambda: NumericEmbedding(scale=0.0), "`scale` must be a positive number. Got 0.0"),
+    (lambda: NumericEmbedding("piecewise-linear"), "needs `edges`. Got None"),
+    (lambda: NumericEmbedding(edges=EDGES), "does not use `edges`"),
+    (lambda: piecewise_linear([0.0, 2.0, 1.0]), "`edges` must increase"),
+    (lambda: piecewise_linear([0.0, 0.0, 1.0]), "only the last one may repeat"),
+    (lambda: piecewise_linear([0.0, np.nan]), "`edges` must .*finite"),
+    (lambda: tabular.CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
+    (lambda: tabular.CategoryEmbedding([0], [0]), "`n_codes` must be a positive whole number"),
+    (lambda: tabular.EnsembleDense(3, 0), "`n_copies` must be a positive whole number. Got 0"),
+    (lambda: tabular.EnsembleDense(3, 2, input_initializer="zeros"), "`input_initializer` mus"),
+    (lambda: tabular.NTKDense(2.5), "`units` must be a positive whole number. Got 2.5"),
+    (lambda: NumericEmbedding(columns=[0, 6])(keras.Input((6,))), "inputs of 6 features"),
+    (lambda: NumericEmbedding(columns=[0, 0])(keras.Input((6,))), "inputs of 6 features"),
+    (lambda: tabular.EnsembleDense(3, 4)(keras.Input((6,))), "inputs of 6 features"),
+    (lambda: tabular.FeatureScale()(keras.Input((6, 2))), "shape .n_samples, n_features."),
 )
 def test_what_makes_no_sense_is_refused(make, message):
     with pytest.raises(ValueError, match=message):

@@ -16,7 +16,7 @@ import pytest
 from archives import packed, to_bytes, unpacked, with_member, with_tree
 from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import FunctionTransformer
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import HeldOut
 
 import skuq
@@ -95,32 +95,30 @@ NUMBERED = {"@": "dict", "items": [[1, 2]]}
 OTHER_NETWORK = build_mlp((2,), 2, [3]).to_json().replace('"units": 3', '"units": 9')
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "change", "message"),
-    [
-        ("catalog.Member", lambda item: item.update(state=[1]), "nothing that skuq writes"),
-        ("catalog.Member", lambda item: item.update(state=NUMBERED), "names are no strings"),
-        ("catalog.Member", lambda item: item["state"].pop("network"), "KeyError: 'network'"),
-        ("catalog.Member", lambda item: item["state"].pop("history"), "lacks field 'history'"),
-        ("catalog.Member", set_state(evil=1), "no field 'evil'"),
-        ("networks.GaussianHead", set_state(evil=1), "no field 'evil'"),
-        (
-            "estimators.DeepEnsembleRegressor",
-            lambda item: item["state"].pop("bootstrap"),
-            "lacks the parameter 'bootstrap'",
-        ),
-        ("tables.Scaling", set_state(__class__=1), "no attribute '__class__'"),
-        ("tables.Scaling", set_state(**{"a b": 1}), "no attribute 'a b'"),
-        ("estimators.DeepEnsembleRegressor", set_state(__dict__={}), "no attribute '__dict__'"),
-        # Members that do not fit their network
-        ("catalog.Member", set_state(weights=[0.0]), "no vector of float32"),
-        ("catalog.Member", set_state(weights={**SCALAR, "hex": "00" * 4}), "no vector"),
-        ("catalog.Member", set_state(state=[]), "no tuple of arrays"),
-        ("catalog.Member", set_state(state={"@": "tuple", "items": [1]}), "no tuple of arrays"),
-        ("catalog.Member", set_state(network=3), "network is not loaded"),
-        ("catalog.Member", set_state(network=build_mlp((2,), 2, [4]).to_json()), "its network 22"),
-        ("catalog.Member", set_state(network=OTHER_NETWORK), "its network 47"),
-    ],
+    ("catalog.Member", lambda item: item.update(state=[1]), "nothing that skuq writes"),
+    ("catalog.Member", lambda item: item.update(state=NUMBERED), "names are no strings"),
+    ("catalog.Member", lambda item: item["state"].pop("network"), "KeyError: 'network'"),
+    ("catalog.Member", lambda item: item["state"].pop("history"), "lacks field 'history'"),
+    ("catalog.Member", set_state(evil=1), "no field 'evil'"),
+    ("networks.GaussianHead", set_state(evil=1), "no field 'evil'"),
+    (
+        "estimators.DeepEnsembleRegressor",
+        lambda item: item["state"].pop("bootstrap"),
+        "lacks the parameter 'bootstrap'",
+    ),
+    ("tables.Scaling", set_state(__class__=1), "no attribute '__class__'"),
+    ("tables.Scaling", set_state(**{"a b": 1}), "no attribute 'a b'"),
+    ("estimators.DeepEnsembleRegressor", set_state(__dict__={}), "no attribute '__dict__'"),
+    # Members that do not fit their network
+    ("catalog.Member", set_state(weights=[0.0]), "no vector of float32"),
+    ("catalog.Member", set_state(weights={**SCALAR, "hex": "00" * 4}), "no vector"),
+    ("catalog.Member", set_state(state=[]), "no tuple of arrays"),
+    ("catalog.Member", set_state(state={"@": "tuple", "items": [1]}), "no tuple of arrays"),
+    ("catalog.Member", set_state(network=3), "network is not loaded"),
+    ("catalog.Member", set_state(network=build_mlp((2,), 2, [4]).to_json()), "its network 22"),
+    ("catalog.Member", set_state(network=OTHER_NETWORK), "its network 47"),
 )
 def test_loads_refuses_states_that_do_not_fit(name, change, message):
     refused(changed(name, change), message)
@@ -298,15 +296,13 @@ def test_check_network_refuses_layers_that_do_more_than_compute(layer):
         refused(data, "members.0. cannot be read: its network is not loaded")
 
 
-@pytest.mark.parametrize(
+@cases(
     "network",
-    [
-        *("", "3", "[]", "{}", "[" * 50_000 + "]" * 50_000, '{"a":' * 80 + "1" + "}" * 80),
-        *(f'{{"class_name": {name}}}' for name in ("3", '"Functional"', '"EpistemicNetwork"')),
-        '{"class_name": "EpistemicNetwork", "base": 3, "epinet": 3}',
-        '{"class_name": "Sequential", "module": "keras", "config": 3}',
-        '{"class_name": "Sequential", "module": "keras", "config": {"layers": {}}}',
-    ],
+    *("", "3", "[]", "{}", "[" * 50_000 + "]" * 50_000, '{"a":' * 80 + "1" + "}" * 80),
+    *(f'{{"class_name": {name}}}' for name in ("3", '"Functional"', '"EpistemicNetwork"')),
+    '{"class_name": "EpistemicNetwork", "base": 3, "epinet": 3}',
+    '{"class_name": "Sequential", "module": "keras", "config": 3}',
+    '{"class_name": "Sequential", "module": "keras", "config": {"layers": {}}}',
     ids=lambda text: text[:30],
 )
 def test_loads_refuses_networks_that_are_none(network):
@@ -325,34 +321,28 @@ def test_check_network_passes_networks_of_skuq():
         check_network(space.build(configuration, (2,), 2).to_json())
 
 
-@pytest.mark.parametrize(
+@cases(
     "build",
-    [
-        lambda x: keras.layers.Conv1D(2, 2, kernel_initializer="he_normal")(x[:, :, None]),
-        lambda x: keras.layers.LSTM(3)(x[:, :, None]),
-        lambda x: keras.layers.Bidirectional(keras.layers.GRU(2))(x[..., None]),
-        lambda x: keras.ops.sin(2 * x + 1) / keras.ops.mean(x, axis=-1, keepdims=True),
-        lambda x: keras.layers.Dense(3, kernel_regularizer="l2", kernel_constraint="max_norm")(x),
-        lambda x: keras.layers.Activation(keras.activations.mish)(x),
-        lambda x: keras.layers.Add()([x, keras.ops.ones_like(x)]),
-        lambda x: keras.ops.matmul(x, np.ones((2, 3), "float32")),
-        lambda x: keras.layers.MultiHeadAttention(2, 2)(x[:, :, None], x[:, :, None]),
-        lambda x: keras.layers.RNN([keras.layers.LSTMCell(2), keras.layers.GRUCell(2)])(
-            x[..., None]
-        ),
-        lambda x: keras.layers.RandomFlip()(keras.layers.Reshape((1, 2, 1))(x)),
-        lambda x: (
-            keras.ops.erf(x) + keras.ops.logsumexp(x, (1,), keepdims=True) * keras.ops.rsqrt(x)
-        ),
-        lambda x: keras.ops.logaddexp(keras.ops.cumsum(x, 1), keras.ops.cumprod(x, 1)),
-        lambda x: keras.ops.log2(x) + keras.ops.log10(x) + keras.ops.sinh(x) + keras.ops.cosh(x),
-        lambda x: keras.ops.arcsin(x) + keras.ops.floor(x) + keras.ops.ceil(x) + keras.ops.round(x),
-        lambda x: keras.ops.trunc(x) + keras.ops.norm(x, axis=-1, keepdims=True),
-        lambda x: keras.ops.tensordot(x, np.ones((2, 3), "float32"), 1),
-        lambda x: keras.ops.one_hot(keras.ops.argmax(x, axis=-1), 2) + keras.ops.celu(x),
-        lambda x: keras.ops.slice(keras.ops.sort(x), (0, 0), (1, 1)),
-        lambda x: keras.ops.hard_silu(x) + keras.ops.normalize(x) + keras.ops.squareplus(x),
-    ],
+    lambda x: keras.layers.Conv1D(2, 2, kernel_initializer="he_normal")(x[:, :, None]),
+    lambda x: keras.layers.LSTM(3)(x[:, :, None]),
+    lambda x: keras.layers.Bidirectional(keras.layers.GRU(2))(x[..., None]),
+    lambda x: keras.ops.sin(2 * x + 1) / keras.ops.mean(x, axis=-1, keepdims=True),
+    lambda x: keras.layers.Dense(3, kernel_regularizer="l2", kernel_constraint="max_norm")(x),
+    lambda x: keras.layers.Activation(keras.activations.mish)(x),
+    lambda x: keras.layers.Add()([x, keras.ops.ones_like(x)]),
+    lambda x: keras.ops.matmul(x, np.ones((2, 3), "float32")),
+    lambda x: keras.layers.MultiHeadAttention(2, 2)(x[:, :, None], x[:, :, None]),
+    lambda x: keras.layers.RNN([keras.layers.LSTMCell(2), keras.layers.GRUCell(2)])(x[..., None]),
+    lambda x: keras.layers.RandomFlip()(keras.layers.Reshape((1, 2, 1))(x)),
+    lambda x: keras.ops.erf(x) + keras.ops.logsumexp(x, (1,), keepdims=True) * keras.ops.rsqrt(x),
+    lambda x: keras.ops.logaddexp(keras.ops.cumsum(x, 1), keras.ops.cumprod(x, 1)),
+    lambda x: keras.ops.log2(x) + keras.ops.log10(x) + keras.ops.sinh(x) + keras.ops.cosh(x),
+    lambda x: keras.ops.arcsin(x) + keras.ops.floor(x) + keras.ops.ceil(x) + keras.ops.round(x),
+    lambda x: keras.ops.trunc(x) + keras.ops.norm(x, axis=-1, keepdims=True),
+    lambda x: keras.ops.tensordot(x, np.ones((2, 3), "float32"), 1),
+    lambda x: keras.ops.one_hot(keras.ops.argmax(x, axis=-1), 2) + keras.ops.celu(x),
+    lambda x: keras.ops.slice(keras.ops.sort(x), (0, 0), (1, 1)),
+    lambda x: keras.ops.hard_silu(x) + keras.ops.normalize(x) + keras.ops.squareplus(x),
 )
 def test_check_network_passes_usual_layers(build):
     x = keras.Input((2,))
@@ -362,12 +352,10 @@ def test_check_network_passes_usual_layers(build):
     assert read.output_shape == model.output_shape
 
 
-@pytest.mark.parametrize(
+@cases(
     "module, name",
-    [
-        *(("keras.layers", "Lambda"), ("keras.layers", "StringLookup")),
-        *(("keras.src.ops.core", "Map"), ("keras.src.ops.linalg", "JVP")),
-    ],
+    *(("keras.layers", "Lambda"), ("keras.layers", "StringLookup")),
+    *(("keras.src.ops.core", "Map"), ("keras.src.ops.linalg", "JVP")),
 )
 def test_check_network_asks_for_no_registration_of_keras_classes(module, name):
     with pytest.raises(FileFormatError, match=f"'{name}' of '{module}'") as caught:
@@ -619,14 +607,12 @@ def _with_parameter(name, value):
     return change
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "change"),
-    [
-        ("estimator.skuq", _with_parameter("epochs", "144-hard_sigmoid")),
-        ("estimator.skuq", _with_parameter("n_members", 0)),
-        ("search.skuq", lambda tree: tree | {"parts": {"X": ARRAY}}),
-        ("search.skuq", lambda tree: tree | {"space": {"X": ARRAY}}),
-    ],
+    ("estimator.skuq", _with_parameter("epochs", "144-hard_sigmoid")),
+    ("estimator.skuq", _with_parameter("n_members", 0)),
+    ("search.skuq", lambda tree: tree | {"parts": {"X": ARRAY}}),
+    ("search.skuq", lambda tree: tree | {"space": {"X": ARRAY}}),
 )
 def test_from_catalog_refuses_values_of_no_search(searches, tmp_path, name, change):
     path = shutil.copytree(next(iter(searches)), tmp_path / "copy")

@@ -35,7 +35,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq
 from skuq import networks
@@ -347,15 +347,13 @@ def test_dumps_stores_an_array_once():
 L2 = networks.Space((networks.Real("l2", 1e-3, 1),))
 
 
-@pytest.mark.parametrize(
+@cases(
     "space",
-    [
-        networks.DenseSpace(3),
-        WidthDepthSpace((8, 9)),
-        networks.CellSpace(4, (1, 1), networks.DARTS),
-        networks.NASBench201Space(4),
-        networks.WithTraining(networks.DenseSpace(), L2, {"optimizer": "sgd"}),
-    ],
+    networks.DenseSpace(3),
+    WidthDepthSpace((8, 9)),
+    networks.CellSpace(4, (1, 1), networks.DARTS),
+    networks.NASBench201Space(4),
+    networks.WithTraining(networks.DenseSpace(), L2, {"optimizer": "sgd"}),
 )
 def test_loads_restores_search_spaces(space):
     loaded = loads(dumps(skuq.NESRegressor(space=space))).space
@@ -385,17 +383,15 @@ DAYS = pd.DatetimeIndex(["2020-01-01", "2020-03-01"], name="day")
 HALVING = SuccessiveHalving((0.1, 0.5), 3.0, 5)
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
-    [
-        Path("somewhere"),
-        HALVING,
-        *(FRAME_OF_OBJECTS, FRAME_OF_OBJECTS[[]]),
-        *(FRAME_OF_TYPES, FRAME_OF_TYPES.set_axis(DAYS), FRAME_OF_TYPES.iloc[:0]),
-        *(pd.Series([0.1, 0.2], name="q"), pd.Series(["a", None], index=[3, 1])),
-        *(np.random.RandomState(1), np.random.RandomState(np.random.PCG64(1))),
-        *(np.random.Generator(getattr(np.random, kind)(1)) for kind in BIT_GENERATORS),
-    ],
+    Path("somewhere"),
+    HALVING,
+    *(FRAME_OF_OBJECTS, FRAME_OF_OBJECTS[[]]),
+    *(FRAME_OF_TYPES, FRAME_OF_TYPES.set_axis(DAYS), FRAME_OF_TYPES.iloc[:0]),
+    *(pd.Series([0.1, 0.2], name="q"), pd.Series(["a", None], index=[3, 1])),
+    *(np.random.RandomState(1), np.random.RandomState(np.random.PCG64(1))),
+    *(np.random.Generator(getattr(np.random, kind)(1)) for kind in BIT_GENERATORS),
     ids=lambda value: type(value).__name__,
 )
 def test_loads_restores_values(value):
@@ -653,26 +649,24 @@ def test_dumps_and_loads_name_missing_skops(monkeypatch):
     assert_equal_predictions(loads(dumps(fitted("tabular"))), fitted("tabular"), FRAME)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("thing", "message"),
-    [
-        (LinearRegression(), "Only estimators of skuq"),
-        (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
-        (_holding_itself(), "levels deep, or holds itself"),
-        (_with({8}), r"estimator\.n_members is a .*set"),
-        (_with(pd.Index([8])), r"n_members is a pandas"),
-        (_with(collections.OrderedDict(a=1)), r"n_members is a collections\."),
-        (_with(datetime.timedelta(1)), r"n_members is a datetime\."),
-        (_with(pd.DataFrame({"a": [1]}, SECONDS)), "n_members has .*index"),
-        (_with(pd.DataFrame({"a": pd.PeriodIndex(["2020-01"], freq="M")})), "'a' of type period"),
-        (_with(pd.DataFrame({"a": pd.arrays.SparseArray([0.0])})), "'a' of type Sparse"),
-        (_with(pd.DataFrame({("a", "b"): [1]})), "n_members has .*several levels"),
-        (_with(FRAME.iloc[:1].set_index(["a", "b"])), "n_members has .*several levels"),
-        (
-            CALIBRATED(TransformedTargetRegressor(skuq.DeepEnsembleRegressor())),
-            r"estimator\.estimator is a .* that holds skuq.*DeepEnsembleRegressor",
-        ),
-    ],
+    (LinearRegression(), "Only estimators of skuq"),
+    (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
+    (_holding_itself(), "levels deep, or holds itself"),
+    (_with({8}), r"estimator\.n_members is a .*set"),
+    (_with(pd.Index([8])), r"n_members is a pandas"),
+    (_with(collections.OrderedDict(a=1)), r"n_members is a collections\."),
+    (_with(datetime.timedelta(1)), r"n_members is a datetime\."),
+    (_with(pd.DataFrame({"a": [1]}, SECONDS)), "n_members has .*index"),
+    (_with(pd.DataFrame({"a": pd.PeriodIndex(["2020-01"], freq="M")})), "'a' of type period"),
+    (_with(pd.DataFrame({"a": pd.arrays.SparseArray([0.0])})), "'a' of type Sparse"),
+    (_with(pd.DataFrame({("a", "b"): [1]})), "n_members has .*several levels"),
+    (_with(FRAME.iloc[:1].set_index(["a", "b"])), "n_members has .*several levels"),
+    (
+        CALIBRATED(TransformedTargetRegressor(skuq.DeepEnsembleRegressor())),
+        r"estimator\.estimator is a .* that holds skuq.*DeepEnsembleRegressor",
+    ),
 )
 def test_save_refuses(thing, message, tmp_path):
     with pytest.raises(UnsavableError, match=message):

@@ -11,6 +11,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.linear_model import BayesianRidge, LinearRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
+from tiers import cases
 
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor
 from skuq.plotting import (
@@ -176,38 +177,34 @@ def test_retention_of_classifiers_counts_wrong_labels():
     assert_allclose(RetentionDisplay.from_estimator(model, X, y).uncertainty, np.arange(4))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("draw", "message"),
-    [
-        (lambda m, X: PredictionBandDisplay.from_estimator(m, np.zeros((3, 2))), "n_samples, 1"),
-        (lambda m, X: CoverageWidthDisplay.from_predictions([1, 2], [1, 2], [1]), "inconsistent n"),
-        (lambda m, X: CoverageWidthDisplay.from_predictions([1, 2], [1, 2], [1, 0]), "positive"),
-        (lambda m, X: RetentionDisplay.from_predictions([1, np.nan], [1, 2], [1, 1]), "finite"),
-        (lambda m, X: ErrorStdDisplay(np.ones((2, 2)), np.ones(2)).plot(), "must have the shape"),
-        (lambda m, X: RetentionDisplay([-1.0], [1.0]).plot(), "negative"),
-        (lambda m, X: PITDisplay([1.5]).plot(), r"\[0, 1\]"),
-        (lambda m, X: PITDisplay([0.5]).plot(chance=1), "chance"),
-        (lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, np.hstack([X, X])), "shape of me"),
-    ],
+    (lambda m, X: PredictionBandDisplay.from_estimator(m, np.zeros((3, 2))), "n_samples, 1"),
+    (lambda m, X: CoverageWidthDisplay.from_predictions([1, 2], [1, 2], [1]), "inconsistent n"),
+    (lambda m, X: CoverageWidthDisplay.from_predictions([1, 2], [1, 2], [1, 0]), "positive"),
+    (lambda m, X: RetentionDisplay.from_predictions([1, np.nan], [1, 2], [1, 1]), "finite"),
+    (lambda m, X: ErrorStdDisplay(np.ones((2, 2)), np.ones(2)).plot(), "must have the shape"),
+    (lambda m, X: RetentionDisplay([-1.0], [1.0]).plot(), "negative"),
+    (lambda m, X: PITDisplay([1.5]).plot(), r"\[0, 1\]"),
+    (lambda m, X: PITDisplay([0.5]).plot(chance=1), "chance"),
+    (lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, np.hstack([X, X])), "shape of me"),
 )
 def test_regression_displays_say_what_is_wrong_of_values(process, draw, message):
     with pytest.raises(ValueError, match=message):
         draw(*process)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("draw", "message"),
-    [
-        (lambda m, X: PITDisplay.from_estimator(LinearRegression().fit(X, X), X, X), "return_std"),
-        (
-            lambda m, X: PredictionBandDisplay.from_estimator(UncertainClasses(), X),
-            "regressor is needed. Got the classifier",
-        ),
-        (
-            lambda m, X: PITDisplay.from_estimator(GaussianNB().fit(X, X[:, 0] > 2), X, X[:, 0]),
-            "regressor is needed",
-        ),
-    ],
+    (lambda m, X: PITDisplay.from_estimator(LinearRegression().fit(X, X), X, X), "return_std"),
+    (
+        lambda m, X: PredictionBandDisplay.from_estimator(UncertainClasses(), X),
+        "regressor is needed. Got the classifier",
+    ),
+    (
+        lambda m, X: PITDisplay.from_estimator(GaussianNB().fit(X, X[:, 0] > 2), X, X[:, 0]),
+        "regressor is needed",
+    ),
 )
 def test_regression_displays_say_what_is_wrong_of_other_kinds(process, draw, message):
     with pytest.raises(TypeError, match=message):
@@ -266,12 +263,10 @@ def test_displays_that_share_axes_have_their_own_colours():
     assert first.points_.get_color() != second.points_.get_color()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("display", "data"),
-    [
-        *((CoverageWidthDisplay, "width"), (ErrorStdDisplay, "error")),
-        *((RetentionDisplay, "errors"), (ConditionalCoverageDisplay, "observed")),
-    ],
+    *((CoverageWidthDisplay, "width"), (ErrorStdDisplay, "error")),
+    *((RetentionDisplay, "errors"), (ConditionalCoverageDisplay, "observed")),
 )
 def test_a_y_of_one_column_is_one_output(display, data):
     X = np.linspace(0, 5, 12)[:, None]

@@ -3,6 +3,7 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import LinearRegression
 from sklearn.naive_bayes import GaussianNB
+from tiers import cases
 
 from skuq.plotting import ReliabilityDisplay
 
@@ -39,15 +40,13 @@ def test_reliability_counts_can_be_left_out():
     assert display.bars_ is None and display.figure_.axes == [display.ax_]
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments, message",
-    [
-        (([0], [0.7, 0.3]), "n_samples, n_classes"),
-        (([0], [[0.7, 0.7]]), "sum to 1"),
-        (([0], [[0.7, 0.3]], {"labels": [1]}), "2 columns"),
-        (([0, 1], [[0.7, 0.3]] * 2, {"strategy": "even"}), "`strategy` must be one of"),
-        (([0, 1], [[0.7, 0.3]] * 2, {"n_bins": 0}), "positive whole number. Got 0"),
-    ],
+    (([0], [0.7, 0.3]), "n_samples, n_classes"),
+    (([0], [[0.7, 0.7]]), "sum to 1"),
+    (([0], [[0.7, 0.3]], {"labels": [1]}), "2 columns"),
+    (([0, 1], [[0.7, 0.3]] * 2, {"strategy": "even"}), "`strategy` must be one of"),
+    (([0, 1], [[0.7, 0.3]] * 2, {"n_bins": 0}), "positive whole number. Got 0"),
 )
 def test_reliability_says_what_is_wrong(arguments, message):
     y, proba, *options = arguments

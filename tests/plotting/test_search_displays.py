@@ -8,6 +8,7 @@ import pytest
 from matplotlib import colors
 from numpy.testing import assert_allclose
 from scipy.stats import t as student
+from tiers import cases
 from training_data import FoldedMember, HeldOut
 
 from skuq import plotting
@@ -280,46 +281,42 @@ of_predictions = MemberDiversityDisplay.from_predictions
 of_embeddings = MemberDiversityDisplay.from_embeddings
 
 
-@pytest.mark.parametrize(
+@cases(
     ("draw", "message"),
-    [
-        (lambda c: SearchHistoryDisplay([np.nan]).plot(), "None of the 1 trials was completed"),
-        (lambda c: SearchHistoryDisplay([1.0]).plot(by="time"), "seconds"),
-        (lambda c: SearchHistoryDisplay([1.0]).plot(by="hour"), "`by` must be one of"),
-        (lambda c: CatalogDisplay.from_catalog(pd.DataFrame()), "lacks the columns"),
-        (lambda c: CatalogDisplay.from_catalog(make_catalog(), decisions=["x"]), "unknown"),
-        (lambda c: CatalogDisplay.from_catalog(Catalog([TrialRecord(0, score=1.0)])), "no deci"),
-        (lambda c: CatalogDisplay.from_catalog(make_catalog(9), kind="importance"), "at least 10"),
-        (lambda c: CatalogDisplay.from_catalog(make_catalog()).plot(kind="importance"), "no `imp"),
-        (lambda c: of_predictions(np.ones((2, 3))), "three members"),
-        (lambda c: of_embeddings([1, 2]), "n_decisions"),
-        (lambda c: MemberDiversityDisplay.from_estimator(c), "needs `X`"),
-        (lambda c: MemberDiversityDisplay(distances=np.eye(2)).plot(kind="tsne"), "no data"),
-        (lambda c: of_predictions(np.ones((4, 5))), "All members predict the same"),
-        (lambda c: of_predictions([[1.0, np.nan], [0.0, 1.0], [2.0, 0.0]]), "finite"),
-        (lambda c: of_predictions(np.eye(3), groups=[0]), "`groups` must be one for each of 3"),
-        (lambda c: of_embeddings(np.eye(3), names=np.array(["a"])), "`names` must be one for each"),
-        (lambda c: TeamDisplay.from_teams(c, size=9), "No team of size 9"),
-        (lambda c: TeamDisplay.from_teams(c, score="x"), "`score` must be one of"),
-        (lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, optimum=2), "than `optimum`"),
-        (lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, interval=2), "interval"),
-    ],
+    (lambda c: SearchHistoryDisplay([np.nan]).plot(), "None of the 1 trials was completed"),
+    (lambda c: SearchHistoryDisplay([1.0]).plot(by="time"), "seconds"),
+    (lambda c: SearchHistoryDisplay([1.0]).plot(by="hour"), "`by` must be one of"),
+    (lambda c: CatalogDisplay.from_catalog(pd.DataFrame()), "lacks the columns"),
+    (lambda c: CatalogDisplay.from_catalog(make_catalog(), decisions=["x"]), "unknown"),
+    (lambda c: CatalogDisplay.from_catalog(Catalog([TrialRecord(0, score=1.0)])), "no deci"),
+    (lambda c: CatalogDisplay.from_catalog(make_catalog(9), kind="importance"), "at least 10"),
+    (lambda c: CatalogDisplay.from_catalog(make_catalog()).plot(kind="importance"), "no `imp"),
+    (lambda c: of_predictions(np.ones((2, 3))), "three members"),
+    (lambda c: of_embeddings([1, 2]), "n_decisions"),
+    (lambda c: MemberDiversityDisplay.from_estimator(c), "needs `X`"),
+    (lambda c: MemberDiversityDisplay(distances=np.eye(2)).plot(kind="tsne"), "no data"),
+    (lambda c: of_predictions(np.ones((4, 5))), "All members predict the same"),
+    (lambda c: of_predictions([[1.0, np.nan], [0.0, 1.0], [2.0, 0.0]]), "finite"),
+    (lambda c: of_predictions(np.eye(3), groups=[0]), "`groups` must be one for each of 3"),
+    (lambda c: of_embeddings(np.eye(3), names=np.array(["a"])), "`names` must be one for each"),
+    (lambda c: TeamDisplay.from_teams(c, size=9), "No team of size 9"),
+    (lambda c: TeamDisplay.from_teams(c, score="x"), "`score` must be one of"),
+    (lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, optimum=2), "than `optimum`"),
+    (lambda c: plotting.RegretDisplay.from_values({"a": [1.0]}, interval=2), "interval"),
 )
 def test_search_displays_say_what_is_wrong_of_values(chosen, draw, message):
     with pytest.raises(ValueError, match=message):
         draw(chosen)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("draw", "message"),
-    [
-        (lambda c: SearchHistoryDisplay.from_catalog([1]), "Catalog or its frame"),
-        (lambda c: MemberDiversityDisplay.from_estimator(c, [[0]]), "predict_distribution"),
-        (lambda c: MemberDiversityDisplay.from_estimator(c, kind="distance"), "AutoDEUQ"),
-        (lambda c: TeamDisplay.from_teams([1]), "TeamSelection"),
-        (lambda c: plotting.RegretDisplay.from_values([1.0]), "dict.*result.values for"),
-        (lambda c: plotting.RegretDisplay.from_values({"a": [c]}), "such as `result.values`"),
-    ],
+    (lambda c: SearchHistoryDisplay.from_catalog([1]), "Catalog or its frame"),
+    (lambda c: MemberDiversityDisplay.from_estimator(c, [[0]]), "predict_distribution"),
+    (lambda c: MemberDiversityDisplay.from_estimator(c, kind="distance"), "AutoDEUQ"),
+    (lambda c: TeamDisplay.from_teams([1]), "TeamSelection"),
+    (lambda c: plotting.RegretDisplay.from_values([1.0]), "dict.*result.values for"),
+    (lambda c: plotting.RegretDisplay.from_values({"a": [c]}), "such as `result.values`"),
 )
 def test_search_displays_say_what_is_wrong_of_other_kinds(chosen, draw, message):
     with pytest.raises(TypeError, match=message):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from tiers import cases
 
 from skuq.predictive import CategoricalMixture
 
@@ -133,21 +134,19 @@ def test_impossible_classes_are_never_drawn():
     assert_array_equal(draws, [[1, 2]])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "message"),
-    [
-        (([[0.5, 0.5]],), "shape"),
-        ((np.empty((0, 2, 2)),), "shape"),
-        ((np.empty((1, 2, 0)),), "shape"),
-        (([[[0.5, 0.4]]],), "sum to 1"),
-        (([[[0.5, 0.5 + 2e-6]]],), "sum to 1"),
-        (([[[1.5, -0.5]]],), "non-negative"),
-        (([[[np.nan, 1.0]]],), "non-negative"),
-        (([[[1.0]], [[1.0]]], [0.7, 0.7]), "sum to 1"),
-        (([[[1.0]], [[1.0]]], [1.0]), "2 positive numbers"),
-        (([[[1.0]], [[1.0]]], [0.0, 1.0]), "2 positive numbers"),
-        (([[[1.0]], [[1.0]]], [np.nan, 1.0]), "2 positive numbers"),
-    ],
+    (([[0.5, 0.5]],), "shape"),
+    ((np.empty((0, 2, 2)),), "shape"),
+    ((np.empty((1, 2, 0)),), "shape"),
+    (([[[0.5, 0.4]]],), "sum to 1"),
+    (([[[0.5, 0.5 + 2e-6]]],), "sum to 1"),
+    (([[[1.5, -0.5]]],), "non-negative"),
+    (([[[np.nan, 1.0]]],), "non-negative"),
+    (([[[1.0]], [[1.0]]], [0.7, 0.7]), "sum to 1"),
+    (([[[1.0]], [[1.0]]], [1.0]), "2 positive numbers"),
+    (([[[1.0]], [[1.0]]], [0.0, 1.0]), "2 positive numbers"),
+    (([[[1.0]], [[1.0]]], [np.nan, 1.0]), "2 positive numbers"),
 )
 def test_bad_mixtures_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import integrate, special, stats
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq import predictive
 from skuq.predictive import EpistemicNormal, GaussianMixture, QuantileMixture, TwoPieceNormal
@@ -625,52 +625,50 @@ def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
 PAIR = np.ones((1, 2, 1))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("record", "arguments", "message"),
-    [
-        (GaussianMixture, ([[0.0]], [[0.0]]), "positive"),
-        (GaussianMixture, ([0.0], [1.0]), "shape"),
-        (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], [0.7, 0.7]), "sum to 1"),
-        *(
-            (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], wrong), "2 positive numbers")
-            for wrong in ([1.0], [1.0, 0.0], [np.nan, 0.5])
-        ),
-        (predictive.StudentTMixture, ([[0.0]], [[0.0]], [[3.0]]), "scale must be positive"),
-        (predictive.StudentTMixture, ([0.0], [1.0], [3.0]), "shape"),
-        (predictive.StudentTMixture, ([[0.0]], [[1.0]], [3.0]), "df must have the shape"),
-        (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[2.0]]), "above 2"),
-        (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[np.nan]]), "above 2"),
-        (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[np.inf]]), "finite"),
-        (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
-        (EpistemicNormal, (0.0, 1.0, 1.0), "shape"),
-        (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
-        (EpistemicNormal, ([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -"),
-        (EpistemicNormal, ([0.0] * 2, [1.0] * 2, [1.0, np.nan]), "epistemic must be fin.* Got nan"),
-        (EpistemicNormal, ([0.0], [1.0], [np.inf]), "epistemic must be finite"),
-        (EpistemicNormal, ([0.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "must not both be 0"),
-        (EpistemicNormal, ([0.0], [1.7e308], [1.7e308]), "must not both be 0, and their root"),
-        (TwoPieceNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
-        (TwoPieceNormal, ([0.0], [1.0], [1.0], [[1.0]]), "shape"),
-        (TwoPieceNormal, (0.0, 1.0, 1.0), "shape"),
-        (TwoPieceNormal, ([0.0], [-1.0], [1.0]), "lower must be finite and at least 0. Got -1"),
-        (TwoPieceNormal, ([0.0], [1.0], [np.nan]), "upper must be finite"),
-        (TwoPieceNormal, ([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
-        (TwoPieceNormal, ([0.0], [0.0], [1.0]), "lower must be positive where aleatoric is 0"),
-        (TwoPieceNormal, ([0.0] * 2, [1.0] * 2, [0.0] * 2, [1.0, 0.0]), "upper must be positive"),
-        (QuantileMixture, ([0.5], np.zeros((1, 1, 1))), "at least two"),
-        (QuantileMixture, ([0.9, 0.1], np.zeros((1, 2, 1))), "strictly increasing"),
-        (QuantileMixture, ([0.1, 1.0], np.zeros((1, 2, 1))), "strictly increasing"),
-        (QuantileMixture, ([0.1, 0.9], np.zeros((1, 3, 1))), "must have shape"),
-        (QuantileMixture, ([0.1, 0.9], np.zeros((1, 2))), "must have shape"),
-        (QuantileMixture, ([0.1, 0.9], np.array([[[1.0], [0.0]]])), "must not decrease"),
-        (QuantileMixture, ([0.1, 0.9], np.array([[[1.0], [np.inf]]])), "finite"),
-        (predictive.NestedGaussianMixture, (PAIR, 0 * PAIR, 0.5 * PAIR), "scale must be positive"),
-        (predictive.NestedGaussianMixture, (PAIR, PAIR[:, :1], 0.5 * PAIR), "must all have shape"),
-        (predictive.NestedGaussianMixture, (PAIR[0], PAIR[0], PAIR[0]), "must all have shape"),
-        (predictive.NestedGaussianMixture, (PAIR, PAIR, 0.6 * PAIR), "sum to 1"),
-        (predictive.NestedGaussianMixture, (PAIR, PAIR, [[[1.5], [-0.5]]]), "non-negative"),
-        (predictive.NestedGaussianMixture, (PAIR, PAIR, np.nan * PAIR), "sum to 1"),
-    ],
+    (GaussianMixture, ([[0.0]], [[0.0]]), "positive"),
+    (GaussianMixture, ([0.0], [1.0]), "shape"),
+    (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], [0.7, 0.7]), "sum to 1"),
+    *(
+        (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], wrong), "2 positive numbers")
+        for wrong in ([1.0], [1.0, 0.0], [np.nan, 0.5])
+    ),
+    (predictive.StudentTMixture, ([[0.0]], [[0.0]], [[3.0]]), "scale must be positive"),
+    (predictive.StudentTMixture, ([0.0], [1.0], [3.0]), "shape"),
+    (predictive.StudentTMixture, ([[0.0]], [[1.0]], [3.0]), "df must have the shape"),
+    (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[2.0]]), "above 2"),
+    (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[np.nan]]), "above 2"),
+    (predictive.StudentTMixture, ([[0.0]], [[1.0]], [[np.inf]]), "finite"),
+    (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
+    (EpistemicNormal, (0.0, 1.0, 1.0), "shape"),
+    (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
+    (EpistemicNormal, ([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -"),
+    (EpistemicNormal, ([0.0] * 2, [1.0] * 2, [1.0, np.nan]), "epistemic must be fin.* Got nan"),
+    (EpistemicNormal, ([0.0], [1.0], [np.inf]), "epistemic must be finite"),
+    (EpistemicNormal, ([0.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "must not both be 0"),
+    (EpistemicNormal, ([0.0], [1.7e308], [1.7e308]), "must not both be 0, and their root"),
+    (TwoPieceNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
+    (TwoPieceNormal, ([0.0], [1.0], [1.0], [[1.0]]), "shape"),
+    (TwoPieceNormal, (0.0, 1.0, 1.0), "shape"),
+    (TwoPieceNormal, ([0.0], [-1.0], [1.0]), "lower must be finite and at least 0. Got -1"),
+    (TwoPieceNormal, ([0.0], [1.0], [np.nan]), "upper must be finite"),
+    (TwoPieceNormal, ([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
+    (TwoPieceNormal, ([0.0], [0.0], [1.0]), "lower must be positive where aleatoric is 0"),
+    (TwoPieceNormal, ([0.0] * 2, [1.0] * 2, [0.0] * 2, [1.0, 0.0]), "upper must be positive"),
+    (QuantileMixture, ([0.5], np.zeros((1, 1, 1))), "at least two"),
+    (QuantileMixture, ([0.9, 0.1], np.zeros((1, 2, 1))), "strictly increasing"),
+    (QuantileMixture, ([0.1, 1.0], np.zeros((1, 2, 1))), "strictly increasing"),
+    (QuantileMixture, ([0.1, 0.9], np.zeros((1, 3, 1))), "must have shape"),
+    (QuantileMixture, ([0.1, 0.9], np.zeros((1, 2))), "must have shape"),
+    (QuantileMixture, ([0.1, 0.9], np.array([[[1.0], [0.0]]])), "must not decrease"),
+    (QuantileMixture, ([0.1, 0.9], np.array([[[1.0], [np.inf]]])), "finite"),
+    (predictive.NestedGaussianMixture, (PAIR, 0 * PAIR, 0.5 * PAIR), "scale must be positive"),
+    (predictive.NestedGaussianMixture, (PAIR, PAIR[:, :1], 0.5 * PAIR), "must all have shape"),
+    (predictive.NestedGaussianMixture, (PAIR[0], PAIR[0], PAIR[0]), "must all have shape"),
+    (predictive.NestedGaussianMixture, (PAIR, PAIR, 0.6 * PAIR), "sum to 1"),
+    (predictive.NestedGaussianMixture, (PAIR, PAIR, [[[1.5], [-0.5]]]), "non-negative"),
+    (predictive.NestedGaussianMixture, (PAIR, PAIR, np.nan * PAIR), "sum to 1"),
 )
 def test_bad_parameters_are_refused(record, arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from tiers import cases
 
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import quasi_random_normals
@@ -31,14 +32,12 @@ def test_chunks_of_rows_change_nothing(monkeypatch):
     assert_array_equal(posterior(X), whole)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "X", "error", "message"),
-    [
-        *(({}, X, ValueError, r"X must have shape \(n, n_features\)") for X in ([1.0, 2.0], 3.0)),
-        ({"output_shape": (4,)}, np.ones((3, 2)), ValueError, r"\(2, 3, 4\).*Got \(2, 3\)"),
-        ({"n_draws": 0}, None, ValueError, "n_draws"),
-        ({"key": []}, None, TypeError, "hash"),
-    ],
+    *(({}, X, ValueError, r"X must have shape \(n, n_features\)") for X in ([1.0, 2.0], 3.0)),
+    ({"output_shape": (4,)}, np.ones((3, 2)), ValueError, r"\(2, 3, 4\).*Got \(2, 3\)"),
+    ({"n_draws": 0}, None, ValueError, "n_draws"),
+    ({"key": []}, None, TypeError, "hash"),
 )
 def test_posterior_refuses(changes, X, error, message):
     with pytest.raises(error, match=message):

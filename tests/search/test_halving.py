@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slots import SPACE, Kept, inline, search
+from tiers import cases
 from training_data import TrialOutcome
 
 from skuq.catalog import TrialRecord
@@ -72,18 +73,16 @@ def test_each_stage_is_judged_by_those_that_have_reached_it():
     assert {type(share) for share in halving.shares} == {float}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "match"),
-    [
-        ({"shares": (0.5, 0.1)}, "increase strictly between 0 and 1. Got \\(0.5, 0.1\\)"),
-        ({"shares": (0.5, 1.0)}, "increase strictly"),
-        ({"shares": (0.0, 0.5)}, "increase strictly"),
-        ({"reduction_factor": 1}, "larger than 1. Got 1"),
-        ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
-        ({"reduction_factor": math.inf}, "larger than 1. Got inf"),
-        ({"min_trials": 0}, "`min_trials` must be an integer >= 1. Got 0"),
-        ({"shares": 0.5}, "`shares` must be numbers between 0 and 1. Got 0.5"),
-    ],
+    ({"shares": (0.5, 0.1)}, "increase strictly between 0 and 1. Got \\(0.5, 0.1\\)"),
+    ({"shares": (0.5, 1.0)}, "increase strictly"),
+    ({"shares": (0.0, 0.5)}, "increase strictly"),
+    ({"reduction_factor": 1}, "larger than 1. Got 1"),
+    ({"reduction_factor": float("nan")}, "larger than 1. Got nan"),
+    ({"reduction_factor": math.inf}, "larger than 1. Got inf"),
+    ({"min_trials": 0}, "`min_trials` must be an integer >= 1. Got 0"),
+    ({"shares": 0.5}, "`shares` must be numbers between 0 and 1. Got 0.5"),
 )
 def test_impossible_settings(settings, match):
     with pytest.raises((TypeError, ValueError), match=match):
@@ -151,24 +150,22 @@ def record(seconds, **fields):
     return TrialRecord(0, seconds=seconds, **{"score": 1.0, **fields})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("elapsed", "history", "expected"),
-    [
-        (30, [], (70, True)),  # nobody knows yet how long a trial takes
-        (30, [record(5)], (70, False)),
-        (30, [record(30)], (70, True)),  # it might need more than there is
-        (85, [record(20)], (15, True)),
-        (91, [record(20)], (0, True)),  # not worth it
-        (97, [record(20, status="failed", score=math.nan)], (3, True)),
-        (97, [record(20, status="discarded")], (3, True)),
-        (94, [record(3, share=0.3)], (6, True)),  # a whole training would have taken ten
-        (97, [record(3, share=0.3)], (0, True)),
-        (60, [record(5, share=0.002)], (40, True)),  # five seconds of compilation
-        (96, [record(5, share=0.002)], (0, True)),
-        (60, [record(5, share=0.002), record(90)], (0, True)),
-        (120, [record(20)], (0, True)),
-        (120, [record(1, share=0.1)], (0, True)),
-    ],
+    (30, [], (70, True)),  # nobody knows yet how long a trial takes
+    (30, [record(5)], (70, False)),
+    (30, [record(30)], (70, True)),  # it might need more than there is
+    (85, [record(20)], (15, True)),
+    (91, [record(20)], (0, True)),  # not worth it
+    (97, [record(20, status="failed", score=math.nan)], (3, True)),
+    (97, [record(20, status="discarded")], (3, True)),
+    (94, [record(3, share=0.3)], (6, True)),  # a whole training would have taken ten
+    (97, [record(3, share=0.3)], (0, True)),
+    (60, [record(5, share=0.002)], (40, True)),  # five seconds of compilation
+    (96, [record(5, share=0.002)], (0, True)),
+    (60, [record(5, share=0.002), record(90)], (0, True)),
+    (120, [record(20)], (0, True)),
+    (120, [record(1, share=0.1)], (0, True)),
 )
 def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, expected):
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
@@ -176,16 +173,14 @@ def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, expected):
     assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("elapsed", "history", "n_known", "expected"),
-    [
-        (60, [record(9, share=0.3)], 1, 40),  # a whole training takes 30
-        (96, [record(9, share=0.3)], 1, 4),
-        (90, [record(9, share=0.3)] * 2, 1, 0),  # not its first one
-        (90, [record(9, share=0.3), record(1, status="failed")], 1, 10),
-        (70, [record(70, share=0.006)], 1, 30),
-        (101, [record(9, share=0.3)], 1, 0),
-    ],
+    (60, [record(9, share=0.3)], 1, 40),  # a whole training takes 30
+    (96, [record(9, share=0.3)], 1, 4),
+    (90, [record(9, share=0.3)] * 2, 1, 0),  # not its first one
+    (90, [record(9, share=0.3), record(1, status="failed")], 1, 10),
+    (70, [record(70, share=0.006)], 1, 30),
+    (101, [record(9, share=0.3)], 1, 0),
 )
 def test_a_fit_that_goes_on_runs_a_trial_of_its_own(
     monkeypatch, elapsed, history, n_known, expected

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from plans import sequential
 from slots import inline, search
+from tiers import cases
 
 from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
@@ -69,15 +70,13 @@ def evaluate(configuration, seed):
     return Score(abs(np.log10(configuration["learning_rate"]) + 2))
 
 
-@pytest.mark.parametrize(
+@cases(
     "make",
-    [
-        lambda: keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=20, seed=1),
-        lambda: keras_tuner.oracles.BayesianOptimizationOracle(
-            objective=keras_tuner.Objective("score", "max"), max_trials=20, seed=1
-        ),
-        lambda: AgEBOOracle(max_trials=20, seed=1),
-    ],
+    lambda: keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=20, seed=1),
+    lambda: keras_tuner.oracles.BayesianOptimizationOracle(
+        objective=keras_tuner.Objective("score", "max"), max_trials=20, seed=1
+    ),
+    lambda: AgEBOOracle(max_trials=20, seed=1),
     ids=["random", "bayesian", "agebo"],
 )
 def test_any_oracle_drives_our_search(make):

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 from slots import EnsembleEvolution, Mutation
 from teams import likelihood_statistics, select_by
+from tiers import cases
 
 from skuq.catalog import TrialRecord
 from skuq.networks import Categorical, Decisions, Space
@@ -42,10 +43,10 @@ def configurations(records, indices):
     return [tuple(records[k].configuration.values()) for k in indices]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("n_trials", "expected"),
-    [(1000, (50, 10)), (400, (50, 10)), (200, (25, 10)), (80, (10, 5)), (64, (8, 4)),
-     (12, (6, 3)), (4, (2, 1)), (1, (2, 1))],
+    (1000, (50, 10)), (400, (50, 10)), (200, (25, 10)), (80, (10, 5)), (64, (8, 4)),
+     (12, (6, 3)), (4, (2, 1)), (1, (2, 1)),
 )  # fmt: skip
 def test_populations(n_trials, expected):
     """The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P."""

@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from plans import without_names
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
+from tiers import cases
 
 from skuq import search
 from skuq._utils._environment import generator
@@ -287,19 +288,17 @@ def test_halving_lets_initial_trials_finish(discard, expected):
     assert search.AgEBO().halving(discards=False, n_initial=0) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("strategy", "message"),
-    [
-        (search.AgEBO(kappa=-1), "kappa.*Got -1"),
-        (search.AgEBO(n_initial=0), "n_initial.*Got 0"),
-        (search.AgE(vary="initialisation"), "vary.*Got 'initialisation'"),
-        (search.BayesianSearch(discard="never"), "discard.*Got 'never'"),
-        (search.RandomSearch(vary="depth"), "vary.*Got 'depth'"),
-        (search.RandomSearch(objective=3), "objective.*Got 3"),
-        (search.RandomSearch(initial_trials=[{}, 3]), "must be a list of config.*Got 3 in it"),
-        (search.NESEvolution(evolve_on="noise"), "evolve_on.*Got 'noise'"),
-        (search.NESEvolution(n_parents=0), "n_parents.*Got 0"),
-    ],
+    (search.AgEBO(kappa=-1), "kappa.*Got -1"),
+    (search.AgEBO(n_initial=0), "n_initial.*Got 0"),
+    (search.AgE(vary="initialisation"), "vary.*Got 'initialisation'"),
+    (search.BayesianSearch(discard="never"), "discard.*Got 'never'"),
+    (search.RandomSearch(vary="depth"), "vary.*Got 'depth'"),
+    (search.RandomSearch(objective=3), "objective.*Got 3"),
+    (search.RandomSearch(initial_trials=[{}, 3]), "must be a list of config.*Got 3 in it"),
+    (search.NESEvolution(evolve_on="noise"), "evolve_on.*Got 'noise'"),
+    (search.NESEvolution(n_parents=0), "n_parents.*Got 0"),
 )
 def test_validate_refuses(strategy, message):
     with pytest.raises(ValueError, match=message):

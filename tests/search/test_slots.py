@@ -25,7 +25,7 @@ import pytest
 from processes import run_python, start_python, wait_until
 from slots import inline, processes, threads
 from small_models import TinySpace
-from tiers import slow
+from tiers import cases, slow
 from training_data import MemberTrainer, split_table
 
 from skuq.networks import GaussianHead
@@ -160,16 +160,14 @@ def one_process():
         yield slots
 
 
-@pytest.mark.parametrize(
+@cases(
     "kind, error, message",
-    [
-        ("unpicklable error", RuntimeError, "^Unpicklable: here is a lock$"),
-        ("unpicklable result", TypeError, "cannot pickle '_thread.lock'"),
-        ("memory", MemoryError, "no room for 1 TB"),
-        ("exit", RuntimeError, "^SystemExit: 3$"),
-        ("die", RuntimeError, r"^The worker process died \(EXIT\(1\)\)\.$"),
-        ("segfault", RuntimeError, r"^The worker process died \(SIGSEGV\(-11\)\)\.$"),
-    ],
+    ("unpicklable error", RuntimeError, "^Unpicklable: here is a lock$"),
+    ("unpicklable result", TypeError, "cannot pickle '_thread.lock'"),
+    ("memory", MemoryError, "no room for 1 TB"),
+    ("exit", RuntimeError, "^SystemExit: 3$"),
+    ("die", RuntimeError, r"^The worker process died \(EXIT\(1\)\)\.$"),
+    ("segfault", RuntimeError, r"^The worker process died \(SIGSEGV\(-11\)\)\.$"),
 )
 def test_faults_are_reported_and_the_slot_goes_on(kind, error, message, one_process):
     with pytest.raises(error, match=message):

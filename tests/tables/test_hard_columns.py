@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
+from tiers import cases
 from training_data import RobustScaling
 
 from skuq.exceptions import TableWarning
@@ -115,15 +116,13 @@ def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, as_array, recwa
     assert not [w for w in recwarn if "as text" in str(w.message)]
 
 
-@pytest.mark.parametrize(
+@cases(
     "words",
-    [
-        *("A1 A2 A3", "Rome Oslo Bonn", "1A 2B 3C 4A 5B 6D", "S M L XL", "1 2 3"),
-        "1.2.3 1.2.4 1.3",
-        *("MAR MAY JAN", "10-20 20-30 30-40", "ID-1 ID-2", "017-00-45 017-00-46", "4wd 2wd fwd"),
-        " ".join(f"{k:03}-{k % 7}" for k in range(20)),
-        *("(a) (b) (c)", "-a1 -a2 +a3", "<20 20-30 >30", "21345678 20219999 20213101"),
-    ],
+    *("A1 A2 A3", "Rome Oslo Bonn", "1A 2B 3C 4A 5B 6D", "S M L XL", "1 2 3"),
+    "1.2.3 1.2.4 1.3",
+    *("MAR MAY JAN", "10-20 20-30 30-40", "ID-1 ID-2", "017-00-45 017-00-46", "4wd 2wd fwd"),
+    " ".join(f"{k:03}-{k % 7}" for k in range(20)),
+    *("(a) (b) (c)", "-a1 -a2 +a3", "<20 20-30 >30", "21345678 20219999 20213101"),
 )
 def test_words_are_not_told(words, recwarn):
     TablePreprocessor().fit(pd.DataFrame({"a": words.split() * 4}))

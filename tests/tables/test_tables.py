@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import FunctionTransformer
+from tiers import cases
 from training_data import NoScaling, NumberTargets, RobustScaling, Scaling
 
 from skuq import DeepEnsembleRegressor
@@ -260,15 +261,13 @@ def as_frame(X):
     return pd.DataFrame(X, columns=["age", "income"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("make", "settings", "name"),
-    [
-        (np.array, {}, "'x1'"),
-        (as_frame, {}, "'income'"),
-        (as_frame, {"preprocess": None}, "'income'"),
-        (np.array, {"preprocess": None}, "x1"),
-        (np.array, {"preprocess": FunctionTransformer()}, "1 of what `preprocess` gives"),
-    ],
+    (np.array, {}, "'x1'"),
+    (as_frame, {}, "'income'"),
+    (as_frame, {"preprocess": None}, "'income'"),
+    (np.array, {"preprocess": None}, "x1"),
+    (np.array, {"preprocess": FunctionTransformer()}, "1 of what `preprocess` gives"),
 )
 def test_far_values_columns_and_rows_are_named_and_limited(rng, make, settings, name):
     X = rng.normal(size=(200, 2))

@@ -7,7 +7,7 @@ import pytest
 import training_data
 from numpy.testing import assert_allclose
 from plans import draw_variables, sequential
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import OPTIMIZERS, STEADY, rule_of, train_member
 
 from skuq.backend import keras, ops
@@ -81,14 +81,12 @@ def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4
 
 
 # Constants are so large that steps are others than with Keras' defaults.
-@pytest.mark.parametrize(
+@cases(
     ("optimizer", "settings"),
-    [
-        *((name, {}) for name in OPTIMIZERS),
-        ("sgd", {"momentum": 0.9}),
-        *((name, {"beta_2": 0.9}) for name in ("adam", "adamax", "nadam")),
-        *((name, {"epsilon": 0.03}) for name in OPTIMIZERS if name != "sgd"),
-    ],
+    *((name, {}) for name in OPTIMIZERS),
+    ("sgd", {"momentum": 0.9}),
+    *((name, {"beta_2": 0.9}) for name in ("adam", "adamax", "nadam")),
+    *((name, {"epsilon": 0.03}) for name in OPTIMIZERS if name != "sgd"),
 )
 def test_rule_of_takes_the_steps_of_keras_optimizers(optimizer, settings, rng):
     w = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
@@ -113,13 +111,11 @@ def test_equals_fit_through_plateaus_and_early_stopping(rate, plateau, stop):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
+@cases(
     ("recipe", "rows", "settings"),
-    [
-        (Recipe("adam", 0.02, batch_size=500, epochs=8), {}, {}),
-        (Recipe("nadam", 0.01, batch_size=16, epochs=10), {"n_outputs": 3}, {"n_outputs": 3}),
-        (Recipe("adam", 0.01, batch_size=16, epochs=10), {}, {"regularizer": "l2"}),
-    ],
+    (Recipe("adam", 0.02, batch_size=500, epochs=8), {}, {}),
+    (Recipe("nadam", 0.01, batch_size=16, epochs=10), {"n_outputs": 3}, {"n_outputs": 3}),
+    (Recipe("adam", 0.01, batch_size=16, epochs=10), {}, {"regularizer": "l2"}),
 )
 def test_equals_fit_with(recipe, rows, settings):
     compare(recipe, make_data(**rows), **settings)

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from tiers import cases
 
 from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
@@ -105,20 +106,15 @@ def test_build_checked_refuses_sums_that_keras_takes_for_a_bias(combine, is_plan
         check(network)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("last", "name"),
-    [
-        (lambda n: keras.layers.Dense(n, activation="softmax"), "softmax"),
-        (lambda n: keras.layers.Dense(n, activation="relu"), "relu"),
-        (lambda n: keras.Sequential([keras.layers.Dense(n), keras.layers.ReLU()]), "ReLU"),
-        (lambda n: lambda x: keras.ops.softmax(keras.layers.Dense(n)(x)), "Softmax"),
-        (
-            lambda n: keras.Sequential([keras.layers.Dense(n, "tanh"), keras.layers.Flatten()]),
-            "tanh",
-        ),
-        (lambda n: keras.layers.Dense(n, activation="linear"), None),
-        (lambda n: lambda x: 3 * keras.layers.Dense(n, activation="tanh")(x), None),
-    ],
+    (lambda n: keras.layers.Dense(n, activation="softmax"), "softmax"),
+    (lambda n: keras.layers.Dense(n, activation="relu"), "relu"),
+    (lambda n: keras.Sequential([keras.layers.Dense(n), keras.layers.ReLU()]), "ReLU"),
+    (lambda n: lambda x: keras.ops.softmax(keras.layers.Dense(n)(x)), "Softmax"),
+    (lambda n: keras.Sequential([keras.layers.Dense(n, "tanh"), keras.layers.Flatten()]), "tanh"),
+    (lambda n: keras.layers.Dense(n, activation="linear"), None),
+    (lambda n: lambda x: 3 * keras.layers.Dense(n, activation="tanh")(x), None),
 )
 def test_build_checked_refuses_an_activation_at_the_end(last, name):
     """Outputs are parameters of a distribution: softmax gave probabilities of at most 0.23."""

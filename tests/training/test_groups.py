@@ -13,7 +13,7 @@ import pytest
 from heads import CategoricalHead
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import draw_variables, sequential
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import STEADY, make_data, train_member
 
 from skuq import backend
@@ -218,15 +218,13 @@ def set_clock(monkeypatch, *times):
     monkeypatch.setattr("skuq.training._train.time", SimpleNamespace(monotonic=clock))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "n_members", "n_at_once", "epochs"),
-    [
-        (1e9, 4, 2, 50),  # never more than the recipe has
-        (0.1, 4, 2, 1),
-        (40.0, 4, 2, 18),  # 0.9 * 40 / 2
-        (40.0, 8, 2, 18),
-        (40.0, 8, 1, 9),  # one group after the other
-    ],
+    (1e9, 4, 2, 50),  # never more than the recipe has
+    (0.1, 4, 2, 1),
+    (40.0, 4, 2, 18),  # 0.9 * 40 / 2
+    (40.0, 8, 2, 18),
+    (40.0, 8, 1, 9),  # one group after the other
 )
 def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
     data, monkeypatch, seconds, n_members, n_at_once, epochs

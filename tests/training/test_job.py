@@ -9,7 +9,7 @@ from heads import NomuHead, build_nomu
 from numpy.testing import assert_array_equal
 from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
 from plans import sequential
-from tiers import slow_after
+from tiers import cases
 from training_data import MemberTrainer, make_data
 
 from skuq.backend import BoundedCache, keras
@@ -77,19 +77,15 @@ def assert_same_members(one, other):
             assert_array_equal(a.held_out, b.held_out)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "stacked", "jit"),
-    slow_after(
-        4,
-        [
-            *(("noisy", True, True), ("unplanned", False, False)),
-            *(("nomu", False, False), ("epinet", True, False)),
-            *(("noisy", *how) for how in ((False, False), (False, True), (True, False))),
-            *(("unplanned", *how) for how in ((False, True), (True, False), (True, True))),
-            *(("nomu", *how) for how in ((False, True), (True, False), (True, True))),
-            *(("epinet", *how) for how in ((False, False), (False, True), (True, True))),
-        ],
-    ),
+    *(("noisy", True, True), ("unplanned", False, False)),
+    *(("nomu", False, False), ("epinet", True, False)),
+    *(("noisy", *how) for how in ((False, False), (False, True), (True, False))),
+    *(("unplanned", *how) for how in ((False, True), (True, False), (True, True))),
+    *(("nomu", *how) for how in ((False, True), (True, False), (True, True))),
+    *(("epinet", *how) for how in ((False, False), (False, True), (True, True))),
+    quick=4,
 )
 def test_a_run_in_parts_ends_with_the_same_bits(data, kind, stacked, jit):
     job = job_of(kind, stacked, jit)
@@ -170,16 +166,14 @@ def test_models_are_built_once_a_configuration(data, monkeypatch):
     assert built == [network]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "message"),
-    [
-        ({"seeds": []}, "at least one seed"),
-        ({"seeds": [1, 2]}, "one entry unless `stacked=True`"),
-        ({"splits": [(np.arange(3), None)]}, "`splits` must be None unless"),
-        ({"start": []}, r"`start` must have one entry for each seed \(1\). Got 0"),
-        ({"recipes": [Recipe()] * 2}, r"`recipes` must have one entry for each seed \(1\). Got 2"),
-        ({"recipes": Recipe(n_artificial=2)}, "needs `artificial`"),
-    ],
+    ({"seeds": []}, "at least one seed"),
+    ({"seeds": [1, 2]}, "one entry unless `stacked=True`"),
+    ({"splits": [(np.arange(3), None)]}, "`splits` must be None unless"),
+    ({"start": []}, r"`start` must have one entry for each seed \(1\). Got 0"),
+    ({"recipes": [Recipe()] * 2}, r"`recipes` must have one entry for each seed \(1\). Got 2"),
+    ({"recipes": Recipe(n_artificial=2)}, "needs `artificial`"),
 )
 def test_what_is_no_job_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):

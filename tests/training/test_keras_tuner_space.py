@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from heads import resolve_search_space
 from plans import sequential
+from tiers import cases
 from training_data import MemberTrainer
 
 import skuq
@@ -93,13 +94,11 @@ def wrong_width(hp, input_shape, n_outputs):
     return sequential(input_shape, keras.layers.Dense(n_outputs + 1))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("builder", "message"),
-    [
-        (raises, "raised ZeroDivisionError.*no such luck"),
-        (no_model, "must return a keras.Model. Got str"),
-        (wrong_width, r"output of shape \(None, 2\).*Got \(None, 3\)"),
-    ],
+    (raises, "raised ZeroDivisionError.*no such luck"),
+    (no_model, "must return a keras.Model. Got str"),
+    (wrong_width, r"output of shape \(None, 2\).*Got \(None, 3\)"),
 )
 def test_unusable_spaces_say_why(builder, message):
     with pytest.raises(SearchSpaceError, match=message):
@@ -150,32 +149,30 @@ def two_inputs(shape, n_outputs):
     return keras.Model([a, b], keras.layers.Dense(n_outputs)(a + b))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("make", "message"),
-    [
-        (two_inputs, "one input of shape"),
-        (
-            lambda shape, n: sequential(shape, keras.layers.Dense(n, kernel_constraint="non_neg")),
-            "kernel_constraint, and training programs apply no constraints",
+    (two_inputs, "one input of shape"),
+    (
+        lambda shape, n: sequential(shape, keras.layers.Dense(n, kernel_constraint="non_neg")),
+        "kernel_constraint, and training programs apply no constraints",
+    ),
+    (
+        lambda shape, n: sequential(shape, unregistered(), keras.layers.Dense(n)),
+        "cannot be rebuilt from its configuration",
+    ),
+    (adapted, "copy computes other values.*Give a Normalization layer `mean` and `variance`"),
+    (lambda shape, n: sequential(shape, Forgetful(3.0), keras.layers.Dense(n)), "keeps more"),
+    (
+        lambda shape, n: sequential(shape, keras.layers.Dense(n, dtype="mixed_float16")),
+        "float32.*dtype policy",
+    ),
+    (
+        lambda shape, n: keras.Sequential(
+            [keras.Input(shape, dtype="bfloat16"), keras.layers.Dense(n)]
         ),
-        (
-            lambda shape, n: sequential(shape, unregistered(), keras.layers.Dense(n)),
-            "cannot be rebuilt from its configuration",
-        ),
-        (adapted, "copy computes other values.*Give a Normalization layer `mean` and `variance`"),
-        (lambda shape, n: sequential(shape, Forgetful(3.0), keras.layers.Dense(n)), "keeps more"),
-        (
-            lambda shape, n: sequential(shape, keras.layers.Dense(n, dtype="mixed_float16")),
-            "float32.*dtype policy",
-        ),
-        (
-            lambda shape, n: keras.Sequential(
-                [keras.Input(shape, dtype="bfloat16"), keras.layers.Dense(n)]
-            ),
-            "takes, holds and computes float32. Got .'bfloat16', 'float32'.",
-        ),
-        (lambda shape, n: sequential((n,), keras.layers.Activation("relu")), "input of shape"),
-    ],
+        "takes, holds and computes float32. Got .'bfloat16', 'float32'.",
+    ),
+    (lambda shape, n: sequential((n,), keras.layers.Activation("relu")), "input of shape"),
 )
 def test_networks_that_cannot_be_members_are_refused_before_training(make, message):
     space = KerasTunerSpace(lambda hp, shape, n_outputs: make(shape, n_outputs))
@@ -225,40 +222,38 @@ def deuq(space):
     return skuq.AutoDEUQRegressor(space=space)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("estimator", "message"),
-    [
-        *(
-            (deuq(space), rf"hp, input_shape, n_outputs\)`. Got `{got}.*training")
-            for space, got in [
-                (of_keras_tuner, r"of_keras_tuner\(hp\)`"),
-                ((of_keras_tuner, training), r"of_keras_tuner\(hp\)`"),
-                (Hyper(), r"build\(hp\)`"),
-                (lambda hp, shape: None, r"<lambda>\(hp, shape\)`"),
-            ]
-        ),
-        (deuq((keras.Sequential(), training)), "Got one network, a Sequential"),
-        *(
-            (estimator, "must be a function that builds a network. Got one")
-            for estimator in [
-                deuq(keras.Sequential()),
-                skuq.NESRegressor(space=keras.Sequential()),
-                skuq.DeepEnsembleRegressor(network=keras.Sequential()),
-                skuq.MCDropoutRegressor(network=keras.Sequential()),
-                skuq.NOMURegressor(network=keras.Sequential()),
-                skuq.NEONRegressor(network=keras.Sequential()),
-            ]
-        ),
-        *(
-            (kind(network=network), f"^`network` must be .*{message}")
-            for kind in (skuq.DeepEnsembleRegressor, skuq.NOMURegressor)
-            for network, message in [
-                (keras.layers.Dense(2), "Got one layer, a Dense"),
-                (keras.Sequential, "Got the class Sequential"),
-                (of_keras_tuner, GOT_OF_KERAS_TUNER),
-            ]
-        ),
-    ],
+    *(
+        (deuq(space), rf"hp, input_shape, n_outputs\)`. Got `{got}.*training")
+        for space, got in [
+            (of_keras_tuner, r"of_keras_tuner\(hp\)`"),
+            ((of_keras_tuner, training), r"of_keras_tuner\(hp\)`"),
+            (Hyper(), r"build\(hp\)`"),
+            (lambda hp, shape: None, r"<lambda>\(hp, shape\)`"),
+        ]
+    ),
+    (deuq((keras.Sequential(), training)), "Got one network, a Sequential"),
+    *(
+        (estimator, "must be a function that builds a network. Got one")
+        for estimator in [
+            deuq(keras.Sequential()),
+            skuq.NESRegressor(space=keras.Sequential()),
+            skuq.DeepEnsembleRegressor(network=keras.Sequential()),
+            skuq.MCDropoutRegressor(network=keras.Sequential()),
+            skuq.NOMURegressor(network=keras.Sequential()),
+            skuq.NEONRegressor(network=keras.Sequential()),
+        ]
+    ),
+    *(
+        (kind(network=network), f"^`network` must be .*{message}")
+        for kind in (skuq.DeepEnsembleRegressor, skuq.NOMURegressor)
+        for network, message in [
+            (keras.layers.Dense(2), "Got one layer, a Dense"),
+            (keras.Sequential, "Got the class Sequential"),
+            (of_keras_tuner, GOT_OF_KERAS_TUNER),
+        ]
+    ),
 )
 def test_fit_tells_what_builds_a_network(estimator, message):
     X = np.arange(60.0).reshape(20, 3)

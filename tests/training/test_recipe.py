@@ -3,6 +3,7 @@ import functools
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from tiers import cases
 
 from skuq.backend import keras
 from skuq.training import Recipe
@@ -71,23 +72,21 @@ def test_factors_of_layers_go_by_name_and_the_first_counts():
         nested.factors_of(["branch_1/hidden/kernel"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "value"),
-    [
-        *((field, "linear") for field in ("optimizer", "schedule", "keep")),
-        *((field, 0) for field in ("batch_size", "early_stopping_patience")),
-        *((field, -1.0) for field in ("learning_rate", "l2", "adversarial_epsilon")),
-        *((field, 0.0) for field in ("clip_norm", "final_lr_factor", "epsilon")),
-        *((field, 1.0) for field in ("dropout", "momentum", "beta_2")),
-        *((field, "coslog4") for field in ("weight_decay_schedule", "dropout_schedule")),
-        ("epochs", 2.5),
-        *(("steps_per_epoch", value) for value in (0, -1, 2.5, "3")),
-        *(("epoch_rates", rates) for rates in ([-1.0], [np.nan], ["a"], 3.0)),
-        ("warmup", 1.5),
-        ("weight_decay", np.inf),
-        ("momentum", 0.5),  # not with adam
-        *(("rate_factors_of_layers", factors) for factors in ({"scale": -1}, {"scale": "s"}, 3)),
-    ],
+    *((field, "linear") for field in ("optimizer", "schedule", "keep")),
+    *((field, 0) for field in ("batch_size", "early_stopping_patience")),
+    *((field, -1.0) for field in ("learning_rate", "l2", "adversarial_epsilon")),
+    *((field, 0.0) for field in ("clip_norm", "final_lr_factor", "epsilon")),
+    *((field, 1.0) for field in ("dropout", "momentum", "beta_2")),
+    *((field, "coslog4") for field in ("weight_decay_schedule", "dropout_schedule")),
+    ("epochs", 2.5),
+    *(("steps_per_epoch", value) for value in (0, -1, 2.5, "3")),
+    *(("epoch_rates", rates) for rates in ([-1.0], [np.nan], ["a"], 3.0)),
+    ("warmup", 1.5),
+    ("weight_decay", np.inf),
+    ("momentum", 0.5),  # not with adam
+    *(("rate_factors_of_layers", factors) for factors in ({"scale": -1}, {"scale": "s"}, 3)),
 )
 def test_bad_recipes_are_refused(field, value):
     with pytest.raises(ValueError, match=rf"[`']{field}[`'].*Got"):

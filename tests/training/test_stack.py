@@ -5,7 +5,7 @@ import pytest
 from heads import GaussianMixtureHead, PackedHead
 from numpy.testing import assert_allclose
 from plans import draw_variables, sequential
-from tiers import slow_after
+from tiers import cases, slow_after
 from training_data import OPTIMIZERS, make_data, programs, train_member, train_stack
 
 from skuq.backend import keras
@@ -137,15 +137,13 @@ def test_seeds_and_settings_share_one_program():
     assert programs.n_made == n_made
 
 
-@pytest.mark.parametrize(
+@cases(
     ("recipes", "message"),
-    [
-        ([Recipe(epochs=2), Recipe(epochs=3)], "must have the same `epochs`"),
-        ([Recipe("sgd"), Recipe("adam")], "must have the same `optimizer`"),
-        ([Recipe(dropout=0.1), Recipe()], "have a `dropout`, or none"),
-        ([Recipe(loss_settings=(("crps", 0.5),)), Recipe()], "loss_settings"),
-        ([Recipe()] * 3, r"one entry for each seed \(2\). Got 3"),
-    ],
+    ([Recipe(epochs=2), Recipe(epochs=3)], "must have the same `epochs`"),
+    ([Recipe("sgd"), Recipe("adam")], "must have the same `optimizer`"),
+    ([Recipe(dropout=0.1), Recipe()], "have a `dropout`, or none"),
+    ([Recipe(loss_settings=(("crps", 0.5),)), Recipe()], "loss_settings"),
+    ([Recipe()] * 3, r"one entry for each seed \(2\). Got 3"),
 )
 def test_what_a_stack_cannot_do_is_refused(recipes, message):
     with pytest.raises(ValueError, match=message):

@@ -8,6 +8,7 @@ import pytest
 from heads import GaussianMixtureHead
 from numpy.testing import assert_allclose, assert_array_equal
 from small_models import TinySpace
+from tiers import cases
 from training_data import MemberTrainer, Rows, TrialBudget, TrialOutcome, make_data, make_splits
 
 from skuq.networks import GaussianHead, TabularSpace
@@ -29,14 +30,12 @@ def trainer(request):
     return MemberTrainer(TinySpace(), data, head, EPOCHS, folds=folds)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "expected"),
-    [
-        ({"learning_rate": 0.2}, True),
-        ({"frequency_scale": 3.0}, False),  # another network
-        ({"loss": "nll"}, True),  # the losses have weights, which members do not share
-        ({"dropout": 0.1}, False),  # another program
-    ],
+    ({"learning_rate": 0.2}, True),
+    ({"frequency_scale": 3.0}, False),  # another network
+    ({"loss": "nll"}, True),  # the losses have weights, which members do not share
+    ({"dropout": 0.1}, False),  # another program
 )
 def test_only_equal_networks_train_together(changes, expected):
     data = make_data()
