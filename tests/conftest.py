@@ -19,11 +19,7 @@ hypothesis.settings.register_profile("slow", max_examples=300, deadline=None)
 
 
 def pytest_configure(config):
-    """More examples where slow tests are asked for; one thread for small arrays.
-
-    Threads of NumPy that wait for each other take twice the time of one. So do those of
-    TensorFlow that hand each other the small operations of one graph.
-    """
+    """More examples where slow tests are asked for; one thread, since small arrays need no more."""
     threadpool_limits(1)
     if _has_slow_tests(config):
         hypothesis.settings.load_profile("slow")
@@ -50,11 +46,7 @@ def pytest_collection():
 
 
 def pytest_collection_finish(session):
-    """Save time of compilation in the quick suite, whose programs run for milliseconds.
-
-    Graphs are not optimised, and a test finds the programs of earlier ones. The garbage of those
-    that were dropped is collected more rarely, since that takes a quarter of a second.
-    """
+    """Quick tests find earlier programs, optimise no graph, and collect garbage more rarely."""
     if _has_slow_tests(session.config):
         return
     if "tensorflow" in sys.modules:

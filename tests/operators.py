@@ -22,10 +22,7 @@ SMALL |= {"training__steps": 5, "batch_size": None, "random_state": 0}
 
 
 def build(estimator, *args, **settings):
-    """Make an estimator of parameters by name, as `set_params` takes them.
-
-    Settings of the default network are left out where another network is given.
-    """
+    """Make an estimator; settings of the default network are left out where one is given."""
     if "network" in settings or settings.get("pretrained") is not None:
         settings = {k: v for k, v in settings.items() if not k.startswith("network__")}
     return estimator(*args).set_params(**settings)

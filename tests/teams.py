@@ -11,11 +11,7 @@ likelihood_statistics = _likelihood.likelihood_statistics
 def diversity_score(
     given, y=None, *, measure="gd", teams=None, on="correctness", sample_weight=None
 ):
-    """The Q measure of `teams`, by default of the one of all models.
-
-    `given` (n_models, n_samples) are booleans that tell whether a model is right, or labels if
-    there is `y`. With ``on="labels"`` the labels are compared.
-    """
+    """The Q measure of `teams`, by default of the one of all models, from hits or labels."""
     given, labels = np.asarray(given), None
     wrong = ~given if y is None and on == "correctness" else given != y
     if on == "labels":

@@ -109,11 +109,7 @@ READING = {
 
 
 def _quick(cases):
-    """Checks that networks pass again are slow.
-
-    These have mapped or single precision arrays, or regard the reading of X and y, which the first
-    estimator passes.
-    """
+    """Checks are slow that a network has passed with other arrays, or the first estimator."""
     for case in cases:
         estimator, check = getattr(case, "values", case)
         again = {"readonly_memmap", "X_dtype"} & set(check.keywords)

@@ -1,8 +1,6 @@
 """Parameters and attributes of the same name are documented in the same words, in one order.
 
-Each class spells out its own parameters, for the reader; this test keeps the copies equal. An
-estimator may have sentences of its own after the first. Where a name takes other values in another
-estimator, its type says so, and its words may differ. Defaults may differ in any case.
+Sentences after the first, defaults, and words where the type differs, may be an estimator's own.
 """
 
 import inspect

@@ -1,16 +1,7 @@
 """The structure holds: imports go down the ranks, in no circles, and load no TensorFlow.
 
-Imports stand at the top of a file, so that its first lines tell all that it depends on. Two kinds
-of import may stand inside a function, because what a user imports must not load TensorFlow before
-a network is built, and must not need what is not installed:
-
-- imports of names of `skuq.backend`, the one home of TensorFlow, Keras and what stands on them;
-- imports of modules of skuq that load a backend as soon as they are imported, and of names in them;
-- imports of third-party libraries that are optional.
-
-A module of skuq that loads TensorFlow as soon as it is imported is used through its lazy package:
-``from skuq import training`` at the top of a file, and ``training.train(...)`` where it is
-called. The tests below count that as an import of the file that defines `train`.
+Inside a function stand only imports of `skuq.backend`, of modules that load it, and of optional
+libraries. ``training.train(...)`` counts as an import of the file that defines `train`.
 """
 
 import ast

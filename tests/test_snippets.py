@@ -1,10 +1,7 @@
 """Every Python block of README and docs runs as typed, page by page, with warnings as errors.
 
-The blocks of a page run one after the other, as a reader would type them, in an empty folder: what
-they need is on the page ("Data for this page"). What a block prints is compared with the
-output that the page shows below it. Long runs are cut short by SHORTER, unless the environment has
-SKUQ_WHOLE; what is replaced there must stand on the page. Pictures that blocks save are copied
-to the folder that SKUQ_PICTURES names.
+What a block prints is compared with the output below it. SHORTER cuts long runs short, unless the
+environment has SKUQ_WHOLE; pictures are copied to the folder that SKUQ_PICTURES names.
 """
 
 import os

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize
 from surrogates import ReluReadout
-from tiers import cases, slow_after
+from tiers import cases
 
 from skuq import NOMURegressor
 from skuq.bayesopt import maximize_readout
@@ -147,14 +147,13 @@ def fitted(rows, **settings):
 CONNECTED = {"network__side_hidden_units": (6,), "network__connect_layers": 2}
 
 
-SETTINGS = [
+@cases(
+    "settings",
     *({**CONNECTED, "noise_std": "learned"}, {"network": affine}, {}),
     *({"network__connect_layers": 0}, {"network__side_hidden_units": (4, 3, 3)}),
     {**CONNECTED, "network__hidden_units": (5, 4, 3)},
-]
-
-
-@pytest.mark.parametrize("settings", slow_after(2, SETTINGS))
+    quick=2,
+)
 def test_readout_weights_say_what_the_model_predicts(rows, settings):
     model = fitted(rows, **settings)
     readout = model.readout_weights()

@@ -172,10 +172,7 @@ def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, 
 
 
 def test_evidence_of_classes_is_a_ratio_of_likelihoods(rng):
-    """Of normals with covariances of several lengths and shares of noise, without their mean.
-
-    Processes see all columns or the first principal component.
-    """
+    """Normals of several lengths, noises, and columns: all, or the first principal component."""
     x, codes = rng.normal(size=(12, 3)), np.repeat([0, 1, 3], 4)
     z = (x - x.mean(axis=0)) / x.std(axis=0)
     # Directions that sum to 0; and contrasts of the classes that are orthogonal.

@@ -503,7 +503,15 @@ def test_fits_keeps_the_earlier_fit_until_a_new_one_is_whole():
     assert model.had_ == ["fitted_", "had_", "half_"]
 
 
-EVERY_KIND = [
+class Interrupting:
+    """Weights that interrupt the fit when they are read, which is after X."""
+
+    def __array__(self, *args, **kwargs):
+        raise KeyboardInterrupt
+
+
+@cases(
+    "model",
     CLASSES,
     NETWORKS,
     FUNCTIONS,
@@ -517,17 +525,8 @@ EVERY_KIND = [
     skuq.TabularEnsembleRegressor(),
     skuq.OperatorEnsembleRegressor(),
     skuq.HyperDeepEnsembleRegressor(),
-]
-
-
-class Interrupting:
-    """Weights that interrupt the fit when they are read, which is after X."""
-
-    def __array__(self, *args, **kwargs):
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("model", EVERY_KIND, ids=lambda model: type(model).__name__)
+    ids=lambda model: type(model).__name__,
+)
 def test_fit_that_fails_keeps_the_earlier_fit(model):
     model, earlier = clone(model), object()
     rows = PICTURES if type(model) is skuq.NESClassifier else X

@@ -9,7 +9,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special, stats
 from scipy.sparse import csr_array
-from sklearn import config_context
+from sklearn import config_context, model_selection
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
@@ -24,18 +24,7 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.model_selection import (
-    FixedThresholdClassifier,
-    GridSearchCV,
-    GroupKFold,
-    KFold,
-    PredefinedSplit,
-    RepeatedKFold,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    cross_val_predict,
-    cross_val_score,
-)
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold, cross_val_predict
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.pipeline import make_pipeline
@@ -323,7 +312,9 @@ def test_calibrated_hands_on_x_as_it_is(classify):
         model = (classifier if classify else calibrated)(make_pipeline(*steps, end), cv=2)
         assert model.fit(rows, y).predict(rows, return_std=True)[1].shape == (60,)
     model = calibrated(KernelRidge(kernel="precomputed"), cv=2)  # cut on both sides
-    assert cross_val_score(model, rbf_kernel(X), y, cv=2, error_score="raise").shape == (2,)
+    assert model_selection.cross_val_score(
+        model, rbf_kernel(X), y, cv=2, error_score="raise"
+    ).shape == (2,)
 
 
 def test_calibrated_opens_frozen_estimators():
@@ -453,7 +444,7 @@ def refused(model, message, error=ValueError, **given):
     refused(calibrated(FITTED, cv="prefit"), "Got n_samples=1", sample_weight=EVERY == 3),
     refused(calibrated(TooSure(np.nan)), "finite numbers"),
     refused(calibrated(ColumnOf("std")), r"of one shape. .* gave \(6,\) and \(6, 1\)"),
-    refused(calibrated(cv=PredefinedSplit(0 * EVERY - 1)), "`cv` has no folds"),
+    refused(calibrated(cv=model_selection.PredefinedSplit(0 * EVERY - 1)), "`cv` has no folds"),
     refused(calibrated(cv=[(EVERY, EVERY[:5])]), "`cv` must give .* 5 are in both"),
     refused(calibrated(cv=31), "`cv` cannot split the rows: .*n_splits=31"),
     refused(calibrated(cv=KFold(5)), "of which there are 2", sample_weight=EVERY < 2),
@@ -526,7 +517,7 @@ def test_calibrated_passes_groups_and_validation_data_on(routing):
     groups, seen = np.repeat(np.arange(12), 5), []
     Recorder.given.clear()
 
-    class Folds(GroupKFold):
+    class Folds(model_selection.GroupKFold):
         def split(self, X, y, groups=None):
             seen.append(groups)
             return super().split(X, y, groups)
@@ -555,11 +546,11 @@ def test_calibrated_keeps_groups_together():
     X, y = line(60)
     labels, groups = y > 3, np.repeat(np.arange(12), 5)
     model = calibrated().fit(X, y, groups=groups)
-    by_hand = calibrated(cv=list(GroupKFold(5).split(X, y, groups)))
+    by_hand = calibrated(cv=list(model_selection.GroupKFold(5).split(X, y, groups)))
     assert model.scale_ == by_hand.fit(X, y).scale_
     with config_context(enable_metadata_routing=True):
         assert calibrated().fit(X, y, groups=groups).scale_ == model.scale_
-    folds = list(StratifiedGroupKFold(5).split(X, labels, groups))
+    folds = list(model_selection.StratifiedGroupKFold(5).split(X, labels, groups))
     classes = classifier().fit(X, labels, groups=groups)
     assert classes.temperature_ == classifier(cv=folds).fit(X, labels).temperature_
     for last in (None, np.nan):  # a group may have no name
@@ -649,7 +640,7 @@ class Column(GaussianNB):
 
 def test_classifier_keeps_predicted_classes_that_are_not_the_most_probable():
     X, y = load_breast_cancer(return_X_y=True)
-    eager = FixedThresholdClassifier(GaussianNB(), threshold=0.9999)
+    eager = model_selection.FixedThresholdClassifier(GaussianNB(), threshold=0.9999)
     model = classifier(eager, cv=3).fit(X, y)
     labels, std = model.predict(X, return_std=True)
     assert_array_equal(labels, clone(eager).fit(X, y).predict(X))
@@ -733,7 +724,7 @@ def test_calibrated_counts_weights_as_repeats_and_repeated_folds_once(method, gr
     weighted = predicted(X, y, weight, cv="prefit")[1]
     assert_allclose(weighted, predicted(X[rows], y[rows], cv="prefit")[1], rtol=1e-9)
     _, once = predicted(X, y, cv=KFold(5, shuffle=True, random_state=0))
-    repeats = RepeatedKFold(n_splits=5, n_repeats=10, random_state=0)
+    repeats = model_selection.RepeatedKFold(n_splits=5, n_repeats=10, random_state=0)
     model, ten_times = predicted(X, y, cv=repeats)
     assert_allclose(ten_times, once, rtol=1e-6)
     if method == "conformal" and groups is None:

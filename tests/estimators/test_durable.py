@@ -18,15 +18,10 @@ from tiers import cases, slow_after
 from training_data import MemberRepeater, MemberTrainer
 
 import skuq
-from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
+from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor, exceptions
 from skuq.backend import keras
 from skuq.catalog import Catalog
-from skuq.exceptions import (
-    CatalogLockedError,
-    CatalogMismatchError,
-    MissingPartError,
-    SearchFailedError,
-)
+from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
 from skuq.networks import GaussianHead, Space
 
 
@@ -256,7 +251,7 @@ def test_fit_tells_functions_apart_by_what_they_use(search, trained, tmp_path):
     paths = [search(2, space=space_of(w)).fit(X, y).catalog_path_ for w in (3, 5, 3)]
     assert paths[0] == paths[2] != paths[1] and len(trained) == 4
     loaded = AutoDEUQRegressor.from_catalog(paths[0])
-    with pytest.raises(MissingPartError, match="space"):
+    with pytest.raises(exceptions.MissingPartError, match="space"):
         clone(loaded).fit(X, y)
     given = AutoDEUQRegressor.from_catalog(paths[0], space=space_of(3)).fit(X, y)
     assert_array_equal(given.predict(X), loaded.predict(X))

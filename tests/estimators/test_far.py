@@ -9,13 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from tiers import cases
 
-from skuq import (
-    AutoDEUQRegressor,
-    DeepEnsembleClassifier,
-    DeepEnsembleRegressor,
-    NESRegressor,
-    TabularEnsembleRegressor,
-)
+import skuq
+from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor, TabularEnsembleRegressor
 from skuq.backend import ops
 from skuq.fitted._far import FarUncertainty
 from skuq.fitted._far_learning import fit_class_factors, fit_process
@@ -153,8 +148,10 @@ def test_gaps_between_rows_are_found(table):
 @cases(
     "model",
     TabularEnsembleRegressor(2, epochs=20, random_state=0),
-    pytest.param(AutoDEUQRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow),
-    pytest.param(NESRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow),
+    pytest.param(
+        skuq.AutoDEUQRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow
+    ),
+    pytest.param(skuq.NESRegressor(n_trials=4, epochs=4, random_state=0), marks=pytest.mark.slow),
     ids=lambda model: type(model).__name__,
 )
 def test_every_public_path_has_it(model, table):

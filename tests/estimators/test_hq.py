@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn import config_context
+from sklearn import config_context, model_selection
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_digits, load_iris
@@ -12,16 +12,7 @@ from sklearn.ensemble import VotingClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression, Perceptron
-from sklearn.model_selection import (
-    GridSearchCV,
-    GroupKFold,
-    KFold,
-    ShuffleSplit,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    cross_val_predict,
-    train_test_split,
-)
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, ShuffleSplit, cross_val_predict
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -61,7 +52,9 @@ class Counted(GaussianNB):
 @pytest.fixture(scope="module")
 def digits():
     X, y = load_digits(return_X_y=True)
-    return train_test_split(X[:600], y[:600], test_size=300, random_state=0, stratify=y[:600])
+    return model_selection.train_test_split(
+        X[:600], y[:600], test_size=300, random_state=0, stratify=y[:600]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +157,7 @@ def test_hq_selector_keeps_groups_together(digits):
     named = np.unique(groups).astype(object)
     named[-1] = None
     for cv, kind, given in (
-        (None, StratifiedGroupKFold(5), groups),
+        (None, model_selection.StratifiedGroupKFold(5), groups),
         (GroupKFold(3), GroupKFold(3), groups),
         (GroupKFold(3), GroupKFold(3), named[groups]),
     ):
@@ -245,7 +238,10 @@ def test_hq_selector_cross_validates_models_on_the_labels_as_they_are():
     for labels in (np.array(["a", "b", "c"])[y], y + 1):
         weights = {labels[0]: 50, labels[50]: 1, labels[100]: 1}
         tilted = LogisticRegression(class_weight=weights, max_iter=500)
-        settings = {"estimators": [("tilted", tilted), BAYES], "cv": StratifiedKFold(3)}
+        settings = {
+            "estimators": [("tilted", tilted), BAYES],
+            "cv": model_selection.StratifiedKFold(3),
+        }
         soft, hard = (
             HQEnsembleSelector(**settings, voting=voting).fit(X, labels)
             for voting in ("soft", "hard")

@@ -9,22 +9,7 @@ import operators
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import (
-    FURTHER,
-    INPUTS,
-    NEAR,
-    POINTS,
-    QUERIES,
-    VALUES,
-    WAVE_SETTINGS,
-    FunctionTargets,
-    build,
-    first_draw,
-    inputs,
-    operator_of_keras,
-    std_of,
-    waves,
-)
+from operators import FURTHER, INPUTS, NEAR, POINTS, QUERIES, VALUES, FunctionTargets, build, std_of
 from plans import sequential
 from problems import make_operator_problem
 from sklearn import config_context
@@ -54,14 +39,14 @@ def fit_small(**changes):
 
 
 def wave_model(**changes):
-    settings = {**WAVE_SETTINGS, **EPINET, "training__steps": 500, "noise_std": 0.0}
+    settings = {**operators.WAVE_SETTINGS, **EPINET, "training__steps": 500, "noise_std": 0.0}
     return build(NEONRegressor, **{**settings, **changes})
 
 
 @pytest.fixture(scope="module")
 def wave():
-    u = inputs(40)
-    return wave_model().fit(u, waves(u))
+    u = operators.inputs(40)
+    return wave_model().fit(u, operators.waves(u))
 
 
 def test_predict_takes_the_query_points_of_fit_by_default(wave):
@@ -91,7 +76,7 @@ def job_of(plan, model, n=2, d_u=4, q=3, d_y=2, m=1):
 )
 def test_from_paper_has_the_papers_numbers_of_parameters(plan, name, changes, sizes, n_parameters):
     job = job_of(plan, NEONRegressor.from_paper(name, **changes), **sizes)
-    assert len(first_draw(job.network, 0)[0]) == n_parameters
+    assert len(operators.first_draw(job.network, 0)[0]) == n_parameters
 
 
 @cases(
@@ -201,7 +186,7 @@ def test_fit_takes_relative_errors_of_functions_and_not_of_single_numbers(plan):
 
 def test_fit_keeps_the_prior_as_it_was_drawn(wave):
     (member,) = wave.members_
-    weights, prior = first_draw(member.network, member.seed)
+    weights, prior = operators.first_draw(member.network, member.seed)
     for before, after in zip(prior, member.state):
         assert_array_equal(before, after)
     assert len(weights) == wave.n_parameters_ and abs(weights - member.weights).max() > 0.1
@@ -296,7 +281,7 @@ def test_clone_keeps_what_is_given_if_it_is_frozen():
     assert_array_equal(kept.predict(FURTHER), line.predict(FURTHER))
     with pytest.raises(NotFittedError, match="FrozenEstimator"):
         clone(small(pretrained=line)).fit(INPUTS, VALUES)
-    given = operator_of_keras(1, 1, 1)
+    given = operators.operator_of_keras(1, 1, 1)
     before = given.get_weights()
     kept = clone(small(pretrained=given)).fit(INPUTS, VALUES)
     for queries in (QUERIES, np.array([0.11, 0.5])):
@@ -307,7 +292,7 @@ def test_clone_keeps_what_is_given_if_it_is_frozen():
 
 
 def test_fit_keeps_the_scale_of_given_features_in_a_warm_start():
-    model = small(pretrained=operator_of_keras(1, 1, 1), warm_start=True)
+    model = small(pretrained=operators.operator_of_keras(1, 1, 1), warm_start=True)
     model.fit(INPUTS[:3], VALUES[:3])
     first = model.fitted_.given
     kept = model.fit(INPUTS, VALUES).fitted_.given

@@ -7,23 +7,10 @@ import warnings
 from types import SimpleNamespace
 
 import numpy as np
+import operators
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import (
-    FAR,
-    INPUTS,
-    NEAR,
-    QUERIES,
-    SMALL,
-    VALUES,
-    WAVE_SETTINGS,
-    EncoderDecoder,
-    build,
-    derivatives_of,
-    inputs,
-    std_of,
-    waves,
-)
+from operators import FAR, NEAR, SMALL, EncoderDecoder, build, derivatives_of, inputs, std_of, waves
 from plans import ARRAYS
 from sklearn.linear_model import LinearRegression
 from tiers import slow_after
@@ -344,7 +331,7 @@ def test_fit_learns_the_noise_of_fewer_inputs_than_folds_from_repeats(n_levels):
 
 
 def wave_model(**changes):
-    settings = {**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": 500}
+    settings = {**operators.WAVE_SETTINGS, "noise_std": 0.0, "training__steps": 500}
     return build(NEONRegressor, **{**settings, **changes})
 
 
@@ -486,13 +473,13 @@ def test_fit_conditions_on_some_of_many_values(monkeypatch, limit, value, ratio,
     assert np.sqrt(np.mean((model.predict(u) - waves(u)) ** 2)) < error * waves(u).std()
 
 
-GIVEN = LinearRegression().fit(INPUTS, VALUES)
+GIVEN = LinearRegression().fit(operators.INPUTS, operators.VALUES)
 
 
 @pytest.mark.parametrize("changes", [{"loss": "nll"}, {"pretrained": GIVEN}])
 def test_fit_trains_an_epinet_where_nothing_can_be_conditioned(changes):
-    model = build(NEONRegressor, **SMALL, query_points=QUERIES, n_draws=16, **changes)
-    assert hasattr(model.fit(INPUTS, VALUES).fitted_.draws, "member")
+    model = build(NEONRegressor, **SMALL, query_points=operators.QUERIES, n_draws=16, **changes)
+    assert hasattr(model.fit(operators.INPUTS, operators.VALUES).fitted_.draws, "member")
 
 
 def test_fit_learns_no_noise_below_single_precision():
@@ -500,7 +487,7 @@ def test_fit_learns_no_noise_below_single_precision():
     grid = np.linspace(-1, 1, 10)
     X = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
     y = np.exp(3 * X[:, 0]) + X[:, 1]
-    settings = {**SMALL, **WAVE_SETTINGS, "query_points": None, "training__steps": 500}
+    settings = {**SMALL, **operators.WAVE_SETTINGS, "query_points": None, "training__steps": 500}
     model = build(NEONRegressor, **settings, prior="conditioned", noise_std="auto").fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert np.quantile(np.abs(y - mean) / std, 0.9) < 2

@@ -83,9 +83,8 @@ def elsewhere():
 def gap():
     """Three models of a wave seen at eight points, with a gap, in [-1.5, 1.5]."""
     X = np.array([-0.9, -0.75, -0.6, -0.5, 0.2, 0.35, 0.5, 0.65])[:, None]
-    base = small(
-        network__hidden_units=(32,), epochs=400, loss__pi_sqr=1.0, artificial__box=[(-1.5, 1.5)]
-    )
+    box = [(-1.5, 1.5)]
+    base = small(network__hidden_units=32, epochs=400, loss__pi_sqr=1.0, artificial__box=box)
     return X, base.fit_many(X, np.sin(4 * X[:, 0]), [{"random_state": seed} for seed in range(3)])
 
 
@@ -187,23 +186,15 @@ def held_out_rows(n=N, n_sides=1, scale=1.0):
 
 
 def choose(
-    rows,
-    band="symmetric",
-    training_error=0.01,
-    own=0.0,
-    noise=None,
-    noiseless=False,
-    closed=0.0,
-    **readout,
+    rows, band="symmetric", error=0.01, own=0.0, noise=None, noiseless=False, closed=0.0, **readout
 ):
-    """Choose a readout by held-out rows of two networks; `own` is their r at their own rows.
+    """Choose a readout by held-out rows, 0.25 from the rows, at which r is `own`.
 
-    Held-out rows are 0.25 from the others, as artificial inputs are. With `closed` r counts as none
-    at one more of these, so far from the rows.
+    With `closed` r counts as none at one more artificial input, so far from the rows.
     """
     seen = Rows(
         np.full((4, rows.X.shape[1]), own),
-        UNIT * training_error * np.array([[1.0], [-1], [1], [-1]]),
+        UNIT * error * np.array([[1.0], [-1], [1], [-1]]),
         np.ones(4),
     )
     network, n_sides = Stub(noise), rows.X.shape[1]
@@ -254,7 +245,7 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
         (0.0, 0.2, 0.07),  # 0.15 times the width of the band
         (1e-4, 0.0, 0.0),
     ):
-        readout = choose(rows, training_error=at_rows, closed=closed, noiseless=noiseless)
+        readout = choose(rows, error=at_rows, closed=closed, noiseless=noiseless)
         assert readout.l_max == 2.0
         if expected:
             if noiseless and not at_rows:
@@ -263,8 +254,8 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
         else:
             assert readout.l_min == pytest.approx(0.002)
     # Errors at held-out rows are not wider than the band, whatever c makes of l_min.
-    rows = rows._replace(X=rows.X / 100)
-    readout = choose(rows, training_error=0.3, noiseless=noiseless)
+    rows = Rows(rows.X / 100, rows.y, rows.weight)
+    readout = choose(rows, error=0.3, noiseless=noiseless)
     assert np.std(rows.y / UNIT / (readout.c * readout.std(rows.X))) < 1.1
     given = choose(held_out_rows(n), noiseless=noiseless, l_min=0.1, l_max=0.7)
     assert (given.l_min, given.l_max) == (0.1, 0.7)
@@ -276,7 +267,7 @@ def test_choose_readout_keeps_c_where_r_is_no_guide(noiseless):
     rows = held_out_rows(12)
     some = np.where(np.arange(12)[:, None] < 3, -rows.X, rows.X)
     for raw in (-rows.X, some):
-        readout = choose(rows._replace(X=raw), training_error=0.1, noiseless=noiseless)
+        readout = choose(Rows(raw, *rows[1:]), error=0.1, noiseless=noiseless)
         assert readout.c * readout.std(np.array([0.5]))[0] < 8
         assert np.std(rows.y / UNIT / (readout.c * readout.std(raw))) < 1.1
 
@@ -284,7 +275,7 @@ def test_choose_readout_keeps_c_where_r_is_no_guide(noiseless):
 def test_choose_readout_closes_the_band_where_held_out_rows_allow():
     """R at a network's own rows counts as none, and errors there may open the band by default."""
     rows = held_out_rows(12)
-    rows = rows._replace(X=rows.X + 0.1)
+    rows = Rows(rows.X + 0.1, rows.y, rows.weight)
     at_rows = {}
     for own in (0.1, 0.3):  # below r at all held-out rows, and above it at some of them
         for noiseless in (False, True):
@@ -313,10 +304,7 @@ def test_choose_readout_grows_outside_as_between_the_rows():
 
 
 def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
-    """The prior factor is added in squares; with 10 held-out rows it counts in part.
-
-    Few rows widen the band as they widen Student's t, of which two rows make a degree of freedom.
-    """
+    """The prior is added in squares; few rows widen the band as Student's t with n / 2 - 1."""
     rows = held_out_rows(10, scale=0.01)
     likely, drawn = (choose(rows, l_min=0.01, l_max=2.0, c=c) for c in ("nll", "auto"))
     width = likely.std(np.array([0.5]))[0]
@@ -433,9 +421,8 @@ def test_fit_leaves_what_is_linear_of_a_wide_table_to_ridge_regression(changes):
 
 
 def test_fit_warns_of_the_likelihood_of_few_rows(table):
-    with pytest.warns(
-        SmallValidationWarning, match=r'12 held-out rows .*c, l_min, l_max.*at "auto".*0\.0'
-    ):
+    told = r'12 held-out rows .*c, l_min, l_max.*at "auto".*0\.0'
+    with pytest.warns(SmallValidationWarning, match=told):
         choosing(epochs=1).fit(*table)
     with pytest.warns(SmallValidationWarning, match='Leave c at "auto"'):
         steady(epochs=1, readout__c="nll").fit(*table)
@@ -672,9 +659,8 @@ def test_pretrained_predictions_are_kept_to_the_bit(table, elsewhere):
     forest = RandomForestRegressor(5, random_state=0).fit(*table)
     model = small(pretrained=forest).fit(*table)
     assert_array_equal(model.predict(elsewhere), forest.predict(elsewhere))
-    assert_array_equal(
-        pickle.loads(pickle.dumps(model)).predict(elsewhere), model.predict(elsewhere)
-    )
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.predict(elsewhere), model.predict(elsewhere))
     lines = LinearRegression().fit(table[0], np.column_stack([table[1], -table[1]]))
     both = small(pretrained=lines).fit(table[0], lines.predict(table[0]))
     assert_array_equal(both.predict(elsewhere), lines.predict(elsewhere))

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 from operators import FunctionTargets
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq
 from skuq.exceptions import SmallValidationWarning
@@ -114,16 +114,15 @@ def test_fit_to_a_constant_with_a_given_model_that_varies_is_uncertain():
     assert model.predict(X, return_std=True)[1].min() > 1e-4
 
 
-IN_ANY_UNIT = [
+@pytest.mark.filterwarnings("ignore:The ensemble has")
+@cases(
+    "model",
     skuq.DeepEnsembleRegressor(2, target_transform="yeo-johnson", **NETWORK),
     skuq.DeepEnsembleRegressor(2, target_transform="quantile", **NETWORK),
     skuq.TabularEnsembleRegressor(2, epochs=3, random_state=0),
     *(model for model in ENSEMBLES if model.get_params().get("target_transform") != "yeo-johnson"),
-]
-
-
-@pytest.mark.filterwarnings("ignore:The ensemble has")
-@pytest.mark.parametrize("model", slow_after(2, IN_ANY_UNIT))
+    quick=2,
+)
 def test_fit_does_not_depend_on_units(model):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 2))

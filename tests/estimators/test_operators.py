@@ -9,21 +9,7 @@ import numpy as np
 import operators
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import (
-    FAR,
-    FURTHER,
-    INPUTS,
-    QUERIES,
-    SMALL,
-    VALUES,
-    WAVE_SETTINGS,
-    build,
-    inputs,
-    operator_of_keras,
-    predict_draws,
-    std_of,
-    waves,
-)
+from operators import FAR, FURTHER, INPUTS, QUERIES, VALUES, inputs, operator_of_keras, std_of
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
@@ -50,7 +36,9 @@ def kind(request):
 
 def small(kind, **changes):
     estimator, settings = KINDS[kind]
-    return build(estimator, **{**SMALL, "query_points": QUERIES, **settings, **changes})
+    return operators.build(
+        estimator, **{**operators.SMALL, "query_points": QUERIES, **settings, **changes}
+    )
 
 
 def fit_small(kind, **changes):
@@ -62,8 +50,8 @@ def wave(kind, n=40):
     """A model of n smooth functions without noise."""
     u = inputs(n)
     steps = {"conditioned": 400, "epinet": 500, "ensemble": 400}[kind]
-    settings = {**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": steps}
-    return small(kind, **settings).fit(u, waves(u))
+    settings = {**operators.WAVE_SETTINGS, "noise_std": 0.0, "training__steps": steps}
+    return small(kind, **settings).fit(u, operators.waves(u))
 
 
 def test_fit_predicts_between_query_points_and_is_less_certain_away_from_the_inputs(kind):
@@ -369,7 +357,9 @@ def noisy_line(n=150, noise=0.3, seed=0):
 
 
 def line_model(kind, **changes):
-    return small(kind, **{**WAVE_SETTINGS, "query_points": None, "training__steps": 300, **changes})
+    return small(
+        kind, **{**operators.WAVE_SETTINGS, "query_points": None, "training__steps": 300, **changes}
+    )
 
 
 def test_fit_with_known_noise_has_it_as_the_aleatoric_part(kind):
@@ -423,12 +413,12 @@ def test_fit_stops_members_after_a_quarter_of_the_epochs_without_a_better_one():
 @pytest.mark.parametrize("kind", slow_after(1, KINDS))
 def test_fit_to_rows_without_noise_learns_hardly_any(kind):
     u = inputs(40)
-    settings = {**WAVE_SETTINGS, "training__steps": 300}
-    model = small(kind, **settings).fit(u, waves(u))
+    settings = {**operators.WAVE_SETTINGS, "training__steps": 300}
+    model = small(kind, **settings).fit(u, operators.waves(u))
     new = inputs(40, seed=3)
     mean, std = model.predict(new, return_std=True)
-    error = waves(new) - mean
-    assert model.noise_std_[0] < 0.05 * waves(u).std()
+    error = operators.waves(new) - mean
+    assert model.noise_std_[0] < 0.05 * operators.waves(u).std()
     assert 0.3 < np.sqrt(np.mean((error / std) ** 2)) < 3
 
 
@@ -533,12 +523,12 @@ def test_fit_takes_the_usual_scale_where_nothing_can_be_learnt(monkeypatch):
 def test_predict_gives_moments_of_the_members(monkeypatch):
     model, calls = wave("ensemble"), []
     targets, rows = model.fitted_.targets, model.fitted_.inputs.transform(FAR)
-    means = np.stack([predict_draws(member, rows)[0] for member in model.members_])
+    means = np.stack([operators.predict_draws(member, rows)[0] for member in model.members_])
     means = means.reshape(5, 30, 12) * targets.scale_[0] + targets.mean_[0]
 
     def counting(member, rows):
         calls.append(member)
-        return predict_draws(member, rows)
+        return operators.predict_draws(member, rows)
 
     monkeypatch.setattr("skuq.fitted._operator.predict_draws", counting)
     mean, std = model.predict(FAR, return_std=True)

@@ -22,13 +22,7 @@ from sklearn.preprocessing import StandardScaler
 from small_models import TooSure
 
 import skuq
-from skuq import (
-    CalibratedUncertaintyClassifier,
-    CalibratedUncertaintyRegressor,
-    DeepEnsembleRegressor,
-    UncertaintyPipeline,
-    make_pipeline,
-)
+from skuq import CalibratedUncertaintyRegressor, UncertaintyPipeline, make_pipeline
 from skuq.metrics import get_scorer, make_scorers
 from skuq.plotting import ReliabilityDisplay
 
@@ -114,7 +108,7 @@ def test_pipeline_has_only_what_the_last_step_has(rows):
     with pytest.raises(AttributeError, match="predict_interval"):
         line.predict_interval(X)
     assert not hasattr(line, "predict_proba")
-    unfitted = make_pipeline(StandardScaler(), DeepEnsembleRegressor())
+    unfitted = make_pipeline(StandardScaler(), skuq.DeepEnsembleRegressor())
     assert not [name for name in METHODS if not hasattr(unfitted, name)]
     with pytest.raises(NotFittedError):
         unfitted.predict_interval(X)
@@ -122,7 +116,7 @@ def test_pipeline_has_only_what_the_last_step_has(rows):
 
 @pytest.mark.parametrize("name", sorted(METHODS | {"predict"}))
 def test_pipeline_documents_methods_with_their_parameters(pipeline, name):
-    ours, theirs = getattr(UncertaintyPipeline, name), getattr(DeepEnsembleRegressor, name)
+    ours, theirs = getattr(UncertaintyPipeline, name), getattr(skuq.DeepEnsembleRegressor, name)
     assert inspect.getdoc(ours) == inspect.getdoc(theirs)
     assert inspect.signature(ours) == inspect.signature(theirs)
 
@@ -145,7 +139,9 @@ def test_pipeline_opens_searches_and_pipelines(rows):
 
 def test_pipeline_of_classifiers(rows):
     X, y = rows
-    model = make_pipeline(StandardScaler(), CalibratedUncertaintyClassifier(GaussianNB(), cv=2))
+    model = make_pipeline(
+        StandardScaler(), skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2)
+    )
     model.fit(X, y > 0)
     proba, std = model.predict_proba(X, return_std=True)
     assert_array_equal(proba, model.predict_proba(X))
@@ -234,7 +230,7 @@ def test_pipeline_with_a_sampler_is_asked_itself(rows):
     sampled = Sampled(steps).fit(X, y)
     proba = sampled.predict_proba(X)
     assert_allclose(get_scorer("neg_nll")(sampled, X, y), get_scorer("neg_log_loss")(sampled, X, y))
-    model = CalibratedUncertaintyClassifier(sampled, cv=3).fit(X, y)
+    model = skuq.CalibratedUncertaintyClassifier(sampled, cv=3).fit(X, y)
     assert_array_equal(model.estimator_.predict_proba(X), proba)
     display = ReliabilityDisplay.from_estimator(sampled, X, y)
     assert np.isfinite(display.accuracy).any()
@@ -277,7 +273,7 @@ def test_pipeline_restores_steps_of_any_class(rows):
         model = make_pipeline(step, BayesianRidge()).fit(X, y)
         before = model.predict(X)
         with config_context(assume_finite=True), pytest.raises(ValueError, match="y contains NaN"):
-            model.set_params(bayesianridge=DeepEnsembleRegressor()).fit(X + 9, y * np.nan)
+            model.set_params(bayesianridge=skuq.DeepEnsembleRegressor()).fit(X + 9, y * np.nan)
         model.steps[-1] = ("bayesianridge", BayesianRidge().fit(step.transform(X), y))
         assert_array_equal(model.predict(X), before)
 

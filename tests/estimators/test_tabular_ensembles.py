@@ -14,17 +14,11 @@ from sklearn.metrics import log_loss
 from tiers import cases, slow_after
 
 import skuq
-from skuq import training
+from skuq import predictive, training
 from skuq.estimators._ensembles._kinds import class_evidence, fit_class_mixture, mix_classes
 from skuq.networks import MLP, TabularNetwork
 from skuq.persistence import dumps, loads
-from skuq.predictive import (
-    CategoricalMixture,
-    GaussianMixture,
-    NestedGaussianMixture,
-    QuantileMixture,
-    StudentTMixture,
-)
+from skuq.predictive import CategoricalMixture, GaussianMixture, NestedGaussianMixture
 from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
@@ -77,10 +71,7 @@ def calibration(model):
 
 
 def with_shared_errors(model, factor, has_floors=True, noise=0.0):
-    """The model with errors that members share, by this factor and by the floors of the tail.
-
-    The largest noise is that of training rows, times `noise`, and has no limit if that is 0.
-    """
+    """The model with shared errors, whose noise is at most `noise` times that of training rows."""
     model = pickle.loads(pickle.dumps(model))
     targets = model.fitted_.targets
     most_noise = np.multiply(noise, targets.most_noise) if noise else ()
@@ -476,8 +467,8 @@ def frame():
     ("loss", "record"),
     ("mse", GaussianMixture),
     ("gaussian-mixture", NestedGaussianMixture),
-    ("quantiles", QuantileMixture),
-    ("student-t", StudentTMixture),
+    ("quantiles", predictive.QuantileMixture),
+    ("student-t", predictive.StudentTMixture),
     ("crps", NestedGaussianMixture),  # calibrated: the normal and its tail
     ("nll", NestedGaussianMixture),
     quick=3,

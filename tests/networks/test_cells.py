@@ -354,13 +354,12 @@ def test_amoebanet():
 # The smallest and the largest network of the benchmark on CIFAR-10 have 0.073306 M and
 # 1.531546 M weights (ranges that several NAS code bases print), and each conv_3x3 edge
 # makes a sixth of the difference.
-SIZES = [
+@cases(
+    ("operations", "expected"),
     *((["conv_3x3"] * 6, 1_531_546), (["skip_connect"] * 6, 73_306), (["none"] * 6, 73_306)),
     (["conv_3x3"] * 3 + ["skip_connect"] + ["conv_3x3"] * 2, 1_288_506),
-]
-
-
-@pytest.mark.parametrize(("operations", "expected"), slow_after(1, SIZES))
+    quick=1,
+)
 def test_nas_bench_number_of_weights(operations, expected):
     space = NASBench201Space()
     names = space.decisions().architecture.names

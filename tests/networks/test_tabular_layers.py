@@ -87,10 +87,7 @@ def test_a_member_axis_is_as_many_layers(name, namespace):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_are_differences(name):
-    """Gradients of a sum of outputs by weights and inputs equal finite differences in float64.
-
-    Codes are piecewise constant and have no gradients.
-    """
+    """They equal finite differences in float64; codes, piecewise constant, have none."""
     import tensorflow as tf
 
     model = model_of(name)

@@ -76,16 +76,14 @@ def set_state(**fields):
 
 
 # Names of what is not registered: of other packages, and of skuq.
-UNKNOWN = [
+@cases(
+    "name",
     *("os.system", "skuq.estimators._nomu._training.NomuTrainer", "catalog.CatalogFolder"),
     *("sklearn.pipeline.Pipeline", "networks.GaussianHead.evil", "networks.build_mlp"),
     *("training.train_stack", "fitted.attach", "tables._load_saved", "load.__globals__"),
     *("__builtins__.eval", "lazy_loader.attach", "networks.__getattr__", "", "x" * 10**6),
     *("networks._heads.GaussianHead", "networks.DenseSpace.Scaling"),
-]
-
-
-@pytest.mark.parametrize("name", UNKNOWN)
+)
 def test_loads_refuses_classes_that_are_not_registered(name):
     refused(changed("tables.Scaling", lambda item: item.update(name=name)), "is not known")
 
@@ -252,7 +250,8 @@ def _network(**layer):
     return json.dumps(config)
 
 
-EVIL_LAYERS = [
+@cases(
+    "layer",
     {"class_name": "Lambda", "config": {"function": {"class_name": "__lambda__"}}},
     {"class_name": "TFSMLayer", "config": {"filepath": "/tmp/evil"}},
     {"class_name": "TorchModuleWrapper"},
@@ -282,10 +281,8 @@ EVIL_LAYERS = [
     {"config": {"activation": {"class_name": "function", "module": "os", "config": "system"}}},
     {"config": {"a": [[{"b": {"class_name": "Lambda", "module": "keras.layers"}}]]}},
     {"build_config": {"class_name": "Lambda", "module": "keras.layers"}},
-]
-
-
-@pytest.mark.parametrize("layer", EVIL_LAYERS, ids=lambda layer: json.dumps(layer)[:60])
+    ids=lambda layer: json.dumps(layer)[:60],
+)
 def test_check_network_refuses_layers_that_do_more_than_compute(layer):
     network = _network(**layer)
     with pytest.raises(FileFormatError, match="its network is not loaded"):

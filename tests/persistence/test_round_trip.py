@@ -18,19 +18,13 @@ import pytest
 from dateutil.tz import tzoffset
 from heads import WidthDepthSpace
 from numpy.testing import assert_array_equal
-from sklearn import config_context
+from sklearn import config_context, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
-from sklearn.model_selection import (
-    GridSearchCV,
-    GroupKFold,
-    KFold,
-    RepeatedKFold,
-    RepeatedStratifiedKFold,
-)
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, RepeatedKFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
@@ -538,13 +532,12 @@ def own_noise(X):
     return 0.1 + np.abs(X[:, 0])
 
 
-FUNCTIONS = [
+@cases(
+    ("estimator", "name", "part"),
     (nomu(**FIXED), "noise_std", own_noise),
     (neon(query_points=None), "output_map", keras.ops.tanh),
-]
-
-
-@pytest.mark.parametrize(("estimator", "name", "part"), slow_after(1, FUNCTIONS))
+    quick=1,
+)
 def test_loads_takes_functions_that_predict(estimator, name, part):
     inputs, targets = (X, Y) if name == "noise_std" else (X[:6], Y[:6])
     model = clone(estimator).set_params(**{name: part}).fit(inputs, targets)
@@ -598,7 +591,7 @@ def test_dumps_warns_of_parts_that_skops_cannot_write():
     assert_equal_predictions(loaded, model, X)
 
 
-@pytest.mark.parametrize("splitter", [RepeatedKFold, RepeatedStratifiedKFold])
+@pytest.mark.parametrize("splitter", [RepeatedKFold, model_selection.RepeatedStratifiedKFold])
 def test_loads_restores_repeated_splitters(splitter):
     cv = splitter(n_splits=3, n_repeats=2, random_state=0)
     loaded = loads(dumps(skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=cv))).cv

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import special, stats
+from tiers import cases
 
 from skuq import predictive
 from skuq.predictive import AdaptedDistribution, EpistemicNormal, GaussianMixture
@@ -114,13 +115,11 @@ def test_rows_that_arrive_together_predict_more_than_the_last():
 
 
 # Name, shift, spread at the beginning, and spread at the end.
-CHANGES = [
+@cases(
+    ("change", "shift", "first", "last"),
     *(("none", 0, 1, 1), ("shift", 3, 1, 1), ("wide", 0, 4, 4), ("slow", 0, 1, 4)),
     *(("huge", 0, 100, 100), ("tiny", 0, 0.1, 0.1)),
-]
-
-
-@pytest.mark.parametrize(("change", "shift", "first", "last"), CHANGES)
+)
 def test_tracker_follows(change, shift, first, last):
     scores = shift + np.linspace(first, last, 3000) * np.random.default_rng(0).normal(size=3000)
     tracker, held = QuantileTracker.start(), []

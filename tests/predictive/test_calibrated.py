@@ -5,17 +5,10 @@ from scipy import integrate, optimize, special, stats
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from skuq import CalibratedUncertaintyClassifier, predictive
-from skuq.predictive import EpistemicNormal, GaussianMixture
-from skuq.predictive._calibration import (
-    fit_levels,
-    fit_part_factors,
-    fit_std_factor,
-    pool_variances,
-    shrink_std_factor,
-    weighted_quantile,
-)
+from skuq.predictive import EpistemicNormal, GaussianMixture, _calibration
 from skuq.predictive._parametric import scale_epistemic
 
+pool_variances, fit_levels = _calibration.pool_variances, _calibration.fit_levels
 KNOTS = np.array([0.0, 0.2, 0.5, 0.9, 1.0]), np.array([0.0, 0.1, 0.6, 0.8, 1.0])
 
 
@@ -31,7 +24,7 @@ def test_scale_of_normals_is_the_closed_form(rng):
     one, two = GaussianMixture(mean[None], std[None]), EpistemicNormal(mean, 0.6 * std, 0.8 * std)
     for base in (one, two):
         parts = ([a[f] for f in folds] for a in (y, weight))
-        c = fit_std_factor([base.rows(f) for f in folds], *parts)
+        c = _calibration.fit_std_factor([base.rows(f) for f in folds], *parts)
         assert_allclose(c, np.sqrt(np.average(((y - mean) / std) ** 2, weights=weight)))
     y = np.random.default_rng(0).normal(size=500)
     for wild in (30.0, 1000.0, 1e6):
@@ -41,7 +34,7 @@ def test_scale_of_normals_is_the_closed_form(rng):
 
 
 def factor(base, y):
-    return fit_std_factor([base], [y], [np.ones(len(y))])
+    return _calibration.fit_std_factor([base], [y], [np.ones(len(y))])
 
 
 def test_scale_of_mixtures_is_most_likely(global_random_seed):
@@ -65,17 +58,17 @@ def test_known_wrong_factors_of_both_parts_are_found(noise, model):
     predicted, y = parts_table(noise, model)
     half = [slice(0, 1000), slice(1000, None)]
     folds = [predicted.rows(s) for s in half], [y[s] for s in half]
-    c, ratio = fit_part_factors(*folds, [np.ones(1000), np.ones(3000)])
+    c, ratio = _calibration.fit_part_factors(*folds, [np.ones(1000), np.ones(3000)])
     assert_allclose((c, c * ratio), (noise, model), rtol=0.1)
 
 
 def test_one_factor_is_left_where_rows_cannot_tell_the_parts_apart():
     predicted, y = parts_table(1.5, 1.5)
-    assert fit_part_factors([predicted], [y], [np.ones(len(y))])[1] == 1
+    assert _calibration.fit_part_factors([predicted], [y], [np.ones(len(y))])[1] == 1
     equal = EpistemicNormal(np.zeros(400), np.ones(400), np.full(400, 2.0))
     y = 3 * np.random.default_rng(0).normal(size=400)
-    assert fit_part_factors([equal], [y], [np.ones(400)])[1] == 1
-    assert fit_part_factors([mixture(0, (4,), k=1)], [y[:4]], [np.ones(4)])[1] == 1
+    assert _calibration.fit_part_factors([equal], [y], [np.ones(400)])[1] == 1
+    assert _calibration.fit_part_factors([mixture(0, (4,), k=1)], [y[:4]], [np.ones(4)])[1] == 1
 
 
 @pytest.mark.parametrize("outputs", [(), (2,)])
@@ -113,7 +106,7 @@ def shrunk(y, std=1.0):
     """The most likely factor of normals with mean 0, and the shrunk one."""
     base = GaussianMixture(np.zeros((1, len(y))), np.full((1, len(y)), std))
     c = factor(base, y)
-    return c, shrink_std_factor([base], [y], [np.ones(len(y))], c)
+    return c, _calibration.shrink_std_factor([base], [y], [np.ones(len(y))], c)
 
 
 @pytest.mark.parametrize("std", [0.2, 0.8, 3.0])
@@ -132,9 +125,9 @@ def test_weights_of_rows_that_repeat_are_counts():
     c, expected = shrunk(np.repeat(y, 3))
     assert 1 < expected < c
     base = GaussianMixture(np.zeros((1, 150)), np.ones((1, 150)))
-    assert_allclose(shrink_std_factor([base], [y], [np.full(150, 3.0)], c), expected)
+    assert_allclose(_calibration.shrink_std_factor([base], [y], [np.full(150, 3.0)], c), expected)
     c, expected = shrunk(y)
-    found = shrink_std_factor([base] * 3, [y] * 3, [np.full(150, 1 / 3)] * 3, c)
+    found = _calibration.shrink_std_factor([base] * 3, [y] * 3, [np.full(150, 1 / 3)] * 3, c)
     assert_allclose(found, expected)
 
 
@@ -156,7 +149,7 @@ def test_weighted_quantile_is_that_of_repeats():
     repeated = np.repeat(values, repeats.astype(int))
     levels = [0.1, 0.4, 0.5, 0.9]
     expected = np.quantile(repeated, levels, method="inverted_cdf")
-    assert_array_equal(weighted_quantile(values, repeats, levels), expected)
+    assert_array_equal(_calibration.weighted_quantile(values, repeats, levels), expected)
 
 
 class Members(ClassifierMixin, BaseEstimator):

@@ -17,10 +17,7 @@ LEVELS = np.array([0.02, 0.1, 0.25, 0.5, 0.6, 0.9, 0.97])
 
 
 class Bend:
-    """y = unit * (z + c * sqrt(1 + z**2)): a hyperbola, with straight ends of slopes 1 -+ c.
-
-    c is in (-1, 1), one for each output where there are several.
-    """
+    """y = unit * (z + c * sqrt(1 + z**2)): a hyperbola with c in (-1, 1), one for each output."""
 
     def __init__(self, c, unit=1.0):
         self.c, self.unit = np.asarray(c), unit

@@ -17,32 +17,20 @@ def fit_out_of_bag_scale(loc, scale, unseen, y, weight):
 
 
 def ensemble(
-    n_rows,
-    *,
-    noise=(0.8, 0.8),
-    claim=1.0,
-    error_std=0.3,
-    floor=0.0,
-    n_members=8,
-    n_outputs=1,
-    fraction=0.1,
+    n_rows, *, noise=0.8, claim=1.0, error=0.3, floor=0.0, n_members=8, n_outputs=1, fraction=0.1
 ):
-    """Members with independent errors, that claim `claim` times the noise without its floor.
-
-    Returns their predictions and rows, and the true variance of the error of those members that
-    have not seen a row.
-    """
+    """Members that claim `claim` times the noise, and the variance of errors at unseen rows."""
     rng = np.random.default_rng(0)
-    noise = rng.uniform(*noise, (n_rows, n_outputs))
+    noise = rng.uniform(*np.broadcast_to(noise, 2), (n_rows, n_outputs))
     variance = noise**2 + floor**2
     y = rng.normal(size=(n_rows, n_outputs)) * np.sqrt(variance)
-    loc = error_std * rng.normal(size=(n_members, n_rows, n_outputs))
+    loc = error * rng.normal(size=(n_members, n_rows, n_outputs))
     scale = np.broadcast_to(claim * noise, loc.shape)
     unseen = rng.uniform(size=(n_members, n_rows)) < fraction
     weight = np.ones(n_rows)
     counts = unseen.sum(axis=0)
     averaged = np.mean(1 / counts[counts > 0])
-    return (loc, scale, unseen, y, weight), variance + error_std**2 * averaged
+    return (loc, scale, unseen, y, weight), variance + error**2 * averaged
 
 
 def calibrated_variance(arguments, factor, floor):
@@ -51,20 +39,20 @@ def calibrated_variance(arguments, factor, floor):
 
 
 @pytest.mark.parametrize("claim", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("error_std", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("error", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("fraction", [0.1, 0.5])
-def test_total_becomes_right(claim, error_std, fraction):
-    arguments, true = ensemble(20_000, claim=claim, error_std=error_std, fraction=fraction)
+def test_total_becomes_right(claim, error, fraction):
+    arguments, true = ensemble(20_000, claim=claim, error=error, fraction=fraction)
     found = calibrated_variance(arguments, *fit_out_of_bag_scale(*arguments))
     assert_allclose(np.sqrt(found.mean()), np.sqrt(true.mean()), rtol=0.03)
 
 
 def test_factor_and_floor_are_told_apart():
-    arguments, _ = ensemble(60_000, noise=(0.3, 1.5), claim=0.5, error_std=0.0)
+    arguments, _ = ensemble(60_000, noise=(0.3, 1.5), claim=0.5, error=0.0)
     factor, floor = fit_out_of_bag_scale(*arguments)
     assert_allclose(factor, 2, rtol=0.03)
     assert floor < 0.1
-    arguments, _ = ensemble(60_000, noise=(0.3, 1.5), error_std=0.0, floor=0.7)
+    arguments, _ = ensemble(60_000, noise=(0.3, 1.5), error=0.0, floor=0.7)
     factor, floor = fit_out_of_bag_scale(*arguments)
     assert_allclose((factor, floor), (1, 0.7), rtol=0.03)
 

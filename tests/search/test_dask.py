@@ -1,8 +1,4 @@
-"""Searches on a real Dask cluster of two worker processes, with evaluations without networks.
-
-Evaluations are local functions without anything of this module, so that workers need not import
-it.
-"""
+"""Searches on a real Dask cluster of two worker processes, which need not import this module."""
 
 import os
 import signal

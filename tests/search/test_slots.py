@@ -1,8 +1,4 @@
-"""Slots that are stopped, killed or handed what cannot be pickled: a fault costs its own trial.
-
-Evaluations are local functions without anything of this module, so that worker processes need
-not import it.
-"""
+"""Slots that are stopped, killed or handed what cannot be pickled: a fault costs its own trial."""
 
 import contextlib
 import ctypes
