@@ -181,7 +181,8 @@ class CatalogMemory:
         for name, value in objects.items():
             known = self.objects.get(name)
             # Each access to a method makes a new one; they are equal if their objects are one.
-            if known is not value and not (isinstance(known, MethodType) and known == value):
+            are_methods = type(known) is type(value) is MethodType
+            if known is not value and not (are_methods and known == value):
                 changed.add(name)
         return sorted(changed)
 

@@ -75,11 +75,10 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.raw)
 
-    classifies = property(lambda self: hasattr(self.head, "probabilities"), doc="Of classes.")
+    classifies = property(lambda self: hasattr(self.head, "probabilities"), doc="If y are classes.")
     codes = property(lambda self: self.y[:, 0].astype(int), doc="True classes, (n,).")
-    # Of numbers, each (n_candidates, n, n_outputs).
-    loc = property(lambda self: self._normal[0], doc="Means.")
-    scale = property(lambda self: self._normal[1], doc="Standard deviations.")
+    loc = property(lambda self: self._normal[0], doc="Means, (n_candidates, n, n_outputs).")
+    scale = property(lambda self: self._normal[1], doc="Standard deviations, as `loc`.")
 
     @cached_property
     def _normal(self) -> tuple[np.ndarray, np.ndarray]:

@@ -192,6 +192,8 @@ class AppliedDense:
     layer : Dense
     weights : list of ndarray
     value : ndarray of shape (N, n_inputs)
+    before, output : ndarray of shape (N, n_units)
+        Input and output of the activation.
     """
 
     layer: Dense
@@ -199,7 +201,6 @@ class AppliedDense:
     value: np.ndarray
 
     def __post_init__(self) -> None:
-        # Input and output (N, n_units) of the activation.
         self.before = self.value @ self.layer.kernel(self.weights) + self.weights[1]
         self.output = ARRAYS.activation(self.layer.activation)(self.before)
 

@@ -97,8 +97,9 @@ class Calibrated(Continuous):
 
     def output(self, k: int) -> Self:
         """Select the marginal distribution of one of several outputs."""
+        base = self.base.output(k)  # first, as it raises a clear error if there is one output
         columns = {name: getattr(self, name)[:, k] for name in self._of_outputs}
-        return replace(self, base=self.base.output(k), **columns)
+        return replace(self, base=base, **columns)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         # As levels of the base its draws are uniform, and so become levels of this distribution.

@@ -52,6 +52,8 @@ class Template:
     has_fixed_values : bool
         Whether the model has variables that are not drawn from a seed: those of frozen layers, or
         without an initializer.
+    drawing : DrawingNetwork
+        Of an epistemic network, what computes its draws.
     """
 
     def __init__(self, network: str, model: Any):

@@ -95,7 +95,7 @@ class JointTraining:
         return sum(backend.run_in_threads([group.members for group in self._groups]), [])
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _Group:
     """A group of a job's members. Its training run is made when training begins."""
 

@@ -243,6 +243,9 @@ def test_conformal_intervals_take_the_next_score(shape):
     assert_array_equal(model.quantile(0.5), model.mean)
     if len(shape) == 2:
         assert_array_equal(model.output(1).interval(0.9), model.interval(0.9)[..., 1])
+    else:
+        with pytest.raises(ValueError, match="must all have shape"):
+            model.output(0)
     with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9. Got 0.95"):
         model.interval(0.95)
 

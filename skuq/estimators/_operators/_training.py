@@ -366,10 +366,13 @@ def train_epinet(trainer, report, *, epinet, n_draws):
         Factor of the epistemic part and standard deviation of the noise; None if not learnt.
     """
     base, n_raw = trainer.base, trainer.head.n_raw
-    # Features that the EpiNet sees of a row: those of a given model are the rows themselves.
-    n_features = trainer.data.x.shape[1] if base is None else getattr(base, "n_features", None)
-    if isinstance(base, str):  # a Keras model gives raw outputs, then features
+    # The number of features that the EpiNet sees of a row.
+    if base is None:  # rows are the features of a given model
+        n_features = trainer.data.x.shape[1]
+    elif isinstance(base, str):  # a Keras model gives raw outputs, then features
         n_features = rebuild(base).output_shape[-1] - n_raw
+    else:
+        n_features = base.n_features
     network = EpistemicNetwork(base, n_raw, epinet.describe(n_features, n_raw))
     recipe = replace(trainer.recipe, n_draws=epinet.n_index_samples)
     index = quasi_random_normals(n_draws, epinet.n_index, generator(trainer.entropy, "index"))
