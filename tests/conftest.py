@@ -112,6 +112,14 @@ def wave():
 
 
 @pytest.fixture(scope="session")
+def table():
+    """Make 40 rows of two normal numbers, the first of which is y up to noise."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    return X, X[:, 0] + 0.1 * rng.normal(size=40)
+
+
+@pytest.fixture(scope="session")
 def iris():
     """Iris in a fixed random order, with names as labels."""
     X, y = load_iris(return_X_y=True)

@@ -1,6 +1,5 @@
 """After a fork TensorFlow would wait for ever: training is refused, NumPy goes on predicting."""
 
-import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 from processes import run_python
@@ -22,13 +21,6 @@ def forked(monkeypatch):
     monkeypatch.setattr(_processes, "_is_forked", False)
     yield _processes._refuse
     vars(backend).update(loaded)
-
-
-@pytest.fixture(scope="module")
-def table():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(40, 2))
-    return X, X[:, 0] + 0.1 * rng.normal(size=40)
 
 
 def convolving(input_shape, n_outputs):

@@ -25,13 +25,6 @@ SMALL = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 OPERATOR = NEONRegressor(network=SMALL, epochs=2, random_state=0)
 
 
-@pytest.fixture(scope="module")
-def table():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(80, 3))
-    return X, X[:, 0] + 0.1 * rng.normal(size=80)
-
-
 def _threads_of_a_worker():
     from skuq.backend import keras  # noqa: F401
 

@@ -129,12 +129,10 @@ def check_output(snippet, printed):
         assert abs(float(got) - float(shown)) <= margin, f"{snippet.page}: {shown} is {got}"
 
 
-def pages_by_tier():
-    slow = pytest.mark.slow
-    return [pytest.param(page, marks=() if page in QUICK else slow) for page in SNIPPETS]
+BY_TIER = [pytest.param(p, marks=[] if p in QUICK else pytest.mark.slow) for p in SNIPPETS]
 
 
-@pytest.mark.parametrize("page", pages_by_tier())
+@pytest.mark.parametrize("page", BY_TIER)
 def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")

@@ -55,13 +55,10 @@ def dip_beside_a_face(x):
     return x[0] - 0.5 * np.exp(-(((x[0] - 0.05) / 0.03) ** 2)) + (x[1] - 0.5) ** 2
 
 
-def process():
-    return GaussianProcessRegressor(Matern(0.5, nu=2.5), optimizer=None, normalize_y=True)
-
-
 @pytest.mark.parametrize("q", [1, 3])
 def test_minimize_finds_a_dip_beside_a_face(q):
-    search = BayesianOptimizer(process(), [(0, 1)] * 2, maximizer=FEW, n_initial=5, random_state=0)
+    process = GaussianProcessRegressor(Matern(0.5, nu=2.5), optimizer=None, normalize_y=True)
+    search = BayesianOptimizer(process, [(0, 1)] * 2, maximizer=FEW, n_initial=5, random_state=0)
     # Results away from the face show the trend only.
     x0 = [[0.3, 0.2], [0.6, 0.9], [0.9, 0.4], [0.45, 0.7], [0.75, 0.1]]
     result = search.minimize(dip_beside_a_face, 30, q=q, x0=x0)

@@ -39,10 +39,6 @@ def predictions(model, X):
     return [*found, *(np.asarray(method(X)) for method in methods)]
 
 
-def has_far(model):
-    return getattr(model.fitted_, "far", None) is not None
-
-
 @pytest.mark.parametrize(
     "estimator", slow_after(5, [m for m in [*QUICK, *OTHERS] if hasattr(m, "predict_uncertainty")])
 )
@@ -66,7 +62,7 @@ def test_blocks_of_rows_change_no_digit(estimator, monkeypatch):
     monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", LIMIT)
     for found, whole in zip(predictions(model, X), expected, strict=True):
         # Functions divide their chunks otherwise, and so do rows far from those of training.
-        if isinstance(model, skuq.NEONRegressor) or has_far(model):
+        if isinstance(model, skuq.NEONRegressor) or getattr(model.fitted_, "far", None) is not None:
             assert_allclose(found, whole, rtol=1e-12, atol=1e-14)
         else:
             assert_array_equal(found, whole)

@@ -42,10 +42,6 @@ class Recorder:
             self.fitted.append((fitted_estimator, X, y))
 
 
-def steps(unit, n):
-    return [(event, unit, k) for k in range(n) for event in ("begin", "end")]
-
-
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @cases(
     ("model", "y", "unit", "n"),
@@ -60,13 +56,10 @@ def steps(unit, n):
 def test_set_callbacks_tells_of_every_step(model, y, unit, n):
     recorder = Recorder()
     assert model.set_callbacks(recorder).fit(X, y) is model
-    assert recorder.events == [
-        ("setup", "fit"),
-        ("begin", "fit", 0),
-        *steps(unit, n),
-        ("end", "fit", 0),
-        ("teardown", "fit"),
-    ]
+    begun, *steps, ended, done = recorder.events[1:]
+    assert [recorder.events[0], begun] == [("setup", "fit"), ("begin", "fit", 0)]
+    assert steps == [(event, unit, k) for k in range(n) for event in ("begin", "end")]
+    assert [ended, done] == [("end", "fit", 0), ("teardown", "fit")]
     ((fitted, own_X, own_y),) = recorder.fitted
     assert own_X is X and own_y is y
     assert_array_equal(fitted.predict(X), model.predict(X))

@@ -120,20 +120,15 @@ def test_a_trial_without_time_predicts_by_two_of_its_networks(folded, rows, dead
     assert_allclose(mixed, means[:n, :5].mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
-def nll_of_rows(model, member):
-    """Compute minus the log density of y under the held-out predictions."""
-    y = model.catalog_.held_out.y.astype(float)
-    mean, std = model.fitted_.targets.head.distribution(member.held_out.astype(float))
-    return -stats.norm.logpdf(y, mean, std)[:, 0]
-
-
 @pytest.mark.parametrize("cv", [3, GroupKFold(2)])
 def test_fit_weighs_rows_in_a_score(tiny_space, rows, cv):
     weight, groups = np.r_[np.ones(40), np.full(10, 20.0)], np.arange(50) > 24
     model = regressor(tiny_space, n_trials=1, validation=cv)
     model.fit(rows[0][:50], rows[1][:50], sample_weight=weight, groups=groups if cv != 3 else None)
     member = model.catalog_.member(0)
-    expected = np.average(nll_of_rows(model, member), weights=weight)
+    mean, std = model.fitted_.targets.head.distribution(member.held_out.astype(float))
+    nll = -stats.norm.logpdf(model.catalog_.held_out.y.astype(float), mean, std)[:, 0]
+    expected = np.average(nll, weights=weight)
     assert_allclose([member.score, model.catalog_[0].score], expected, rtol=1e-6)
     assert_array_equal(model.catalog_.held_out.rows, np.arange(50))
     assert member.seconds == sum(network.seconds for network in member.networks) > 0

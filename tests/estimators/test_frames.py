@@ -142,10 +142,7 @@ def test_sklearn_tags_say_what_is_taken(model):
     assert not get_tags(model).input_tags.sparse
 
 
-def as_sparse(X):
-    return sparse.csr_array(np.ones((len(X), 2)))
-
-
+SPARSE = sparse.csr_array(np.ones((70, 2)))
 DENSE = "dense data is required.*sparse_output=False.*sparse_threshold=0"
 
 
@@ -153,7 +150,7 @@ DENSE = "dense data is required.*sparse_output=False.*sparse_threshold=0"
     ("preprocess", "make", "kind", "message"),
     (None, lambda X: X, ValueError, "could not convert|NaN|float"),
     (None, lambda X: X[["age"]], ValueError, "NaN"),
-    *((given, as_sparse, TypeError, DENSE) for given in ("auto", None)),
+    *((given, lambda X: SPARSE, TypeError, DENSE) for given in ("auto", None)),
 )
 def test_fit_refuses_tables_of_any_estimator(model, rows, preprocess, make, kind, message):
     X, y = rows

@@ -35,12 +35,9 @@ def test_networks_learn_what_ridge_regression_leaves_of_a_wide_table(rng):
     assert_allclose(outputs["mean"], trained.predict(X[60:]), atol=1e-4)
     # Where a regression that is not linear is better, networks stay as they are.
     curved = clone(model).fit(X[:60], np.square(y[:60] - 0.5))
-    has_linear = [any(p["name"] == "linear" for p in layers_of(m)) for m in (trained, curved)]
-    assert has_linear == [True, False]
-
-
-def layers_of(model):
-    return json.loads(model.members_[0].network)["config"]["layers"]
+    for fitted, has_linear in ((trained, True), (curved, False)):
+        layers = json.loads(fitted.members_[0].network)["config"]["layers"]
+        assert any(layer["name"] == "linear" for layer in layers) == has_linear
 
 
 @pytest.mark.parametrize("builds", ["mlp", "space"])

@@ -18,12 +18,6 @@ def normal(mean, std):
     return EpistemicNormal(mean, 0.8 * std * np.ones_like(mean), 0.6 * std * np.ones_like(mean))
 
 
-def mixture(n=4, *outputs, seed=0):
-    rng = np.random.default_rng(seed)
-    shape = (3, n, *outputs)
-    return GaussianMixture(rng.normal(size=shape), rng.uniform(0.5, 2, shape))
-
-
 def test_adapted_normal_is_the_shifted_and_stretched_normal():
     base = normal([3.0, 5.0], 2.0)
     adapted = AdaptedDistribution(base, Z, 0.5 + 3 * Z)
@@ -45,7 +39,8 @@ def test_adapted_normal_is_the_shifted_and_stretched_normal():
 
 
 def test_scores_grow_by_one_with_each_std_far_out():
-    base = mixture(5)
+    rng = np.random.default_rng(0)
+    base = GaussianMixture(rng.normal(size=(3, 5)), rng.uniform(0.5, 2, (3, 5)))
     far = AdaptedDistribution(base, Z, Z)
     for side in (-1, 1):
         edge = base.quantile(special.ndtr(6.0 * side))

@@ -38,15 +38,11 @@ def test_gaussian_mixture_quantiles_of_extreme_scales():
         assert np.isfinite(found).all() and (np.diff(found) >= 0).all()
 
 
-def nested(seed=0, k=2, j=3, shape=(5,)):
-    rng = np.random.default_rng(seed)
-    loc, scale = rng.normal(0, 3, (k, j, *shape)), rng.uniform(0.1, 2, (k, j, *shape))
-    probabilities = np.moveaxis(rng.dirichlet(np.ones(j), (k, *shape)), -1, 1)
-    return predictive.NestedGaussianMixture(loc, scale, probabilities, rng.dirichlet(np.ones(k)))
-
-
 def test_nested_gaussian_components_of_probability_0_do_not_matter():
-    m = nested(k=1)
+    rng = np.random.default_rng(0)
+    loc, scale = rng.normal(0, 3, (1, 3, 5)), rng.uniform(0.1, 2, (1, 3, 5))
+    probabilities = np.moveaxis(rng.dirichlet(np.ones(3), (1, 5)), -1, 1)
+    m = predictive.NestedGaussianMixture(loc, scale, probabilities)
     far = np.concatenate([m.loc, np.full((1, 1, 5), 1e12)], axis=1)
     wide = np.concatenate([m.scale, np.full((1, 1, 5), 1e9)], axis=1)
     none = np.concatenate([m.probabilities, np.zeros((1, 1, 5))], axis=1)
@@ -151,12 +147,6 @@ def test_epistemic_normal_draws_of_functions_have_their_covariance():
     assert_array_equal(m.output(1).functions, functions[..., 1])
 
 
-def pieces(shape=(6,), seed=0, noise=True):
-    rng = np.random.default_rng(seed)
-    lower, upper, aleatoric = rng.uniform(0.1, 3, (3, *shape))
-    return TwoPieceNormal(rng.normal(0, 3, shape), lower, upper, aleatoric if noise else None)
-
-
 def spreads(n, least=1e-3):
     return arrays(float, n, elements=st.floats(least, 1e3))
 
@@ -167,7 +157,9 @@ RECORDS = st.builds(TwoPieceNormal, MODES, spreads(3), spreads(3), spreads(3, 0.
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2)])
 def test_two_piece_against_tensorflow_probability(shape):
-    m = pieces(shape)
+    rng = np.random.default_rng(0)
+    lower, upper, aleatoric = rng.uniform(0.1, 3, (3, *shape))
+    m = TwoPieceNormal(rng.normal(0, 3, shape), lower, upper, aleatoric)
     tfp = m.to_tfp()
     y = np.random.default_rng(1).normal(0, 4, size=shape)
     assert_allclose(m.log_prob(y), tfp.log_prob(y), rtol=1e-10)

@@ -111,12 +111,9 @@ def test_batches_have_the_sum_over_their_rows_and_all_of_the_artificial_term():
     assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
 
 
-def _with(**changes):
-    return tuple({**dict(SETTINGS), **changes}.items())
-
-
 def test_members_of_a_stack_have_settings_of_their_own():
-    recipes = [recipe(loss_settings=_with(pi_exp=value)) for value in (0.01, 0.5, 2.0)]
+    settings = [{**dict(SETTINGS), "pi_exp": value} for value in (0.01, 0.5, 2.0)]
+    recipes = [recipe(loss_settings=tuple(each.items())) for each in settings]
     together = train_stack(network(), NomuHead(), recipes, data(), [3, 3, 4], artificial=uniform)
     for member, settings, seed in zip(together, recipes, (3, 3, 4)):
         alone = train_member(network(), NomuHead(), settings, data(), seed, artificial=uniform)

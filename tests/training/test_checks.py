@@ -83,16 +83,12 @@ def test_build_checked_warns_of_random_values_that_cannot_be_drawn_again(kind):
         check(once)
 
 
-def _added(wide, narrow):
-    return keras.layers.Add()([wide, narrow])
-
-
-def _plus(wide, narrow):
-    return keras.Model([wide, narrow], wide + narrow)([wide, narrow])
-
-
 @pytest.mark.parametrize("is_planned", [True, False])
-@pytest.mark.parametrize("combine", [_added, _plus])
+@cases(
+    "combine",
+    lambda wide, narrow: keras.layers.Add()([wide, narrow]),
+    lambda wide, narrow: keras.Model([wide, narrow], wide + narrow)([wide, narrow]),
+)
 def test_build_checked_refuses_sums_that_keras_takes_for_a_bias(combine, is_planned):
     def network(input_shape, n_outputs):
         inputs = keras.Input(input_shape)

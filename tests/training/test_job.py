@@ -129,14 +129,9 @@ def test_a_job_needs_no_model(data, monkeypatch):
     assert_same_members(train(pickle.loads(pickle.dumps(epistemic)), data), expected)
 
 
-def frozen():
+def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
     model = build_mlp((3,), 2, (9,))
     model.layers[1].trainable = False
-    return model
-
-
-def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
-    model = frozen()
     kernel = model.layers[1].kernel
     kernel.assign(np.linspace(-1, 1, 27).reshape(3, 9))
     recipe = replace(RECIPE, weight_decay=0.0)

@@ -86,19 +86,14 @@ def raises(hp, input_shape, n_outputs):
     raise ZeroDivisionError("no such luck")
 
 
-def no_model(hp, input_shape, n_outputs):
-    return "a model"
-
-
-def wrong_width(hp, input_shape, n_outputs):
-    return sequential(input_shape, keras.layers.Dense(n_outputs + 1))
-
-
 @cases(
     ("builder", "message"),
     (raises, "raised ZeroDivisionError.*no such luck"),
-    (no_model, "must return a keras.Model. Got str"),
-    (wrong_width, r"output of shape \(None, 2\).*Got \(None, 3\)"),
+    (lambda hp, shape, n: "a model", "must return a keras.Model. Got str"),
+    (
+        lambda hp, shape, n: sequential(shape, keras.layers.Dense(n + 1)),
+        r"output of shape \(None, 2\).*Got \(None, 3\)",
+    ),
 )
 def test_unusable_spaces_say_why(builder, message):
     with pytest.raises(SearchSpaceError, match=message):

@@ -92,18 +92,14 @@ def test_every_setting_of_their_own_together():
 def test_a_diverging_member_does_not_disturb_the_others():
     recipes = [Recipe("sgd", learning_rate=rate, epochs=5) for rate in (0.01, 0.5, 0.02)]
     model = plain()
-    initial = [draw_variables(model, seed) for seed in _first_seeds([1, 2, 3])]
+    seeds = [int(np.random.SeedSequence(k).generate_state(3)[0]) for k in (1, 2, 3)]
+    initial = [draw_variables(model, seed) for seed in seeds]
     initial[1][0][:] = np.nan
     stack = train_stack(model, HEAD, recipes, make_data(), [1, 2, 3], start=initial, jit=False)
     assert isinstance(stack[1], FloatingPointError)
     assert "learning_rate=0.5" in str(stack[1])
     alone = [train_member(plain(), HEAD, recipes[k], make_data(), k + 1, jit=False) for k in (0, 2)]
     assert_equal_runs([stack[0], stack[2]], alone)
-
-
-def _first_seeds(seeds):
-    """Return the seeds of the first weights of each run."""
-    return [int(np.random.SeedSequence(seed).generate_state(3)[0]) for seed in seeds]
 
 
 def test_rows_of_their_own(rng):

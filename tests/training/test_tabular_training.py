@@ -37,10 +37,6 @@ def realmlp(**settings):
     )  # fmt: skip
 
 
-def copies():
-    return build_tabular((4,), 6, hidden_units=(9, 9), n_copies=3, dropout=0.1)
-
-
 def small():
     return build_tabular((4,), 2, hidden_units=(9,), dropout=0.2)
 
@@ -51,7 +47,8 @@ TABM_HEAD = PackedHead(HEAD, 3)
 def test_copies_are_judged_by_their_mixture():
     """While each learns from its own loss."""
     data = make_data()
-    member = train_member(copies(), TABM_HEAD, Recipe(epochs=3, batch_size=64, **PLAIN), data, 1)
+    copies = build_tabular((4,), 6, hidden_units=(9, 9), n_copies=3, dropout=0.1)
+    member = train_member(copies, TABM_HEAD, Recipe(epochs=3, batch_size=64, **PLAIN), data, 1)
     raw = predict_members([member], data.x_valid)[0].reshape(-1, 3, 2)
     mean, std = HEAD.distribution(raw)
     densities = stats.norm.logpdf(data.y_valid[:, None, :], mean, std)[..., 0]
@@ -164,13 +161,10 @@ def test_vectors_of_many_categories_train(jit):
     raw = predict_members([member], x)[0]
     assert np.sqrt(np.mean((raw[:, :1] - y) ** 2)) < 0.1
     table = make_plan(model.to_json()).split(member.weights)[0]
-    first = make_plan(model.to_json()).split(draw_variables(model, _first_seed(1))[0])[0]
+    seed = int(np.random.SeedSequence(1).generate_state(1)[0])
+    first = make_plan(model.to_json()).split(draw_variables(model, seed)[0])[0]
     moved = (table != first).any(axis=1)
     assert_array_equal(np.flatnonzero(moved), x[:40, 0].astype(int))
-
-
-def _first_seed(seed):
-    return int(np.random.SeedSequence(seed).generate_state(1)[0])
 
 
 def test_names_of_no_layer_are_refused():
