@@ -245,9 +245,9 @@ class NOMUReadout(Settings):
         Minimum and maximum standard deviation before the factor c, in units of the standardised
         y. "nll" chooses the pair of largest likelihood at held-out rows from a grid. So does
         "auto" if at least 30 rows are held out. With fewer, and with ``noise_std=0.0``, l_max is
-        2, and c * l_min the smallest band at the rows of f that explains the errors of f at and
-        next to them, and those at held-out rows. If c is "auto" too, the median r at the rows of
-        f then counts as none.
+        2, or twice an l_min above 1, and c * l_min the smallest band at the rows of f that explains
+        the errors of f at and next to them, and those at held-out rows. If c is "auto" too, the
+        median r at the rows of f then counts as none.
     c : float, "auto" or "nll", default="auto"
         Factor of the standard deviation. "nll" maximises the likelihood of held-out rows. "auto"
         widens the band if few rows are held out: it adds two variances, the one at the c of "nll"

@@ -259,6 +259,7 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
     assert np.std(rows.y / UNIT / (readout.c * readout.std(rows.X))) < 1.1
     given = choose(held_out_rows(n), noiseless=noiseless, l_min=0.1, l_max=0.7)
     assert (given.l_min, given.l_max) == (0.1, 0.7)
+    assert choose(held_out_rows(n), noiseless=noiseless, l_min=3.0).l_max == 6.0
 
 
 @pytest.mark.parametrize("noiseless", [False, True])

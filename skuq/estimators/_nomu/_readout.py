@@ -308,7 +308,8 @@ def _choose_limits(settings: NOMUReadout, band: str, rows: _HeldOut, few: bool) 
             return grid
         return np.array([fixed if given == "auto" else given])
 
-    l_maxs = candidates(settings.l_max, _L_MAX, L_MAXS)
+    least = 0.0 if isinstance(settings.l_min, str) else 2 * settings.l_min
+    l_maxs = candidates(settings.l_max, max(_L_MAX, least), L_MAXS)
     l_mins = candidates(settings.l_min, min(_L_MIN, 0.5 * l_maxs[0]), L_MINS)
     # With one candidate each there is nothing to choose.
     l_min, l_max = l_mins[0], l_maxs[0]
