@@ -333,7 +333,8 @@ class FarUncertainty:
             self.arrays.rows.T,
             self.arrays.joint_rows.T,
         )
-        return [np.ascontiguousarray(array, dtype="f4") for array in arrays]
+        with np.errstate(over="ignore"):  # rows of tiny units then count as far, and are exact
+            return [np.ascontiguousarray(array, dtype="f4") for array in arrays]
 
 
 def _find_beyond(z: np.ndarray, extended: np.ndarray, near: Any) -> tuple[np.ndarray, np.ndarray]:

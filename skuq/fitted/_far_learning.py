@@ -38,7 +38,7 @@ _LENGTH_STEP = 2**0.5
 _LAPACK_BLOCK = 64  # columns that are reduced together
 _DEVIANCE_LIMIT = 3.84  # of 95 % confidence intervals: quantile of chi squared
 _MOST_TOLD_APART = 30.0  # interquartile ranges from the median; see `_limits`
-_TINIEST = 1e-300  # makes a limit of infinity finite where a column counts nothing
+_TINIEST = 1e-300  # std of columns that do not count; makes limits of infinity finite there
 _SHARE_NEAR = 0.98  # of the rows have another near by slopes
 _SMALLEST_NEAR = 0.02  # a shorter distance changes y by less than 2 % of its standard deviation
 _JOINT_SHARES = 0.9, 0.95  # of the rows have another within D90 and D95, Mahalanobis distances
@@ -177,7 +177,8 @@ def _limits(numbers: np.ndarray, inputs: TableInputs) -> np.ndarray:
     """
     if not isinstance(inputs.scaling, RobustScaling):
         return np.full((2, numbers.shape[1]), [[-np.inf], [np.inf]])
-    median, reach = inputs.scaling.mean_, _MOST_TOLD_APART * inputs.scaling.scale_
+    with np.errstate(over="ignore"):  # no value lies beyond a limit of infinity
+        median, reach = inputs.scaling.mean_, _MOST_TOLD_APART * inputs.scaling.scale_
     reach[list(inputs.code_columns)] = np.inf
     low = np.where(numbers.min(axis=0) < median - reach, median - reach, -np.inf)
     return np.array([low, np.where(numbers.max(axis=0) > median + reach, median + reach, np.inf)])
@@ -273,15 +274,19 @@ def _decorrelate(numbers: np.ndarray, codes: Sequence[int]) -> tuple[np.ndarray,
     otherwise have directions in which only other rows vary.
     """
     n_rows, n_columns = numbers.shape
+    # Powers of two change no digit, and squares of values of any size are finite after them.
+    exponents = np.frexp(abs(numbers).max(axis=0))[1]
+    numbers = np.ldexp(numbers, -exponents)
     stds = numbers.std(axis=0)
     stds[list(codes)] = 0.0
     stds[np.ptp(numbers, axis=0) == 0] = 0.0  # that of equal values is rounded, and not always 0
-    inverse_stds = np.divide(1.0, stds, out=np.zeros(n_columns), where=stds > 0)
+    counts = np.ldexp(stds, exponents) > _TINIEST
+    inverse_stds = np.divide(1.0, stds, out=np.zeros(n_columns), where=counts)
     standardised = (numbers - numbers.mean(axis=0)) * inverse_stds
     shrinkage = n_columns / (n_rows + n_columns)
     correlations = (1 - shrinkage) / n_rows * standardised.T @ standardised
     values, vectors = np.linalg.eigh(correlations + shrinkage * np.eye(n_columns))
-    return inverse_stds, vectors / np.sqrt(values)
+    return np.ldexp(inverse_stds, -exponents), vectors / np.sqrt(values)
 
 
 def _nearest_others(rows: np.ndarray, n_rows: float = math.inf) -> np.ndarray:

@@ -231,6 +231,17 @@ def test_a_far_value_hides_no_distance(tabular, table):
     assert added(other, changed[:1].assign(a=1e9)).max() < 1e-6
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("unit", [2.0**700, 2.0**-700])
+def test_units_of_a_column_do_not_count(tabular, table, unit):
+    """Not even where the squares of its values are infinite, or 0."""
+    frame, model = tabular
+    other = clone(model).fit(frame.assign(a=unit * frame["a"]), table[1])
+    beyond = frame[1:] + [10, 0, ""]
+    expected = added(model, beyond)
+    assert_allclose(added(other, beyond.assign(a=unit * beyond["a"])), expected, rtol=1e-6)
+
+
 def test_unseen_categories_have_no_distance(tabular):
     """Rows near and far get what they get with a category that `fit` has seen."""
     frame, model = tabular
