@@ -159,10 +159,12 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
 def _near_distances(z: np.ndarray, decorrelated: np.ndarray) -> tuple[float, np.ndarray]:
     """Distances within which rows are near: one by slopes, and D90 and D95 of Mahalanobis.
 
-    As many of n rows and a new one are beyond: of few rows quantiles would be too near.
+    As many of n rows and a new one are beyond: of few rows quantiles would be too near. The nearest
+    row is another than the copies of a row, which say nothing about new ones.
     """
-    near = np.quantile(_nearest_others(z[:_MOST_ROWS]), _SHARE_NEAR, method="weibull")
-    central = decorrelated[:_MOST_ROWS] - decorrelated.mean(axis=0)  # its centre may be medians
+    distinct = np.sort(np.unique(z[:_MOST_ROWS], axis=0, return_index=True)[1])
+    near = np.quantile(_nearest_others(z[distinct]), _SHARE_NEAR, method="weibull")
+    central = decorrelated[distinct] - decorrelated.mean(axis=0)  # its centre may be medians
     nearest = _nearest_others(central, len(z))
     joint_near = np.quantile(nearest, _JOINT_SHARES, method="weibull")
     return max(near, _SMALLEST_NEAR), np.maximum(joint_near, _SMALLEST_JOINT_NEAR)

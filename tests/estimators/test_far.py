@@ -242,6 +242,15 @@ def test_units_of_a_column_do_not_count(tabular, table, unit):
     assert_allclose(added(other, beyond.assign(a=unit * beyond["a"])), expected, rtol=1e-6)
 
 
+def test_copies_of_rows_are_no_neighbours(tabular, table):
+    """In a table whose rows are all there twice, new rows are not far."""
+    frame, model = tabular
+    twice = clone(model).fit(pd.concat([frame, frame]), np.tile(table[1], 2))
+    near, joint_near = model.fitted_.far.near, model.fitted_.far.joint_near
+    assert 0.5 < twice.fitted_.far.near / near < 2
+    assert_allclose(twice.fitted_.far.joint_near, joint_near, rtol=0.1)
+
+
 def test_unseen_categories_have_no_distance(tabular):
     """Rows near and far get what they get with a category that `fit` has seen."""
     frame, model = tabular
