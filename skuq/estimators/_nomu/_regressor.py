@@ -37,7 +37,7 @@ from skuq.estimators._task import VALIDATION, join_validation, read_task
 from skuq.fitted._nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.networks._nomu_settings import NOMU_SETTINGS
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs, add_input_tags
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._scaling import NoScaling
 from skuq.tables._targets import NumberTargets
 from skuq.training import Training
@@ -676,9 +676,6 @@ class NOMURegressor(UncertaintyRegressor):
     member_ = property(attrgetter("fitted_.network.member"), doc="")
     mean_member_ = property(attrgetter("fitted_.network.mean_member"), doc="")
     preprocessor_ = property(attrgetter("fitted_.inputs.preprocessor"), doc="")
-
-    def __sklearn_tags__(self):
-        return add_input_tags(super().__sklearn_tags__(), self.preprocess)
 
 
 def _paper_settings(name: str, n_features: int) -> dict:
