@@ -133,6 +133,7 @@ class RecalibratedMixture(Calibrated):
 
     Examples
     --------
+    >>> from skuq.predictive import GaussianMixture
     >>> normal = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
     >>> wider = RecalibratedMixture(normal, np.array([0, 0.1, 0.9, 1]), np.array([0, 0.3, 0.7, 1]))
     >>> wider.quantile([0.3, 0.7]).round(3)  # where the normal has 0.1 and 0.9
