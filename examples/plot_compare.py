@@ -5,9 +5,6 @@ Five estimators on one data set, in one table and one figure
 Scorers know `predict_distribution` and `predict(X, return_std=True)`, so neural ensembles and
 scikit-learn's Gaussian process stand in one table. On the diabetes data, or with ``--data-dir``
 on concrete. Saves ``compare.png``; takes about three minutes.
-
-The stored picture is of earlier defaults (23 November 2026): today's calibration and search give
-other curves.
 """
 
 # %%
