@@ -218,7 +218,7 @@ def _make_with_layers(layers: dict[str, Any], make: Any, arguments: tuple[Any, .
 
 
 class _Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
-    """What all estimators share: their settings, pickling, and the model that predicts."""
+    """Base of regressors and classifiers: reads settings, pickles, and predicts from `fitted_`."""
 
     #: Parameters that are settings: their short forms by name.
     _settings: Mapping[str, Mapping[Any, Any]] = {}

@@ -159,8 +159,8 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
 def _near_distances(z: np.ndarray, decorrelated: np.ndarray) -> tuple[float, np.ndarray]:
     """Distances within which rows are near: one by slopes, and D90 and D95 of Mahalanobis.
 
-    As many of n rows and a new one are beyond: of few rows quantiles would be too near. The nearest
-    row is another than the copies of a row, which say nothing about new ones.
+    Quantiles count a new row beside the n rows, since those of few rows alone would be too small.
+    Copies of a row are not its nearest others: they say nothing about the distance of new rows.
     """
     distinct = np.sort(np.unique(z[:_MOST_ROWS], axis=0, return_index=True)[1])
     near = np.quantile(_nearest_others(z[distinct]), _SHARE_NEAR, method="weibull")

@@ -299,7 +299,7 @@ def test_member_estimators_hold_nothing_of_the_others(folded, tiny_space, rows):
     board = model.leaderboard().set_index("trial")
     chosen = [int(name.removeprefix("trial")) for name in of_ensemble]
     assert (board.loc[chosen].n_networks == 1).all()
-    # What is selected anew has not been refitted.
+    # Members that are selected anew have not been refitted.
     with pytest.warns(UserWarning, match="trains nothing"):
         model.reselect()
     assert_array_equal(model.predict(rows[0]), regressor(tiny_space).fit(*rows).predict(rows[0]))

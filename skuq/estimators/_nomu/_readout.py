@@ -124,8 +124,8 @@ def choose_readout(
     few = len(held_out.error) < _FEW_ROWS or noiseless
     level = 0.0
     if few and settings.c == settings.l_min == "auto":
-        # What a network has at its own rows counts as none. Numbers that are given refer to the
-        # raw uncertainty as it is.
+        # The raw uncertainty of a network at its own rows is taken as 0. Settings that are given
+        # refer to the raw uncertainty before this.
         level = _level(evidence.network, evidence.rows, inputs, targets)
         near, far = held_out.near - levels, held_out.far - levels
         held_out = held_out._replace(near=near, far=far)
