@@ -53,7 +53,7 @@ class Template:
         Whether the model has variables that are not drawn from a seed: those of frozen layers, or
         without an initializer.
     drawing : DrawingNetwork
-        Of an epistemic network, what computes its draws.
+        Computes the draws of an epistemic network; others have none.
     """
 
     def __init__(self, network: str, model: Any):

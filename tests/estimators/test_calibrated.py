@@ -529,7 +529,7 @@ def test_calibrated_passes_groups_and_validation_data_on(routing):
         model = calibrated(recorder, cv=Folds(3))
         asked = model.get_metadata_routing().consumes("fit", ["groups", "validation_data"])
         assert asked == ({"groups", "validation_data"} if routing else {"groups"})
-        # As many rows to validate on as there are rows, which are divided.
+        # Rows to validate on are passed on whole, even if they are as many as those of X.
         model.fit(X, y, np.ones(60), groups=groups, validation_data=(X, y))
     assert_array_equal(seen, [groups])
     n_rows, own_groups, validation = zip(*Recorder.given)
