@@ -271,6 +271,9 @@ class BoundedCache:
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.RLock()
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._values
+
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Return the value of `key`; make it by ``make()`` if there is none."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -38,6 +39,9 @@ VALIDATION: list = [
 _WIDE, _MOST_RIDGE_ROWS = 20, 3000  # fewest columns and most rows of a wide table
 _LOW_RANK = 0.25  # largest effective rank, as a share of the rows, for tabular networks
 
+# Share of a fit's time, and seconds at most, for calibration and all else that follows training.
+_AFTERWARDS, _MOST_AFTERWARDS = 0.1, 1.0
+
 # Validation rows from which a range can be compared with that of the training rows.
 _MIN_ROWS = 10
 
@@ -68,6 +72,8 @@ class Task:
         Standardised rows of `splits`; None before `split`.
     linear : tuple of kernel (n_features, n_raw) and bias (n_raw,), or None
         Frozen linear part of the networks, from `with_linear_part`.
+    started : float
+        Time of ``time.monotonic()`` at which the fit began.
     """
 
     inputs: Any
@@ -80,6 +86,12 @@ class Task:
     splits: Any = None
     data: Any = None
     linear: Any = None
+    started: float = 0.0
+
+    def seconds_left(self, max_time: float, share: float = 1.0) -> float:
+        """Return the seconds that are left to train, of a share of the time of the fit."""
+        of_training = max_time - min(_AFTERWARDS * max_time, _MOST_AFTERWARDS)
+        return share * of_training - (time.monotonic() - self.started)
 
     @property
     def n_units(self) -> int:
@@ -206,6 +218,7 @@ def read_task(
     ValueError
         If an argument is invalid.
     """
+    started = time.monotonic()
     # Forms are checked first: reading rows takes longer.
     named = []
     if shift_validation is not None:
@@ -228,7 +241,7 @@ def read_task(
     shifted = tuple(read(data, name) for name, data in named)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
-    task = Task(inputs, targets, rows, entropy, validation, shifted, groups)
+    task = Task(inputs, targets, rows, entropy, validation, shifted, groups, started=started)
     if validation is not None:
         _warn_of_other_units(task, validation, "`X_val`, `y_val` or `validation_data`", min_share=0)
     for (name, _), part in zip(named, shifted):

@@ -168,6 +168,11 @@ class TrainingRun:
             self._tables = {**self._tables, "prior": to_tensors(prior)}
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether this process has compiled the program, for this run or another."""
+        return self._key in programs
+
+    @property
     def _seconds_of_epoch(self) -> float:
         """Seconds of an epoch; infinity before the second call, as the first one compiles."""
         later = self._calls[1:]
@@ -226,7 +231,7 @@ class TrainingRun:
         report : callable, optional
             Called after each slice with its number of epochs.
         deadline : float, default=inf
-            Time of ``time.monotonic()`` after which no slice begins, except the first of a run.
+            Time of ``time.monotonic()`` by which slices have to end, except the first of a run.
 
         Raises
         ------
@@ -240,11 +245,13 @@ class TrainingRun:
         while self.n_epochs < end and not np.all(stops):
             if cancelled is not None and cancelled():
                 raise InterruptedError("Training was cancelled.")
-            if self.n_epochs and time.monotonic() > deadline:
+            left, of_epoch = deadline - time.monotonic(), self._seconds_of_epoch
+            # The second epoch, which is not timed yet, may begin until the deadline.
+            if self.n_epochs and left < (of_epoch if of_epoch < math.inf else 0):
                 break
             called = time.perf_counter()
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
-            n = int(np.clip(_SLICE_SECONDS / self._seconds_of_epoch, 1, key.epochs_per_call))
+            n = int(np.clip(min(_SLICE_SECONDS, left) / of_epoch, 1, key.epochs_per_call))
             n = min(n, end - self.n_epochs)
             arguments = self._arguments(n)
             program = programs.get(key, functools.partial(self._compile, arguments))

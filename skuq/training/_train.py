@@ -19,6 +19,9 @@ from skuq.tables._splits import TrainingData
 from skuq.training._job import TrainingJob
 
 _SAFETY = 0.9  # share of the time left that epochs are planned for
+_BEGINNING = 0.25  # share of the time after which no further program is compiled
+# XLA takes up to nine times as long to compile as a graph, and saves a third of a step or more.
+_XLA_COMPILATIONS, _XLA_SAVES = 8.0, 0.4
 _CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
 
 #: Members, with an error in the place of each diverged one.
@@ -125,33 +128,36 @@ class _Group:
         return self._run.members() if self._members is None else self._members
 
 
-def shorten(
-    jobs: Sequence[TrainingJob], data: TrainingData, seconds: float
-) -> tuple[list[TrainingJob], float]:
-    """Reduce the epochs of jobs to what can be trained in `seconds`, at least one epoch.
+def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) -> list[TrainingJob]:
+    """Reduce the epochs of jobs to what can be trained until a deadline, at least one epoch.
 
     To measure the time of an epoch, one group of each job trains two epochs first, which also
-    compiles. All jobs keep the same share of their epochs.
-
-    Returns
-    -------
-    jobs : list of TrainingJob
-        Copies with fewer epochs.
-    deadline : float
-        Time of ``time.monotonic()`` at which the seconds, counted from the return, are over.
+    compiles. All jobs keep the same share of their epochs. Once a quarter of the time is gone, no
+    further program is compiled, and the jobs before it are returned alone.
     """
     pairs = [(job, data) for job in jobs]
-    needed, _, jobs = seconds_needed(pairs)
-    share = share_in_time(needed, seconds)
-    return [with_share_of_epochs(job, share) for job in jobs], time.monotonic() + seconds
+    needed, to_predict, jobs = seconds_needed(pairs, deadline, needs_all=False)
+    share = share_in_time(needed, deadline - to_predict - time.monotonic())
+    return [with_share_of_epochs(job, share) for job in jobs]
 
 
 def seconds_needed(
     jobs: Sequence[tuple[TrainingJob, TrainingData]],
+    deadline: float = math.inf,
+    needs_all: bool = True,
 ) -> tuple[float, float, list[TrainingJob]]:
     """Estimate how long the jobs take to train together.
 
     One group of each job's members trains two epochs: the first compiles, the second is timed.
+
+    Parameters
+    ----------
+    jobs : sequence of (TrainingJob, TrainingData)
+    deadline : float, default=inf
+        Time of ``time.monotonic()`` at which they have to end. Where XLA's compilation takes too
+        much of the time, they train as plain graphs.
+    needs_all : bool, default=True
+        False leaves jobs out from the first that would compile after a quarter of the time.
 
     Returns
     -------
@@ -164,31 +170,64 @@ def seconds_needed(
     """
     needed: list[float] = []  # seconds of each group
     to_predict = 0.0
-    measured = []  # jobs whose tier is fixed
+    measured: list[TrainingJob] = []  # their tier is fixed
     ended = threading.Event()  # set when the caller is interrupted
+    seconds = deadline - time.monotonic()
 
-    def measure(job: TrainingJob, data: TrainingData) -> None:
+    def measure() -> None:
         from skuq.training._engine import TrainingRun
 
         nonlocal to_predict
-        groups = job.groups()
-        run = TrainingRun(groups[0], data)
-        run.advance(1, cancelled=ended.is_set)  # compiles
-        started = time.monotonic()
-        run.advance(1, cancelled=ended.is_set)
-        trained = time.monotonic()
-        needed.extend([(trained - started) * job.recipe.epochs] * len(groups))
-        run.members()
-        to_predict += (time.monotonic() - trained) * len(groups)
-        measured.append(replace(job, jit=run.jit))
+        for job, data in jobs:
+            groups = job.groups()
+            run = TrainingRun(groups[0], data)
+            graph = run
+            if run.jit and job.jit is None and seconds < math.inf and not run.is_compiled:
+                graph = TrainingRun(replace(groups[0], jit=False), data)
+            left = deadline - time.monotonic()
+            is_late = left < (1 - _BEGINNING) * seconds
+            if is_late and measured and not needs_all and not graph.is_compiled:
+                break
+            run, of_epoch = _time_epoch(run, graph, len(groups), left / len(jobs), ended.is_set)
+            needed.extend([of_epoch * job.recipe.epochs] * len(groups))
+            trained = time.monotonic()
+            run.members()
+            to_predict += (time.monotonic() - trained) * len(groups)
+            measured.append(replace(job, jit=run.jit))
 
-    tasks = [functools.partial(measure, job, data) for job, data in jobs]
-    backend.run_in_threads(tasks, stop=ended.set)
+    backend.run_in_threads([measure], stop=ended.set)
     # Groups start in this order, each on the core that is free first.
     cores = [0.0] * min(backend.n_programs_at_once(), len(needed))
     for group in needed:
         cores[cores.index(min(cores))] += group
     return max(cores), to_predict, measured
+
+
+def _time_epoch(
+    run: Any, graph: Any, n_groups: int, seconds: float, cancelled: Callable[[], bool]
+) -> tuple[Any, float]:
+    """Train two epochs of `run` or `graph`; return which, and the seconds of the second epoch.
+
+    XLA may be worth its compilation for all epochs, and not for those that `seconds` are enough
+    for. A plain graph tells, which compiles in a fraction of that time.
+    """
+
+    def train_two(run: Any) -> tuple[float, float]:
+        times = [time.monotonic()]
+        for _ in range(2):
+            run.advance(1, cancelled=cancelled)
+            times.append(time.monotonic())
+        return times[1] - times[0], times[2] - times[1]
+
+    was_compiled = graph.is_compiled
+    first, of_epoch = train_two(graph)
+    compilation = _XLA_COMPILATIONS * (first - of_epoch)
+    whole = (1 - _XLA_SAVES) * n_groups * of_epoch * graph.job.recipe.epochs
+    # XLA has to leave time for all epochs, or for more of them than the graph.
+    is_worth = compilation <= max(_XLA_SAVES * seconds, seconds - whole)
+    if run is graph or was_compiled or not is_worth:
+        return graph, of_epoch
+    return run, train_two(run)[1]
 
 
 def share_in_time(needed: float, seconds: float) -> float:

@@ -226,7 +226,7 @@ class MemberTrainer:
         end = started + budget.seconds
         share, deadline, scores = 1.0, end, []
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
-            needed, to_predict, measured = seconds_needed(jobs)
+            needed, to_predict, measured = seconds_needed(jobs, end)
             # The mixture's moments need predictions of each network for the rows of all folds.
             n_passes = 1
             if self.folds is not None and hasattr(self.head, "widened"):

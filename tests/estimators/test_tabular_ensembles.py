@@ -3,6 +3,7 @@
 import pickle
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -441,6 +442,27 @@ def test_fit_ends_after_its_limit_of_time(table, kind):
     # Time enough changes nothing.
     free, limited = (kind(1, random_state=0, epochs=2, max_time=t).fit(X, y) for t in (None, 1000))
     assert_array_equal(limited.predict(X), free.predict(X))
+
+
+def test_the_limit_counts_what_comes_before_training(table, monkeypatch):
+    """And there may be time for the first kind only."""
+    X, y, deadlines = table[0], table[1] > 100, []
+
+    def shorten(jobs, data, deadline):
+        deadlines.append(deadline)
+        return jobs[:1]
+
+    times = iter([100.0, 107.0])  # at which reading and training begin
+    clocks = {"_task": lambda: next(times), "_ensembles._shared": lambda: 107.0}
+    for module, clock in clocks.items():
+        monkeypatch.setattr(f"skuq.estimators.{module}.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("skuq.estimators._ensembles._shared.shorten", shorten)
+    # Without validation no kind is left out for its weight.
+    model = skuq.TabularEnsembleClassifier(validation=None, max_time=60, random_state=0).fit(X, y)
+    assert deadlines == [100 + 60 - 1]  # a second is kept for what follows
+    networks = [member for member in model.members_ if member.n_weights > 100]
+    assert len(networks) == 5 and len({member.network for member in networks}) == 1
+    assert np.isfinite(model.predict_proba(X)).all()
 
 
 def test_predict_proba_is_at_most_one(classifier, classes, monkeypatch):

@@ -19,6 +19,7 @@ from training_data import STEADY, make_data, train_member
 from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
+from skuq.networks._plan import without_names
 from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _train, train
 
 layers = keras.layers
@@ -212,43 +213,122 @@ def test_a_deadline_that_has_passed_leaves_a_first_epoch(data, n_members):
     assert_allclose(members[0].weights, one.weights, rtol=1e-4, atol=1e-5)
 
 
-def set_clock(monkeypatch, *times):
-    """Times that `shorten` reads, one after the other."""
-    clock = functools.partial(next, iter(times))
-    monkeypatch.setattr("skuq.training._train.time", SimpleNamespace(monotonic=clock))
+def test_no_slice_begins_that_would_end_after_the_deadline(data, monkeypatch):
+    now = 0.0
+
+    def tick():  # twice a slice, which takes 5 s of 10
+        nonlocal now
+        now += 5.0
+        return now
+
+    clock = SimpleNamespace(monotonic=lambda: now, perf_counter=tick)
+    monkeypatch.setattr("skuq.training._engine.time", clock)
+    run = TrainingRun(job_of(1, LONG), data)
+    run.advance(deadline=31.0)
+    assert (run.n_epochs, now) == (3, 30.0)
+    run.advance(deadline=34.0)
+    assert run.n_epochs == 3
+    run.advance(deadline=35.0)
+    assert run.n_epochs == 4
+
+
+class FakeRun:
+    """Training that only moves the clock: epochs of 2 s, 1.2 s with XLA, and their compilation."""
+
+    now, compiled = 100.0, frozenset()
+    compilations = {False: 0.0, True: 0.0}  # seconds, by `jit`
+    to_predict = 0.0
+
+    def __init__(self, job, data):
+        self.job, self.jit, self.n_epochs = job, job.jit is not False, 0
+        self.key = without_names(job.network), self.jit
+
+    @property
+    def is_compiled(self):
+        return self.key in FakeRun.compiled
+
+    def advance(self, n_epochs, **settings):
+        if self.n_epochs < self.job.recipe.epochs:
+            FakeRun.now += 1.2 if self.jit else 2.0
+            FakeRun.now += 0.0 if self.is_compiled else self.compilations[self.jit]
+            FakeRun.compiled |= {self.key}
+            self.n_epochs += 1
+
+    def members(self):
+        FakeRun.now += self.to_predict
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """`FakeRun` in the place of trainings, with a clock that begins at 100."""
+    for name in ("now", "compiled", "compilations", "to_predict"):
+        monkeypatch.setattr(FakeRun, name, getattr(FakeRun, name))
+    monkeypatch.setattr("skuq.training._engine.TrainingRun", FakeRun)
+    clock = SimpleNamespace(monotonic=lambda: FakeRun.now)
+    monkeypatch.setattr("skuq.training._train.time", clock)
+    return FakeRun
 
 
 @cases(
     ("seconds", "n_members", "n_at_once", "epochs"),
     (1e9, 4, 2, 50),  # never more than the recipe has
-    (0.1, 4, 2, 1),
+    (-9, 4, 2, 1),
     (40.0, 4, 2, 18),  # 0.9 * 40 / 2
     (40.0, 8, 2, 18),
     (40.0, 8, 1, 9),  # one group after the other
 )
 def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
-    data, monkeypatch, seconds, n_members, n_at_once, epochs
+    data, monkeypatch, fake, seconds, n_members, n_at_once, epochs
 ):
     monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
-    set_clock(monkeypatch, 100.0, 102.0, 102.5, 103.0)  # an epoch of two seconds
+    fake.compilations, fake.to_predict = {False: 7.0}, 0.5
     job = job_of(n_members, replace(RECIPE, epochs=50))
-    (found,), deadline = _train.shorten([job], data, seconds)
-    assert deadline == 103.0 + seconds
+    n_groups = n_members // 4
+    # The limit counts the compilation, the two epochs measured, and all predictions.
+    (found,) = _train.shorten([job], data, 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds)
     assert {recipe.epochs for recipe in found.recipes} == {epochs}
     assert found.seeds == job.seeds
     assert found.recipes == tuple(replace(recipe, epochs=epochs) for recipe in job.recipes)
 
 
-def test_several_jobs_keep_the_same_share_of_their_epochs(data, monkeypatch):
-    # Epochs of 2 and of 3 seconds: the longer job decides, each has a core.
-    set_clock(monkeypatch, 100.0, 102.0, 102.0, 102.0, 105.0, 105.0, 105.0)
+def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
+    # The job with more epochs decides, each has a core.
     jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
-    found, _ = _train.shorten(jobs, data, 0.5001 * 200 / 0.9)
+    found = _train.shorten(jobs, data, 100 + 2 * 4 + 0.5001 * 200 / 0.9)
     assert [job.recipe.epochs for job in found] == [50, 20]
     # Its second epoch, which would be timed, there is not.
-    set_clock(monkeypatch, 100.0, 100.0, 100.0, 100.0)
-    (found,), _ = _train.shorten([job_of(4, replace(RECIPE, epochs=1))], data, 2.0)
+    (found,) = _train.shorten([job_of(4, replace(RECIPE, epochs=1))], data, fake.now + 2.0)
     assert found.recipe.epochs == 1
+
+
+@cases(
+    ("seconds", "epochs", "jit"),
+    (60.0, 1000, False),  # XLA would compile for 40 of the last 53 s
+    (150.0, 1000, True),  # and saves more than that here
+    (80.0, 5, True),  # all epochs fit, as without a limit
+    (40.0, 5, False),
+    (math.inf, 5, True),
+)
+def test_little_time_is_for_a_plain_graph(data, fake, seconds, epochs, jit):
+    fake.compilations = {False: 5.0, True: 40.0}
+    job = job_of(4, replace(RECIPE, epochs=epochs), jit=None)
+    (found,) = _train.shorten([job], data, 100 + seconds)
+    assert found.jit is jit
+    # What is compiled is used, whatever the time.
+    began = fake.now
+    (again,) = _train.shorten([job], data, began + 1.0)
+    assert again.jit is jit and fake.now <= began + 4.1
+
+
+def test_kinds_that_would_compile_late_are_left_out(data, fake):
+    fake.compilations = {False: 10.0}
+    others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
+    models = [network, others[0], network, others[1]]
+    jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
+    for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 3), (200.0, 4)):
+        fake.now, fake.compiled = 100.0, frozenset()
+        found = _train.shorten(jobs, data, 100 + seconds)
+        assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
 
 
 def test_jobs_trained_together_are_those_trained_alone(data):

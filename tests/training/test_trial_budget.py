@@ -1,6 +1,7 @@
 """Trials with a budget: stages at which they may end, and time to fit into."""
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -78,7 +79,8 @@ def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypat
         times.append((needed, seconds))
         return 0.1
 
-    def plan(jobs):
+    def plan(jobs, deadline):
+        assert deadline > time.monotonic() + 90
         return 1.0, 2.0, [job for job, _ in jobs]
 
     monkeypatch.setattr("skuq.training._trainer.seconds_needed", plan)

@@ -82,7 +82,7 @@ class _DeepEnsemble:
             model, task.targets.head, recipe, task.seeds(self.n_members), stacked=True, splits=parts
         )
         # All members are one stack: one program with a member axis.
-        members = shared.train_jobs(self, [job], task.data)
+        members = shared.train_jobs(self, task, [job], task.data)
         kept = find_completed(members)
         return shared.finish(
             self,
@@ -154,9 +154,10 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
         deviation is above 2.5 times that of a normal with the same quartiles. Most values of such
         a y would look alike to a network. Otherwise it is "standard".
     max_time : float, optional
-        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
-        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
-        depend on the speed of the machine. None sets no limit.
+        Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
+        the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
+        the loading of the backend and a compilation can exceed the limit. Results then depend on
+        the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -278,9 +279,10 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     max_time : float, optional
-        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
-        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
-        depend on the speed of the machine. None sets no limit.
+        Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
+        the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
+        the loading of the backend and a compilation can exceed the limit. Results then depend on
+        the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None

@@ -126,21 +126,21 @@ def train_kinds(estimator, task, network, kinds, given, n_members):
         [task.seeds(1, first=k)[0] for k in range(kind, n_members, len(kinds))]
         for kind in range(len(kinds))
     ]
-    # Logistic regressions come after the networks.
-    order = sorted(range(len(kinds)), key=lambda kind: _is_linear(kinds[kind]))
-    origins = [
-        Origin(kind, k, parts and parts[k]) for kind in order for k in range(len(seeds[kind]))
-    ]
+    linear, origins_of_linear, origins = [], [], []
+    for kind, own_seeds in enumerate(seeds):
+        found = [Origin(kind, k, parts and parts[k]) for k in range(len(own_seeds))]
+        if _is_linear(kinds[kind]):  # the networks have the time that is left
+            linear += _fit_linear(task, [origin.part for origin in found], own_seeds)
+            origins_of_linear += found
+        else:
+            origins += found
     jobs = _make_jobs(estimator, task, network, kinds, given, seeds, padded)
-    members = shared.train_jobs(estimator, jobs, data) if jobs else []
+    members = shared.train_jobs(estimator, task, jobs, data) if jobs else []
+    origins = origins[: len(members)]  # kinds for which there was no time are the last ones
     for k, (member, origin) in enumerate(zip(members, origins)):
         if uneven and isinstance(member, Member):
             members[k] = member.with_held_out(member.held_out[: len(origin.part[1])])
-    for kind in order:
-        if _is_linear(kinds[kind]):
-            own_parts = [origin.part for origin in origins if origin.kind == kind]
-            members += _fit_linear(task, own_parts, seeds[kind])
-    return members, origins
+    return members + linear, origins + origins_of_linear
 
 
 def _is_linear(decisions):

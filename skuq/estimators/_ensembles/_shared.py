@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
@@ -240,12 +241,16 @@ def make_recipe(
     return recipe
 
 
-def train_jobs(estimator: Any, jobs: Sequence[TrainingJob], data: Any) -> list[Any]:
-    """Train jobs together, within `max_time`; list their members, or errors in place of them."""
+def train_jobs(estimator: Any, task: Task, jobs: Sequence[TrainingJob], data: Any) -> list[Any]:
+    """Train jobs together, within `max_time`; list their members, or errors in place of them.
+
+    If there is no time for all of the jobs, only members of the first ones are listed.
+    """
     deadline = math.inf
     with _base.training_progress(estimator.verbose) as progress:
         if estimator.max_time is not None:
-            jobs, deadline = shorten(jobs, data, estimator.max_time)
+            deadline = time.monotonic() + task.seconds_left(estimator.max_time)
+            jobs = shorten(jobs, data, deadline)
         return training.train(jobs, data, report=progress.epochs, deadline=deadline)
 
 

@@ -185,9 +185,10 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         deviation is above 2.5 times that of a normal with the same quartiles. Most values of such
         a y would look alike to a network. Otherwise it is "standard".
     max_time : float, optional
-        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
-        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
-        depend on the speed of the machine. None sets no limit.
+        Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
+        the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
+        the loading of the backend and a compilation can exceed the limit. Results then depend on
+        the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -314,9 +315,11 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only. Tabular networks embed columns of more than ten categories instead.
     max_time : float, optional
-        Maximum seconds of training, after compilation. If all `epochs` would take longer, the
-        schedule is shortened to the epochs that fit; each member keeps its best epoch. Results then
-        depend on the speed of the machine. None sets no limit.
+        Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
+        the epochs that fit; each member keeps its best epoch. Kinds of members that would have to
+        compile later than after a quarter of the time are left out. One epoch is always trained, so
+        that the loading of the backend and a compilation can exceed the limit. Results then depend
+        on the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None

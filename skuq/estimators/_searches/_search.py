@@ -11,7 +11,6 @@ import copy
 import functools
 import math
 import os
-import time
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral
@@ -177,7 +176,6 @@ class SearchEstimator:
         If your own `selection` raises an error, no trial is lost: the exception's `estimator` holds
         them, and its `reselect` selects among them.
         """
-        started = time.monotonic()
         plan = self._plan(X)
         validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
         check_arguments(self, plan, validation_data, shift_validation)
@@ -197,14 +195,14 @@ class SearchEstimator:
         # A user's splitter can make other folds each time, so that the folds identify the search.
         splits = task.make_splits(validation) if is_splitter(validation) else None
         folds = None if splits is None else splits.parts
-        with open_store(self, plan, task, folds, self._time_left(started)) as store:
+        with open_store(self, plan, task, folds, self._time_left(task)) as store:
             self._memory = store if self.catalog_dir is None else None
             if store is not None:
                 task = replace(task, entropy=store.entropy or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation))
             task = task.with_linear_part() if isinstance(plan.space, TabularSpace) else task
             warn_of_few_validation_rows(task.splits, task.shifted)
-            search, decisions = self._make_search(plan, task, store, started)
+            search, decisions = self._make_search(plan, task, store)
             # Everything that is known before the first trial: the scales, and no networks.
             found = self._copy(
                 **({"classes_": task.targets.classes} if is_classifier(self) else {}),
@@ -221,7 +219,7 @@ class SearchEstimator:
             chosen = choose_each(found, plan.rule, result)
             retraining = make_retraining(found, plan, result, chosen)
             if retraining is not None and not result.interrupted:
-                result = self._train_again(retraining, plan, task, search, validation, started)
+                result = self._train_again(retraining, plan, task, search, validation)
                 chosen = recalibrate(found, chosen, result)
         vars(self).update(vars(found._predict_by(result, chosen)))
         self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
@@ -229,9 +227,7 @@ class SearchEstimator:
         warn_of_trials(self, task)
         return self
 
-    def _make_search(
-        self, plan: SearchPlan, task: Task, store: Any, started: float
-    ) -> tuple[Search, Decisions]:
+    def _make_search(self, plan: SearchPlan, task: Task, store: Any) -> tuple[Search, Decisions]:
         """Make the search, and list the decisions that it could vary."""
         held_out, x_of_trials = collect_held_out(task)
         space, head = bind_space(plan, task), task.targets.head
@@ -275,8 +271,8 @@ class SearchEstimator:
             "search",
             self.n_trials,
             "objective" if strategy.objective is not None else "NLL",
-            max_time=self._time_left(started, plan.search_share),
-            first_trial=self._time_left(started),
+            max_time=self._time_left(task, plan.search_share),
+            first_trial=self._time_left(task),
         )
         search = Search(
             trainer,
@@ -310,11 +306,9 @@ class SearchEstimator:
         all_limits = Limits(trial_timeout=self.trial_timeout, **limits)
         return RunOptions(self.n_jobs, all_limits, self.verbose, name, score_name, is_open)
 
-    def _time_left(self, started: float, share: float = 1.0) -> float | None:
+    def _time_left(self, task: Task, share: float = 1.0) -> float | None:
         """Return the seconds that are left of a share of `max_time`; None without a limit."""
-        if self.max_time is None:
-            return None
-        return max(0.01, share * self.max_time - (time.monotonic() - started))
+        return None if self.max_time is None else max(0.01, task.seconds_left(self.max_time, share))
 
     def _train_again(
         self,
@@ -323,7 +317,6 @@ class SearchEstimator:
         task: Task,
         search: Search,
         validation: Any,
-        started: float,
     ) -> SearchResult:
         """Train selected trials again: refit them on all rows, or repeat them.
 
@@ -336,7 +329,7 @@ class SearchEstimator:
             return retraining.train(search, MemberRefitter, options, store)
         max_time = None
         if self.max_time is not None:
-            max_time = self.max_time - (time.monotonic() - started)
+            max_time = task.seconds_left(self.max_time)
             times = [t.seconds / t.share for t in retraining.trials if t.share > 0]
             if max_time <= _MIN_SHARE * min(times, default=0.0):
                 # Start no workers: an earlier fit may have stored some.
