@@ -29,6 +29,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import pairwise_distances_argmin
 
 from skuq._utils._checks import as_floats
+from skuq._utils._messages import short_repr
 from skuq.bayesopt._feasible import FeasibleSet, named_constraints
 
 #: Points of a domain that is small enough to list.
@@ -271,7 +272,7 @@ def check_bounds(bounds) -> np.ndarray:
     if bounds.ndim != 2 or bounds.shape[1] != 2 or not len(bounds):
         raise ValueError(
             "`bounds` must be pairs of numbers (low, high), one for each column of x; a category "
-            f"with K values is a column of codes, with bounds (0, K - 1). Got {given!r:.200}."
+            f"with K values is a column of codes, with bounds (0, K - 1). Got {short_repr(given)}."
         )
     with np.errstate(over="ignore", invalid="ignore"):
         widths = np.diff(bounds, axis=1)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from skuq._utils._messages import short_repr
 from skuq.metrics._checks import check_choice, check_inside_unit
 from skuq.plotting._base import (
     BLUE,
@@ -264,7 +265,7 @@ class RegretDisplay(Display):
             raise TypeError(
                 "`values` must be a dict of method to values, such as "
                 '{"EI": [result.values for result in results]}. Got '
-                f"{values!r:.200}."
+                f"{short_repr(values)}."
             )
         curves = {}
         for name, given in values.items():
@@ -273,7 +274,7 @@ class RegretDisplay(Display):
             except (TypeError, ValueError) as error:
                 raise TypeError(
                     f"Values of {name!r} must be numbers, as many for each seed, such as "
-                    f"`result.values` of `maximize`. Got {given!r:.200}."
+                    f"`result.values` of `maximize`. Got {short_repr(given)}."
                 ) from error
             if runs.ndim != 2 or not runs.size:
                 raise ValueError(

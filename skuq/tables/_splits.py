@@ -23,7 +23,7 @@ from sklearn.model_selection import (
 )
 
 from skuq._utils._environment import generator
-from skuq._utils._messages import warn_user
+from skuq._utils._messages import short_repr, warn_user
 from skuq.exceptions import CalibrationWarning
 from skuq.tables._inputs import Inputs, Rows, group_codes
 from skuq.tables._targets import Targets
@@ -259,7 +259,7 @@ def make_splits(
             if not all(len(test) for _, test in folds):
                 raise ValueError(
                     "`validation` must give folds that test a class on which they train. Stratify "
-                    f"them, or give fewer. Got {cv!r:.200}."
+                    f"them, or give fewer. Got {short_repr(cv)}."
                 )
         return Splits(used_rows, None, used, folds)
     assert n_members is not None
@@ -349,7 +349,7 @@ def out_of_fold_splits(
         # Splitters sort groups, and NumPy cannot sort None among names, or numbers among texts.
         is_mixed = groups.dtype == object and len(set(map(type, groups))) > 1
         groups = group_codes(groups) if is_mixed or pd.isna(groups).any() else groups
-    n, splits, given = len(y), [], f"Got {cv!r:.200}."
+    n, splits, given = len(y), [], f"Got {short_repr(cv)}."
     with warnings.catch_warnings():
         # Folds without a rare class are what there is; see `without_unseen_classes`.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)

@@ -33,7 +33,12 @@ from sklearn.tree import DecisionTreeClassifier
 from small_models import TooSure
 from tiers import cases, slow_after
 
-from skuq import CalibratedUncertaintyClassifier, CalibratedUncertaintyRegressor, HQEnsembleSelector
+from skuq import (
+    CalibratedUncertaintyClassifier,
+    CalibratedUncertaintyRegressor,
+    DeepEnsembleRegressor,
+    HQEnsembleSelector,
+)
 from skuq.backend import keras
 from skuq.exceptions import CalibrationWarning
 from skuq.metrics import get_scorer
@@ -203,6 +208,24 @@ def test_parts_are_scaled_by_a_factor_each():
     two = calibrated(Parts(), "parts", cv=2).fit(X, np.column_stack([y, mean + 30 * (y - mean)]))
     assert_allclose(two.scale_, [2, 60], rtol=0.15)
     assert_allclose(two.epistemic_scale_, [5, 150], rtol=0.15)
+
+
+def test_parts_are_refused_for_one_network():
+    """Also if some calibration rows are far from its training rows, and have an epistemic part."""
+    X, y = line(60)
+    far = np.arange(60) >= 54
+    model = calibrated(DeepEnsembleRegressor(1, epochs=5), "parts", cv=[(~far, far), (far, ~far)])
+    for step in (0, 5):
+        with pytest.raises(TypeError, match="For most rows it predicts noise only"):
+            model.fit(X + step * far[:, None], y)
+
+
+def test_long_folds_are_shortened_in_messages():
+    X, y = line(60)
+    for cv in ([(np.arange(50), [])], [(np.arange(60), np.arange(60))]):
+        with pytest.raises(ValueError, match=r"`cv` must .*\[\(array\((?s:.)*…") as caught:
+            calibrated(cv=cv).fit(X, y)
+        assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize("kind", slow_after(1, ["table", "outputs"]))

@@ -72,6 +72,16 @@ def set_state(**fields):
     return lambda item: item["state"].update(fields)
 
 
+def exchange(first, second):
+    """Exchange two attributes of a stored object."""
+
+    def with_exchange(item):
+        state = item["state"]
+        state[first], state[second] = state[second], state[first]
+
+    return with_exchange
+
+
 # -------------------------------------------------------------------------------- objects
 
 
@@ -117,6 +127,14 @@ OTHER_NETWORK = build_mlp((2,), 2, [3]).to_json().replace('"units": 3', '"units"
     ("catalog.Member", set_state(network=3), "network is not loaded"),
     ("catalog.Member", set_state(network=build_mlp((2,), 2, [4]).to_json()), "its network 22"),
     ("catalog.Member", set_state(network=OTHER_NETWORK), "its network 47"),
+    # What is known away from the rows: its parts fit together
+    ("fitted.FarUncertainty", exchange("rows", "y"), "'rows' has shape .* fits no other"),
+    ("fitted.FarUncertainty", exchange("mean", "slopes"), "'slopes' has shape"),
+    ("fitted.FarUncertainty", exchange("rows", "centre"), "'centre' is no array .* 1 axes"),
+    ("fitted.FarUncertainty", exchange("near", "doubt"), "'doubt' is no array"),
+    ("fitted.FarUncertainty", set_state(kernel="linear"), "kernel is not known"),
+    ("fitted.FarUncertainty", set_state(noise=-1.0), "'noise' is no positive number"),
+    ("fitted.FarUncertainty", set_state(length="long"), "'length' is no positive number"),
 )
 def test_loads_refuses_states_that_do_not_fit(name, change, message):
     refused(changed(name, change), message)

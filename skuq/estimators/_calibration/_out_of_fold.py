@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from skuq._params import check_method_params, check_sample_weight, safe_indexing, safe_split
 from skuq._utils._checks import check_weights, fit_argument
-from skuq._utils._messages import Progress
+from skuq._utils._messages import Progress, short_repr
 from skuq.exceptions import UnsavableError
 from skuq.tables._columns import refuse_lazy
 from skuq.tables._inputs import ForeignInputs, check_groups
@@ -274,12 +274,13 @@ def make_folds(
     # The remaining rows must be enough to train and to test on.
     if not splits:
         raise ValueError(
-            f"`cv` must leave rows with positive weights out of training. {cv!r} leaves out none."
+            "`cv` must leave rows with positive weights out of training. "
+            f"{short_repr(cv)} leaves out none."
         )
     if not all(used[train].any() for train, _ in splits):
         raise ValueError(
             f"`cv` must train every fold on rows with positive weights, of which there are "
-            f"{used.sum()}. {cv!r} does not: a number of folds divides these rows."
+            f"{used.sum()}. {short_repr(cv)} does not: a number of folds divides these rows."
         )
     return splits
 
