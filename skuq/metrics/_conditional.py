@@ -230,15 +230,28 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
     Raises
     ------
     ValueError
-        If numbers are not finite, or there are fewer reference rows than `n_neighbors`.
+        If there is anything but finite numbers, the columns differ, or there are fewer reference
+        rows than `n_neighbors`.
 
     Examples
     --------
     >>> neighbor_distance([[1.0], [5.0]], [[0.0], [2.0]])
     array([1., 3.])
     """
-    X = check_array(X, dtype="float64", input_name="X")
-    X_reference = check_array(X_reference, dtype="float64", input_name="X_reference")
+    tables = {"X": X, "X_reference": X_reference}
+    columns = [list(t.columns) for t in tables.values() if isinstance(t, pd.DataFrame)]
+    if len(columns) == 2 and columns[0] != columns[1]:
+        raise ValueError(
+            f"`X` must have the columns of `X_reference`, {columns[1]}. Got {columns[0]}."
+        )
+    try:
+        arrays = [check_array(t, dtype="float64", input_name=name) for name, t in tables.items()]
+    except ValueError as error:
+        raise ValueError(
+            f"{error} Distances need finite numbers in both tables, for example those that "
+            "`preprocessor_.transform` of a fitted estimator of skuq makes of them."
+        ) from error
+    X, X_reference = arrays
     if X.shape[1] != X_reference.shape[1]:
         raise ValueError(
             f"`X` must have {X_reference.shape[1]} columns, as `X_reference`. Got {X.shape[1]}."

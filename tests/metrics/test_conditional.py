@@ -65,6 +65,16 @@ def test_worst_slab_finds_what_is_not_covered_and_nothing_else(rng):
     assert np.isnan(metrics.worst_slab_coverage(y, *ends, X, **settings))
 
 
+def test_neighbor_distance_refuses_other_columns():
+    """Columns in another order would silently give other distances."""
+    table = pd.DataFrame({"a": [0.0, 1.0], "b": [0.0, 9.0]})
+    with pytest.raises(ValueError, match=r"columns of `X_reference`, \['a', 'b'\]"):
+        metrics.neighbor_distance(table[["b", "a"]], table)
+    for other in (table.assign(c="u"), table.where(table > 0)):
+        with pytest.raises(ValueError, match="preprocessor_.transform"):
+            metrics.neighbor_distance(other, other)
+
+
 def test_neighbor_distance_by_hand():
     reference = [[0.0, 5.0], [2.0, 5.0]]  # stds 1 and 0
     assert_allclose(metrics.neighbor_distance([[3.0, 5.0], [0.0, 9.0]], reference), [1, 4])
