@@ -107,8 +107,8 @@ def corrupt_table(
     is_numeric = all(_is_number(column) for _, column in frame.items())
     if not isinstance(X, pd.DataFrame) and set(kinds) & set(_NUMERIC) and not is_numeric:
         raise ValueError(
-            "X must be an array of numbers for 'noise' and 'scaling', or a DataFrame, whose "
-            f"other columns they leave alone. Got dtype {frame.dtypes.iloc[0]}."
+            "X must be an array of numbers for 'noise' and 'scaling', or a DataFrame of pandas, "
+            f"whose other columns they leave alone. Got dtype {frame.dtypes.iloc[0]}."
         )
     corrupted = frame.copy()
     if severity:

@@ -20,6 +20,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
+from skuq._params import get_feature_names
 from skuq._utils._checks import check_count, check_weights, fill_masked
 from skuq.metrics._checks import check_intervals, check_same_shape, group_sums
 
@@ -239,10 +240,10 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
     array([1., 3.])
     """
     tables = {"X": X, "X_reference": X_reference}
-    columns = [list(t.columns) for t in tables.values() if isinstance(t, pd.DataFrame)]
-    if len(columns) == 2 and columns[0] != columns[1]:
+    names, expected = map(get_feature_names, tables.values())
+    if not (names is None or expected is None or np.array_equal(names, expected)):
         raise ValueError(
-            f"`X` must have the columns of `X_reference`, {columns[1]}. Got {columns[0]}."
+            f"`X` must have the columns of `X_reference`, {list(expected)}. Got {list(names)}."
         )
     try:
         arrays = [check_array(t, dtype="float64", input_name=name) for name, t in tables.items()]
