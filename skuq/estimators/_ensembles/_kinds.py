@@ -26,9 +26,10 @@ from skuq.ensembles import stacking_weights
 from skuq.ensembles._selection import class_evidence, drop_light, fit_class_mixture
 from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularSpace
+from skuq.networks._heads import SquaredErrorHead
 from skuq.networks._space import Space
 from skuq.networks._tabular import class_recipes, embed_categories
-from skuq.predictive._calibration import fit_out_of_bag, limit_noise
+from skuq.predictive._calibration import fit_out_of_bag, limit_noise, pool_variances
 from skuq.tables._targets import normal_components, unpack_copies
 from skuq.training import TrainingJob, predict_members
 from skuq.training._job import pad_splits
@@ -51,7 +52,9 @@ _IMPOSSIBLE = -10.0  # logit of classes without a training row
 # noise, the likelihood the better shapes.
 _MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
 _EQUAL_ROWS = 100  # rows that equal shares of the kinds count as
-_SHARE_STEPS = 8  # shares are eighths: a few draws then stand for all members
+_FEWEST_HELD_OUT = 30  # rows of each kind; with fewer, members of a kind are equal
+_WEIGHT_STEPS = 4  # of an average weight: a few draws then stand for all members
+_TINY = 1e-30  # smallest squared error, in units of the largest
 
 
 class Origin(NamedTuple):
@@ -185,23 +188,29 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
     return [TrainingJob.joined(jobs)] if losses else jobs
 
 
-def weigh_kinds(task, members, origins, n_kinds):
-    """Weigh the kinds of regressors by stacking on rows held out; members of a kind are equal.
+def weigh_members(task, members, origins, n_kinds):
+    """Weigh the members of regressors on the rows that they hold out.
 
-    The members with the same split, one of each kind, are compared on their validation rows, as in
-    `mix_classes`.
+    Kinds are weighed by stacking. The members with the same split, one of each kind, are compared
+    on their validation rows, as in `mix_classes`. Each member then counts inversely to its mean
+    squared error: where there is little noise, some members err several times as much as others.
     """
     data, head = task.data, task.targets.head
     kinds = np.array([origin.kind for origin in origins])
     counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
     by_split: dict = {}  # log likelihood and weight of each validation row, by split and kind
+    errors = []  # squared errors of each member, and the weights of its rows
     for member, (kind, split, part) in zip(members, origins):
         y, weight = data.y_valid, data.weight_valid
         if part is not None and part[1] is not None:
             y, weight = data.y[part[1]], data.weight[part[1]]
-        if n_kinds > 1 and len(member.held_out):
-            found = head.log_likelihood(y, member.held_out.astype("float64")), weight
-            by_split.setdefault(split, {})[kind] = found
+        if not len(member.held_out):
+            continue
+        raw = member.held_out.astype("float64")
+        if n_kinds > 1:
+            by_split.setdefault(split, {})[kind] = head.log_likelihood(y, raw), weight
+        mean = raw if isinstance(head, SquaredErrorHead) else head.moments(raw)[0]
+        errors.append((np.square(y - mean).mean(axis=-1), weight))
     # Splits in which a member diverged cannot be compared.
     complete = [found for found in by_split.values() if len(found) == n_kinds]
     if complete:
@@ -214,12 +223,30 @@ def weigh_kinds(task, members, origins, n_kinds):
         # Averaged with equal shares, which count as much as some rows.
         trust = likelihoods.shape[1] / (likelihoods.shape[1] + _EQUAL_ROWS)
         shares += trust * (stacking_weights(likelihoods, weight) - shares)
-        # Every kind keeps a share, and shares sum to 1.
-        shares = np.clip(np.round(shares * _SHARE_STEPS), 1, None)
-        shares[shares.argmax()] += _SHARE_STEPS - shares.sum()
-    # A kind whose members all diverged has no share.
-    shares = np.where(counts, shares, 0)
-    return (shares / np.maximum(counts, 1))[kinds] / shares.sum()
+    weights = (shares / np.maximum(counts, 1))[kinds]
+    if sum(len(squares) for squares, _ in errors) >= _FEWEST_HELD_OUT * n_kinds:
+        weights = weights * _precisions(errors)
+    # Every member keeps a weight, and weights sum to 1.
+    n_steps = _WEIGHT_STEPS * len(members)
+    weights = np.clip(np.round(weights / weights.sum() * n_steps), 1, None)
+    weights[weights.argmax()] += n_steps - weights.sum()
+    return weights / n_steps
+
+
+def _precisions(errors):
+    """Estimate the precisions (K,) of members, up to a factor, from squared errors on their rows.
+
+    Mean squared errors are shrunk towards a common one, since they also differ by chance.
+    """
+    most = max(squares.max() for squares, _ in errors) or 1.0  # fourth powers could overflow
+    mean, fourth = (
+        np.array([np.average((s / most) ** k, weights=w if w.any() else None) for s, w in errors])
+        for k in (1, 2)
+    )
+    # The mean of n squared errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
+    kurtosis = max((fourth / np.maximum(mean**2, _TINY)).mean(), 3.0)
+    n_rows = np.array([len(squares) for squares, _ in errors])
+    return 1 / np.maximum(pool_variances(mean, 2 * n_rows / (kurtosis - 1)), _TINY)
 
 
 @backend.in_thread

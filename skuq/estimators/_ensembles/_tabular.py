@@ -21,7 +21,7 @@ from skuq.estimators._ensembles._kinds import (
     mix_classes,
     split_rows,
     train_kinds,
-    weigh_kinds,
+    weigh_members,
 )
 from skuq.networks import TabularNetwork
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
@@ -86,7 +86,7 @@ class _TabularEnsemble:
             members, weights = [members[k] for k in used], weights[used]
             parts = parts and [parts[k] for k in used]
         else:
-            weights = weigh_kinds(task, members, origins, len(kinds))
+            weights = weigh_members(task, members, origins, len(kinds))
             if parts is not None and self.calibrate and self.loss in _NORMAL_LOSSES:
                 targets = calibrate(task, members, weights, origins)
         return shared.finish(self, task, members, weights, targets=targets, parts=parts)
