@@ -10,14 +10,22 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
+from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.metrics import log_loss
 from tiers import cases, slow_after
 
 import skuq
 from skuq import predictive, training
-from skuq.estimators._ensembles._kinds import class_evidence, fit_class_mixture, mix_classes
-from skuq.networks import MLP, TabularNetwork
+from skuq.estimators._ensembles._kinds import (
+    Origin,
+    class_evidence,
+    fit_class_mixture,
+    mix_classes,
+    weigh_members,
+)
+from skuq.networks import MLP, GaussianHead, TabularNetwork
+from skuq.networks._heads import SquaredErrorHead
 from skuq.persistence import dumps, loads
 from skuq.predictive import CategoricalMixture, GaussianMixture, NestedGaussianMixture
 from skuq.training import Training
@@ -233,7 +241,7 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
     (job,) = given
     assert [dict(recipe.loss_settings)["crps"] for recipe in job.recipes] == [1, 1, 0, 0]
     assert len({member.best_epoch for member in model.members_}) == 1
-    # Half of the way, of 96 rows beside 100: 0.72, in eighths; members of a kind are equal.
+    # Half of the way, of 96 rows beside 100: 0.72. Errors of members are equal but for chance.
     assert_allclose(model.weights_, np.array([6, 6, 2, 2]) / 16)
     # The log likelihood that both kinds give to their common held-out rows.
     head, ((crps, nll),) = model.fitted_.targets.head, seen
@@ -243,6 +251,28 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
         held_out = model.members_[2 * kind].held_out.astype(float)
         every = head.log_likelihood(y[:, None], held_out)  # of all rows' y by each prediction
         assert (np.isclose(every, values[:48], atol=1e-5).any(axis=0)).all()
+
+
+@cases(
+    ("errors", "n_rows", "expected"),
+    ([1, 1, 1, 1], 100, [4, 4, 4, 4]),
+    ([1, 1, 1, 4], 100, [5, 5, 5, 1]),  # 16 / 49, and one step at least
+    ([1, 1, 1, 4], 7, [4, 4, 4, 4]),  # of 28 rows in all
+    ([0, 0, 0, 0], 100, [4, 4, 4, 4]),
+)
+@pytest.mark.parametrize("head", [GaussianHead(), SquaredErrorHead()])
+def test_members_weigh_inversely_to_their_squared_errors(errors, n_rows, expected, head, rng):
+    y = rng.normal(size=(4 * n_rows, 1))
+    rows = np.split(np.arange(4 * n_rows), 4)
+    members = []
+    for k, error in zip(rows, errors):
+        normal = norm.ppf((np.arange(n_rows) + 0.5) / n_rows)[:, None]
+        raw = np.repeat(y[k] + error * normal, head.n_raw, axis=1)
+        members.append(SimpleNamespace(held_out=raw))
+    data = SimpleNamespace(y=y, weight=np.ones(len(y)), y_valid=y[:0], weight_valid=y[:0, 0])
+    task = SimpleNamespace(data=data, targets=SimpleNamespace(head=head))
+    origins = [Origin(0, k, (None, part)) for k, part in enumerate(rows)]
+    assert_allclose(weigh_members(task, members, origins, 1), np.array(expected) / 16)
 
 
 GROUPS = np.arange(160) % 20
