@@ -358,6 +358,8 @@ ON_CLASSES = {
     "boosting, temperature": "boosting, temperature",
     "lightgbm": "LightGBM",
     "catboost": "CatBoost",
+    "realmlp": "RealMLP",
+    "tabm": "TabM",
     "NES, 120 s": "NES, 120 s",
     "AutoDEUQ, 60 s": "AutoDEUQ, 60 s",
 }
