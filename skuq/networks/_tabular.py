@@ -605,7 +605,8 @@ class BoundTabularSpace:
         of_targets: dict = {"early_stopping_patience": None, "keep": "best-jointly"}
         if "loss" in configuration:
             of_targets["loss_settings"] = (("crps", float(configuration["loss"] == "crps")),)
-        if self.classes:
+        if self.classes:  # their mixture is calibrated
+            of_targets["keep"] = "best-calibrated"
             epochs = min(epochs, configuration["epochs"])
             if configuration["epochs"] > _LONG:
                 of_targets["early_stopping_patience"] = _PATIENCE

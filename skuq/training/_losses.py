@@ -25,6 +25,7 @@ from skuq.networks._plan import Plan
 from skuq.networks._plan_parts import Run, tensors
 from skuq.training._arguments import ProgramKey
 from skuq.training._networks import MAX_PASS_ROWS
+from skuq.training._recipe import TEMPERATURES
 
 
 def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
@@ -83,9 +84,8 @@ class PlannedNetwork:
         return raw, state, total
 
 
-# Temperatures at which classes are validated that are calibrated later, and the standard deviation
-# of the prior of their logarithm: on few rows some late epoch has a good temperature by chance.
-_TEMPERATURES = tuple(np.geomspace(0.6, 4.0, 9).tolist())
+# Standard deviation of the prior of the logarithm of a temperature: on few rows some late epoch has
+# a good one by chance.
 _TEMPERATURE_SPREAD = 0.2
 
 INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their streams from 0
@@ -203,7 +203,7 @@ class Losses:
         def losses(rows: Any, is_real: Any) -> tuple[Any, Any]:
             x, y, weight = self._columns_of(rows)
             raw, _, penalty = self.network.forward(variables, state, x, run)
-            tempered = [raw / t for t in _TEMPERATURES] if key.calibrates else [raw]
+            tempered = [raw / t for t in TEMPERATURES] if key.calibrates else [raw]
             fits = [weight * self._validation_loss(y, numbers) for numbers in tempered]
             totals = [ops.sum(ops.where(is_real, fit, 0.0), axis=-1) for fit in fits]
             return ops.stack(totals), penalty  # (n_temperatures, ..)
@@ -224,7 +224,7 @@ class Losses:
             # A loop's values must keep their shapes, and a penalty may be a plain 0.
             return start + chunk, total + part, penalty + ops.zeros(key.lead, "float32")
 
-        n_temperatures = len(_TEMPERATURES) if key.calibrates else 1
+        n_temperatures = len(TEMPERATURES) if key.calibrates else 1
         totals, penalties = (
             ops.zeros(shape, "float32") for shape in ((n_temperatures, *key.lead), key.lead)
         )
@@ -244,7 +244,7 @@ class Losses:
         axes = tuple(range(1, len(losses.shape)))
         n_known = ops.maximum(ops.sum(ops.cast(known, "float32"), axis=axes), 1.0)
         mean = ops.sum(ops.where(known, losses, 0.0), axis=axes) / n_known
-        surprise = 0.5 * np.square(np.log(_TEMPERATURES) / _TEMPERATURE_SPREAD)
+        surprise = 0.5 * np.square(np.log(TEMPERATURES) / _TEMPERATURE_SPREAD)
         n_rows = n_valid * np.float32(self.key.n_members or 1)
         best = ops.argmin(mean + ops.convert_to_tensor(surprise, "float32") / n_rows)
         return ops.take(losses, best, axis=0)

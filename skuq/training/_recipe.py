@@ -17,6 +17,8 @@ from skuq.networks._space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 BETA_2, EPSILON = 0.999, 1e-7  # Keras' defaults
+#: Temperatures at which classes are validated whose ensemble is calibrated later.
+TEMPERATURES = tuple(np.geomspace(0.6, 4.0, 9).tolist())
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")

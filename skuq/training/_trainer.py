@@ -26,7 +26,7 @@ from skuq.tables._splits import TrainingData
 from skuq.training._checks import build_checked
 from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._predict import predict_members
-from skuq.training._recipe import Recipe, stack_conflict
+from skuq.training._recipe import TEMPERATURES, Recipe, stack_conflict
 from skuq.training._train import (
     JointTraining,
     seconds_needed,
@@ -62,7 +62,8 @@ def folded_member(
     """Make the record of a trial with one network per fold.
 
     Every row is a validation row of at most one fold, and the record holds that fold's prediction
-    of it. Rows that no fold validates do not count for the score. To the variance of numbers'
+    of it. Rows that no fold validates do not count for the score. The score of classes is the loss
+    at their best temperature, because ensembles are calibrated. To the variance of numbers'
     predictions that of all networks' means is added: score and selection then judge the mixture
     that will predict. `center` is the mixture's mean.
     For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
@@ -85,7 +86,9 @@ def folded_member(
         if k < n:  # the means of k networks vary less than those of all
             variance *= (1 - 1 / n) / (1 - 1 / k)
         raw = head.widened(raw.astype("float64"), variance).astype("float32")
-    score = mean_score(head, data.y, raw, weight)
+    # Logits of classes are divided by the temperature that is best for all folds together.
+    temperatures = TEMPERATURES if hasattr(head, "probabilities") else (1.0,)
+    score = min(mean_score(head, data.y, raw / t, weight) for t in temperatures)
     if held_out is not None:
         # Raw numbers that stand for the mixture of all networks.
         raws = _predict_in_time(networks, held_out, deadline)

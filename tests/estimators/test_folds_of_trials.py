@@ -1,11 +1,13 @@
 """Searches whose trials are cross-validated, and ensembles that are refitted on all rows."""
 
 import pickle
+from types import SimpleNamespace
 
 import joblib
 import matplotlib
 import numpy as np
 import pytest
+from heads import CategoricalHead
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -118,6 +120,25 @@ def test_a_trial_without_time_predicts_by_two_of_its_networks(folded, rows, dead
     assert_allclose(trial.center, means[:n].mean(axis=0), rtol=1e-4, atol=1e-6)
     mixed, _ = head.distribution(trial.held_out[60:])
     assert_allclose(mixed, means[:n, :5].mean(axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_the_score_of_classes_is_at_their_best_temperature():
+    """Networks that are too sure lose nothing by it, as their ensemble is calibrated."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(60, 3)).astype("float32")
+    y = np.argmax(logits + rng.gumbel(size=(60, 3)), axis=1)[:, None].astype("float32")
+    data = TrainingData.without_validation(logits, y, np.ones(60, "float32"))
+    folds, head = list(KFold(3).split(logits)), CategoricalHead(3)
+    ladder = np.geomspace(0.6, 4.0, 9)
+
+    def score(factor):
+        networks = [SimpleNamespace(held_out=factor * logits[valid]) for _, valid in folds]
+        for network in networks:
+            network.with_held_out = lambda held_out, network=network: network
+        return folded_member(networks, data, folds, head).score
+
+    best = min(head.scores(y, logits.astype(float) / t).mean() for t in ladder)
+    assert_allclose([score(1.0), score(ladder[4] / ladder[2])], best, rtol=1e-5)
 
 
 @pytest.mark.parametrize("cv", [3, GroupKFold(2)])
@@ -456,6 +477,6 @@ def test_rows_whose_class_no_fold_trains_on_are_not_compared(tiny_space, rows):
     held_out = model.catalog_.held_out
     assert_array_equal(held_out.weight == 0, held_out.rows == 7)
     for k, score in enumerate(model.catalog_.to_frame()["score"]):
-        raw = model.catalog_.member(k).held_out
+        raw = model.catalog_.member(k).held_out / np.geomspace(0.6, 4.0, 9)[:, None, None]
         losses = model.fitted_.targets.head.scores(held_out.y, raw)
-        assert_allclose(score, losses[held_out.weight > 0].mean(), rtol=1e-5)
+        assert_allclose(score, losses[:, held_out.weight > 0].mean(axis=1).min(), rtol=1e-5)

@@ -230,7 +230,8 @@ def test_tabular_space_few_rows_of_classes_train_shortly_with_much_decay(
 def test_tabular_space_trials_that_train_together_keep_their_own_best_epochs(classes):
     space = TabularSpace().bind(_inputs(), classes=classes)
     configuration = _configuration(space)
-    for folds, keep in ((None, "best"), ([], "best-jointly")):
+    jointly = "best-calibrated" if classes else "best-jointly"
+    for folds, keep in ((None, "best"), ([], jointly)):
         trainer = MemberTrainer(space, None, None, epochs=5, folds=folds)
         assert trainer.recipe(configuration).keep == keep
 

@@ -178,10 +178,7 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
             configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
         )
         head = space.head(configuration, targets.head)
-        defaults = space.recipe(configuration)
-        if is_classifier(estimator):  # the mixture is calibrated
-            defaults["keep"] = "best-calibrated"
-        recipe = shared.make_recipe(estimator, task, given, defaults)
+        recipe = shared.make_recipe(estimator, task, given, space.recipe(configuration))
         splits = padded and padded[: len(own_seeds)]
         job = TrainingJob.of_model(model, head, recipe, own_seeds, stacked=True, splits=splits)
         jobs.append(job)
