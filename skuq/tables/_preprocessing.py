@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -328,7 +329,12 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         numeric, categorical = names[self.numeric_columns_], names[self.categorical_columns_]
         parts = [numeric, [f"missingindicator_{name}" for name in numeric[self._indicated]]]
         parts += [encoder.names(categorical, self.categories_) for encoder in self._encoders]
-        return np.concatenate([np.asarray(part, dtype=object) for part in parts])
+        unique: dict[str, None] = {}
+        for name in itertools.chain(*parts):
+            while name in unique:  # the category "u" of a column "k", beside a column "k_u"
+                name += "_"
+            unique[name] = None
+        return np.array(list(unique), dtype=object)
 
     def __sklearn_is_fitted__(self):
         return hasattr(self, "n_codes_")

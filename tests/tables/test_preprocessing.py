@@ -138,6 +138,16 @@ def test_unseen_categories_are_filled_by_known_ones(max_one_hot, rng):
     assert sorted(found) == [0, 2, 4, 6]
 
 
+def test_names_of_outputs_are_unique():
+    """A frame of the output could not be read, if its columns had equal names."""
+    table = pd.DataFrame({"k": list("uvw"), "k_u": [1.0, 2.0, 3.0], "missingindicator_z": 4.0})
+    encoder = (
+        TablePreprocessor().set_output(transform="pandas").fit(table.assign(z=[NAN, 5.0, 6.0]))
+    )
+    names = ["k_u", "missingindicator_z", "z", "missingindicator_z_", "k_u_", "k_v", "k_w"]
+    assert encoder.get_feature_names_out().tolist() == names
+
+
 def test_the_word_nan_is_no_gap():
     words = pd.DataFrame({"c": ["nan", None, "b", "b"]})
     encoder = TablePreprocessor().fit(words)
