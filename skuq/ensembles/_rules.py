@@ -59,6 +59,8 @@ class Candidates:
     is_unseen : bool
         Whether no network has seen these rows in its training, not even to stop it: they are
         predicted out of folds that share their best epoch, or they are new.
+    calibrates : bool
+        Whether classes can be calibrated by these rows: they are unseen, or many validation rows.
     in_folds : bool
         Whether one network of each candidate predicts a row here, and later all of them on average.
     """
@@ -70,6 +72,7 @@ class Candidates:
     groups: np.ndarray | None = None
     centers: Sequence[np.ndarray] | None = None
     is_unseen: bool = False
+    calibrates: bool = False
     in_folds: bool = False
 
     def __len__(self) -> int:

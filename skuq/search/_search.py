@@ -26,6 +26,7 @@ from skuq.search._process_slots import Slots
 from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._slots import open_slots
 from skuq.search._trials import RunningTrial, RunningTrials, TrialLog
+from skuq.training._recipe import CALIBRATION_ROWS
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class SearchResult:
             groups,
             centers if is_known else None,
             is_unseen,
+            is_unseen or (len(self.sets) == 1 and len(y) >= CALIBRATION_ROWS),
             in_folds=is_unseen,
         )
 

@@ -26,7 +26,7 @@ from skuq.tables._splits import TrainingData
 from skuq.training._checks import build_checked
 from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._predict import predict_members
-from skuq.training._recipe import TEMPERATURES, Recipe, stack_conflict
+from skuq.training._recipe import CALIBRATION_ROWS, TEMPERATURES, Recipe, stack_conflict
 from skuq.training._train import (
     JointTraining,
     seconds_needed,
@@ -45,10 +45,16 @@ _LEAST_MIXED = 2  # networks of a trial whose mixture is predicted, however litt
 Fold = tuple[np.ndarray, np.ndarray]
 
 
-def mean_score(head: Any, y: np.ndarray, raw: np.ndarray, weight: np.ndarray) -> float:
-    """Compute the score that a search minimises, as a weighted mean over rows, in float64."""
-    scores = head.scores(y.astype("float64"), raw.astype("float64"))
-    return float(np.average(scores, weights=weight.astype("float64")))
+def mean_score(
+    head: Any, y: np.ndarray, raw: np.ndarray, weight: np.ndarray, *, calibrates: bool = False
+) -> float:
+    """Compute the score that a search minimises, as a weighted mean over rows, in float64.
+
+    `calibrates` divides logits of classes by the temperature that is best for all rows.
+    """
+    y, raw, weight = (array.astype("float64") for array in (y, raw, weight))
+    temperatures = TEMPERATURES if calibrates and hasattr(head, "probabilities") else (1.0,)
+    return min(float(np.average(head.scores(y, raw / t), weights=weight)) for t in temperatures)
 
 
 def folded_member(
@@ -86,9 +92,7 @@ def folded_member(
         if k < n:  # the means of k networks vary less than those of all
             variance *= (1 - 1 / n) / (1 - 1 / k)
         raw = head.widened(raw.astype("float64"), variance).astype("float32")
-    # Logits of classes are divided by the temperature that is best for all folds together.
-    temperatures = TEMPERATURES if hasattr(head, "probabilities") else (1.0,)
-    score = min(mean_score(head, data.y, raw / t, weight) for t in temperatures)
+    score = mean_score(head, data.y, raw, weight, calibrates=True)
     if held_out is not None:
         # Raw numbers that stand for the mixture of all networks.
         raws = _predict_in_time(networks, held_out, deadline)
@@ -332,7 +336,8 @@ class MemberTrainer:
         if isinstance(result, FoldedMember) or not n_valid or one_loss:
             return result.score
         raw = np.asarray(result.held_out)[:n_valid]
-        return mean_score(self.head, self.data.y_valid, raw, self.data.weight_valid)
+        y, weight = self.data.y_valid, self.data.weight_valid
+        return mean_score(self.head, y, raw, weight, calibrates=self._calibrates)
 
     def _head(self, configuration: Mapping[str, Any]) -> Any:
         """Select the head that a configuration trains with."""
@@ -375,10 +380,15 @@ class MemberTrainer:
             If the stack took longer than `timeout` for each of its members.
         """
         with self._time_limit(len(seeds)) as cancelled:
+            recipes = [self.recipe(configuration) for configuration in configurations]
             job = TrainingJob.of_model(
                 self.build(configurations[0]),
                 self._head(configurations[0]),
-                [self.recipe(configuration) for configuration in configurations],
+                # Each of them is a trial, and keeps its own best epoch.
+                [
+                    replace(recipe, keep="best") if recipe.keeps_jointly else recipe
+                    for recipe in recipes
+                ],
                 seeds,
                 stacked=True,
                 held_out=self.held_out,
@@ -420,9 +430,18 @@ class MemberTrainer:
         fields = {"epochs": self.epochs, **decided}
         if self.max_epochs is not None:
             fields["epochs"] = min(fields["epochs"], self.max_epochs)
-        if self.folds is None and fields.get("keep") in ("best-jointly", "best-calibrated"):
-            fields["keep"] = "best"  # a stack without folds has different trials
+        keep = fields.get("keep")
+        # A stack without folds has different trials, and few rows do not calibrate.
+        is_too_few = keep == "best-calibrated" and not self._calibrates
+        if self.folds is None and (keep == "best-jointly" or is_too_few):
+            fields["keep"] = "best"
         return Recipe(**fields)
+
+    @property
+    def _calibrates(self) -> bool:
+        """Whether classes are calibrated on the validation rows of a single split."""
+        is_single = self.folds is None and self.held_out is None
+        return is_single and len(self.data.x_valid) >= CALIBRATION_ROWS
 
     def build(self, configuration: Mapping[str, Any]) -> Any:
         """Build the network of a configuration, and check it."""

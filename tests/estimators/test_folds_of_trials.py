@@ -467,6 +467,15 @@ def test_fit_refuses(tiny_space, rows, settings, message):
 
 
 @pytest.mark.filterwarnings("default::skuq.exceptions.CalibrationWarning")
+@pytest.mark.parametrize("n_rows", [31, 30])
+def test_many_rows_of_a_single_split_calibrate_classes(tiny_space, rows, monkeypatch, n_rows):
+    monkeypatch.setattr("skuq.search._search.CALIBRATION_ROWS", n_rows)
+    settings = {"epochs": 2, "validation": 0.5, "random_state": 0}
+    model = skuq.AutoDEUQClassifier(2, space=tiny_space, **settings).fit(rows[0], rows[1] > 10)
+    assert (model.calibration_ == (1.0, ())) == (n_rows == 31)
+    assert model.set_params(calibrate=False).reselect().calibration_ == (1.0, ())
+
+
 def test_rows_whose_class_no_fold_trains_on_are_not_compared(tiny_space, rows):
     X, y = rows
     labels = np.where(EVERY == 7, "rare", np.where(y > 10, "up", "down"))

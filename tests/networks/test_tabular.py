@@ -1,6 +1,7 @@
 """Networks for tables: their layers in order, the space, and the recipe of its defaults."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -231,8 +232,10 @@ def test_tabular_space_trials_that_train_together_keep_their_own_best_epochs(cla
     space = TabularSpace().bind(_inputs(), classes=classes)
     configuration = _configuration(space)
     jointly = "best-calibrated" if classes else "best-jointly"
-    for folds, keep in ((None, "best"), ([], jointly)):
-        trainer = MemberTrainer(space, None, None, epochs=5, folds=folds)
+    alone = "best-calibrated" if classes else "best"  # enough rows to calibrate by
+    for folds, n_valid, keep in ((None, 999, "best"), (None, 1000, alone), ([], 0, jointly)):
+        data = SimpleNamespace(x_valid=np.empty(n_valid))
+        trainer = MemberTrainer(space, data, None, epochs=5, folds=folds)
         assert trainer.recipe(configuration).keep == keep
 
 

@@ -379,7 +379,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
         temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
-        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
+        With `shift_validation`, or fewer than 1,000 validation rows without folds, only `reselect`
+        on new rows calibrates.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
         and "balanced" weighs them inversely to their frequencies in y. They count wherever rows

@@ -51,11 +51,11 @@ def choose(
 def _calibrate(estimator: Any, chosen: Selection, candidates: Candidates) -> EnsembleCalibration:
     """Fit the calibration of the distribution of an ensemble of candidates.
 
-    Without folds there is no calibration, because the rows of a single split are few and were
-    used to stop the training of all members.
+    Without folds there is none, because the rows of a single split are few and were used to stop
+    the training of all members. Classes are calibrated by a thousand of them.
     """
     if candidates.classifies:
-        if not estimator.calibrate or not candidates.is_unseen:
+        if not estimator.calibrate or not candidates.calibrates:
             return NO_CLASS_CALIBRATION
         judged = replace(candidates, in_folds=False) if estimator.refit else candidates
         found = judged.fit_class_mixture(chosen.indices, weights=chosen.weights)
@@ -236,7 +236,7 @@ def predict_candidates(
     x, y, weight = standardise_rows(rows, inputs, targets)
     raws = [predict_members(networks, x, cache=False) for networks in trials]
     raws = [raw[0] if len(raw) == 1 else targets.head.pooled(raw) for raw in raws]
-    candidates = Candidates(raws, y, targets.head, weight, np.arange(len(x)), is_unseen=True)
+    candidates = Candidates(raws, y, targets.head, weight, np.arange(len(x)), None, True, True)
     return (
         candidates if candidates.classifies else replace(candidates, centers=list(candidates.loc))
     )
