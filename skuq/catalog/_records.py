@@ -11,6 +11,9 @@ import numpy as np
 from skuq._utils._records import saved_as
 from skuq.networks._safe import check_member
 
+#: Validation rows of a single split that calibrate classes, though epochs are chosen by them, too.
+CALIBRATION_ROWS = 1_000
+
 
 @saved_as("catalog.Member", check=check_member)
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,13 @@ import numpy as np
 from skuq._utils._environment import generator, trial_seed
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, Member
-from skuq.catalog._records import FoldedMember, HeldOut, TrialBudget, TrialRecord
+from skuq.catalog._records import (
+    CALIBRATION_ROWS,
+    FoldedMember,
+    HeldOut,
+    TrialBudget,
+    TrialRecord,
+)
 from skuq.ensembles._rules import Candidates
 from skuq.exceptions import SearchFailedError
 from skuq.search._limits import RunOptions, SuccessiveHalving
@@ -26,7 +32,6 @@ from skuq.search._process_slots import Slots
 from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._slots import open_slots
 from skuq.search._trials import RunningTrial, RunningTrials, TrialLog
-from skuq.training._recipe import CALIBRATION_ROWS
 
 
 @dataclass(frozen=True)

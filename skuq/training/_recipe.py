@@ -19,8 +19,6 @@ SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
 BETA_2, EPSILON = 0.999, 1e-7  # Keras' defaults
 #: Temperatures at which classes are validated whose ensemble is calibrated later.
 TEMPERATURES = tuple(np.geomspace(0.6, 4.0, 9).tolist())
-#: Rows of a single split by which classes are calibrated, though epochs are chosen by them, too.
-CALIBRATION_ROWS = 1_000
 
 _POSITIVE = Interval(Real, 0, None, closed="neither")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")

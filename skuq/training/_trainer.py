@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 
 from skuq._utils._environment import trial_seed
-from skuq.catalog._records import FoldedMember, Member, TrialBudget, TrialOutcome, TrialRecord
+from skuq.catalog._records import (
+    CALIBRATION_ROWS,
+    FoldedMember,
+    Member,
+    TrialBudget,
+    TrialOutcome,
+    TrialRecord,
+)
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.networks._plan import make_plan, without_names
@@ -26,7 +33,7 @@ from skuq.tables._splits import TrainingData
 from skuq.training._checks import build_checked
 from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._predict import predict_members
-from skuq.training._recipe import CALIBRATION_ROWS, TEMPERATURES, Recipe, stack_conflict
+from skuq.training._recipe import TEMPERATURES, Recipe, stack_conflict
 from skuq.training._train import (
     JointTraining,
     seconds_needed,
