@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -367,6 +367,13 @@ _LONG, _PATIENCE = 128, 64  # early stopping of trainings that have more epochs
 _OTHER_CLASS_RECIPES: tuple[dict, ...] = ({"residual": True}, {"embedding": "piecewise-linear"})
 
 
+def numeric_columns(x: np.ndarray, categories: Container[int]) -> list[int]:
+    """List the columns to embed as numbers: without codes, and with more than two values."""
+    # Strictly between the extremes: a column of two values has no such row.
+    between = ((x > x.min(axis=0)) & (x < x.max(axis=0))).any(axis=0)
+    return [int(k) for k in np.flatnonzero(between) if k not in categories]
+
+
 def class_recipes(n_rows: int) -> list[dict]:
     """List recipes of classes that are mixed, the default first, as configurations of the space.
 
@@ -578,10 +585,7 @@ class BoundTabularSpace:
 
     @cached_property
     def _numeric_columns(self):
-        """Columns with more than two values: an embedding of others would add no information."""
-        # Strictly between the extremes: a column of two values has no such row.
-        between = ((self.x > self.x.min(axis=0)) & (self.x < self.x.max(axis=0))).any(axis=0)
-        return [int(k) for k in np.flatnonzero(between) if k not in self.categories]
+        return numeric_columns(self.x, self.categories)
 
     def recipe(self, configuration: Mapping) -> dict:
         """Make the recipe of RealMLP's training; its batches and epochs depend on the rows."""

@@ -402,6 +402,18 @@ def test_fit_gives_members_of_all_kinds_the_same_splits(classes, plan):
     assert set(given[0][0][1]) != set(given[0][1][1])
 
 
+@pytest.mark.parametrize("n_rows", [160, 2100])
+def test_fit_trains_no_kind_of_networks_twice(plan, n_rows):
+    """Kinds differ in how they embed numbers, which tables of categories do not have."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"town": rng.choice(list("abcdefghijklm"), n_rows)})
+    X["sold"], y = rng.choice(["no", "yes"], n_rows), np.arange(n_rows) % 2
+    for size, n_kinds in ((None, (2, 1)), (np.arange(n_rows), (4, 3))):
+        jobs, _ = plan(skuq.TabularEnsembleClassifier(), X.assign(size=size).dropna(axis=1), y)
+        assert len(jobs) == n_kinds[n_rows > 2000]
+        assert len({(job.network, str(job.recipe)) for job in jobs}) == len(jobs)
+
+
 @pytest.mark.parametrize(
     ("n_lost", "weights"), [(2, [0.3125, 0.3125, 0.1875, 0.1875]), (1, [0.25, 0.25, 0.3, 0.1, 0.1])]
 )

@@ -28,7 +28,7 @@ from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularSpace
 from skuq.networks._heads import SquaredErrorHead
 from skuq.networks._space import Space
-from skuq.networks._tabular import class_recipes, embed_categories
+from skuq.networks._tabular import class_recipes, embed_categories, numeric_columns
 from skuq.predictive._calibration import fit_out_of_bag, limit_noise, pool_variances
 from skuq.tables._targets import normal_components, unpack_copies
 from skuq.training import TrainingJob, predict_members
@@ -75,13 +75,15 @@ def list_kinds(estimator, task, network):
         kinds = [{**change, **decisions} for change in changes]
         return kinds[:n_members], n_members
     n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
-    # Decisions of the user hold for all networks. One about embeddings leaves no other kinds.
+    # Decisions of the user hold for all networks. One about embeddings leaves no other kinds, and
+    # without numbers to embed such kinds would be the same network.
     is_given = "embedding" in decisions
+    has_numbers = numeric_columns(task.rows.X, task.inputs.code_columns)
+    fixed = ("embedding", "frequency_scale") if is_given or not has_numbers else ()
     kinds = []
     for recipe in class_recipes(n_rows):
         if not _is_linear(recipe):
-            given = ("embedding", "frequency_scale") if is_given else ()
-            recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
+            recipe = {k: v for k, v in recipe.items() if k not in fixed} | decisions
         elif is_given or network.n_copies > 1:
             continue
         # Without validation nothing ends longer trainings in time.
