@@ -139,10 +139,11 @@ class Scaling:
 class RobustScaling(Scaling):
     """Scale columns of X to zero median and unit interquartile range, smoothly bounded by 3.
 
-    If a column's quartiles are equal, half the median distance of its other values from the
-    median is used instead; for columns with two values this is half the range, as in the paper. A
-    column that is constant in training always becomes 0. A single outlier among several values
-    does not change the scale. Sample weights are ignored.
+    If half of the rows have the median itself, quartiles may be much closer than the other values.
+    Half the median distance of these from the median is used if it is larger; for columns with two
+    values this is half the range, as in the paper. A column that is constant in training always
+    becomes 0. A single outlier among several values does not change the scale. Sample weights are
+    ignored.
 
     References
     ----------
@@ -162,14 +163,15 @@ class RobustScaling(Scaling):
 
     @staticmethod
     def _learn(columns: np.ndarray, weight: Any, names: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Learn medians and interquartile ranges."""
+        """Learn medians and interquartile ranges, or distances of values other than the median."""
         with np.errstate(over="ignore", invalid="ignore"):  # checked below
             first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
             scale = third - first
-        for k in np.flatnonzero(scale == 0):
+        for k in np.flatnonzero((columns == median).mean(axis=0) >= 0.5):
             others = columns[columns[:, k] != median[k], k]
             # Halve first, since the distance of two numbers can overflow.
-            scale[k] = np.median(abs(others / 2 - median[k] / 2)) if len(others) else 0.0
+            if len(others):
+                scale[k] = max(scale[k], np.median(abs(others / 2 - median[k] / 2)))
         refuse_overflow(columns, np.isfinite(scale), names)
         # Divide constant columns by infinity, so that they are 0 in prediction, too.
         return median, np.where(scale > 0, scale, np.inf)

@@ -132,6 +132,12 @@ def test_robust_scaling_is_that_of_realmlp(global_random_seed):
     assert (abs(scaling.transform(X)) < 3).all()
 
 
+def test_robust_scaling_tells_values_apart_beside_a_frequent_one():
+    # Quartiles are 0 and 0.1. The median distance of the five other values from 0 is 2.
+    x = np.array([-4, -2, 0, 0, 0, 0, 0, 0, 0.2, 2, 4])[:, None]
+    assert_allclose(RobustScaling().fit(x).transform(x), x / np.sqrt(1 + (x / 3) ** 2))
+
+
 def test_robust_scaling_survives_outliers():
     x = np.arange(50.0)[:, None]
     outlying = np.concatenate([x, [[1e30], [-1e30], [1e300]]])
