@@ -374,7 +374,7 @@ def numeric_columns(x: np.ndarray, categories: Container[int]) -> list[int]:
     return [int(k) for k in np.flatnonzero(between) if k not in categories]
 
 
-def class_recipes(n_rows: int) -> list[dict]:
+def class_recipes(n_rows: int, has_numbers: bool = True) -> list[dict]:
     """List recipes of classes that are mixed, the default first, as configurations of the space.
 
     Which ones are best differs between tables; no table of few rows tells it beforehand. The
@@ -384,6 +384,8 @@ def class_recipes(n_rows: int) -> list[dict]:
     ----------
     n_rows : int
         Number of rows, those for validation included.
+    has_numbers : bool, default=True
+        Whether there are `numeric_columns`. Without them different embeddings are the same network.
 
     Returns
     -------
@@ -391,9 +393,11 @@ def class_recipes(n_rows: int) -> list[dict]:
         Changes of the defaults of `TabularSpace`. Recipes without hidden layers have 0 `n_layers`.
     """
     if n_rows > _FEW_ROWS:
+        if not has_numbers:
+            return list(_TRAININGS[::-1])
         return [{**_TRAININGS[-1], **embedding} for embedding in _CLASS_EMBEDDINGS]
     first, *others = _TRAININGS if n_rows > _FEWEST_ROWS else _TRAININGS_OF_FEWEST
-    embeddings = _CLASS_EMBEDDINGS[:2]
+    embeddings = _CLASS_EMBEDDINGS[:2] if has_numbers else ({},)
     return [
         *({**first, **embedding} for embedding in embeddings),
         {**first, **_LINEAR},
@@ -488,7 +492,7 @@ class BoundTabularSpace:
         These are the loss if asked, and for classes the number of epochs.
         """
         width = 64 if self.n_rows < _MANY_ROWS else 128
-        training = class_recipes(len(self.x))[0] if self.classes else {}
+        training = self._class_recipes[0] if self.classes else {}
         architecture = Space(
             (
                 Integer("n_layers", 0 if self.classes else 1, 4, default=3),
@@ -532,7 +536,7 @@ class BoundTabularSpace:
         they are worth.
         """
         if self.classes:
-            _, *others = class_recipes(len(self.x))
+            _, *others = self._class_recipes
             if _FEWEST_ROWS < len(self.x) <= _FEW_ROWS:
                 # The one that differs most comes second: two trials are then nearly as good as all.
                 others.insert(0, others.pop())
@@ -586,6 +590,10 @@ class BoundTabularSpace:
     @cached_property
     def _numeric_columns(self):
         return numeric_columns(self.x, self.categories)
+
+    @cached_property
+    def _class_recipes(self):
+        return class_recipes(len(self.x), bool(self._numeric_columns))
 
     def recipe(self, configuration: Mapping) -> dict:
         """Make the recipe of RealMLP's training; its batches and epochs depend on the rows."""

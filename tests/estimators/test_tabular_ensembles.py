@@ -408,7 +408,7 @@ def test_fit_trains_no_kind_of_networks_twice(plan, n_rows):
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"town": rng.choice(list("abcdefghijklm"), n_rows)})
     X["sold"], y = rng.choice(["no", "yes"], n_rows), np.arange(n_rows) % 2
-    for size, n_kinds in ((None, (2, 1)), (np.arange(n_rows), (4, 3))):
+    for size, n_kinds in ((None, (2, 2)), (np.arange(n_rows), (4, 3))):
         jobs, _ = plan(skuq.TabularEnsembleClassifier(), X.assign(size=size).dropna(axis=1), y)
         assert len(jobs) == n_kinds[n_rows > 2000]
         assert len({(job.network, str(job.recipe)) for job in jobs}) == len(jobs)

@@ -75,15 +75,13 @@ def list_kinds(estimator, task, network):
         kinds = [{**change, **decisions} for change in changes]
         return kinds[:n_members], n_members
     n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
-    # Decisions of the user hold for all networks. One about embeddings leaves no other kinds, and
-    # without numbers to embed such kinds would be the same network.
+    # Decisions of the user hold for all networks. One about embeddings leaves no other kinds.
     is_given = "embedding" in decisions
-    has_numbers = numeric_columns(task.rows.X, task.inputs.code_columns)
-    fixed = ("embedding", "frequency_scale") if is_given or not has_numbers else ()
-    kinds = []
-    for recipe in class_recipes(n_rows):
+    columns, kinds = numeric_columns(task.rows.X, task.inputs.code_columns), []
+    for recipe in class_recipes(n_rows, has_numbers=bool(columns)):
         if not _is_linear(recipe):
-            recipe = {k: v for k, v in recipe.items() if k not in fixed} | decisions
+            given = ("embedding", "frequency_scale") if is_given else ()
+            recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
         elif is_given or network.n_copies > 1:
             continue
         # Without validation nothing ends longer trainings in time.
