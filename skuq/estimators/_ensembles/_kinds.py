@@ -223,11 +223,14 @@ def weigh_members(task, members, origins, n_kinds):
     weights = (shares / np.maximum(counts, 1))[kinds]
     if sum(len(squares) for squares, _ in errors) >= _FEWEST_HELD_OUT * n_kinds:
         weights = weights * _precisions(errors)
-    # Every member keeps a weight, and weights sum to 1.
+    # Every member keeps a step, and steps too many are taken from the heaviest members.
     n_steps = _WEIGHT_STEPS * len(members)
-    weights = np.clip(np.round(weights / weights.sum() * n_steps), 1, None)
-    weights[weights.argmax()] += n_steps - weights.sum()
-    return weights / n_steps
+    exact = weights / weights.sum() * n_steps
+    steps = np.clip(np.round(exact), 1, None)
+    gap = n_steps - steps.sum()
+    for _ in range(int(abs(gap))):
+        steps[(exact - steps if gap > 0 else steps).argmax()] += np.sign(gap)
+    return steps / n_steps
 
 
 def _precisions(errors):
