@@ -107,6 +107,8 @@ class TrainingRun:
         Number of epochs trained so far.
     jit : bool
         Whether the program is compiled through XLA.
+    key : ProgramKey
+        Equal for runs that share a compiled program.
 
     Examples
     --------
@@ -140,16 +142,16 @@ class TrainingRun:
             )
         self.jit, self.n_epochs = jit, 0
         self._model, self._sizes = template.model, sizes
-        self._key = program_key(job, template, data, sizes, jit=jit)
-        self._layout = Blocks(template.shapes, self._key.jit)
+        self.key = program_key(job, template, data, sizes, jit=jit)
+        self._layout = Blocks(template.shapes, self.key.jit)
         self._streams = HostStreams(job)
         self._tables = data_tensors(data, job.splits if job.own_validation else None)
         self._scalars = scalars_of(job, data, sizes)
-        if self._key.rate_factors:  # one number per variable, spread over the weights' blocks
+        if self.key.rate_factors:  # one number per variable, spread over the weights' blocks
             factors = [rate_factors(recipe, template, data) for recipe in job.recipes]
             numbers = np.asarray(job.join_members(factors), dtype="float32")
             self._scalars["rate_factors"] = self._layout.spread(numbers)
-        self._shares = batch_shares(self._key, sizes.n_train)
+        self._shares = batch_shares(self.key, sizes.n_train)
         # Each member starts from its own weights, given or drawn from its seed.
         words = [seed_words(seed) for seed in job.seeds]
         first: Any = job.start or [template.draw(word.weights) for word in words]
@@ -157,7 +159,7 @@ class TrainingRun:
         self._carry = start_carry(
             self._layout.pack(np.asarray(job.join_members(weights), dtype="float32")),
             [job.join_members(values) for values in zip(*states)],
-            self._key,
+            self.key,
             job.join_members([recipe.learning_rate for recipe in job.recipes]),
             job.join_members([word.noise for word in words]),
         )
@@ -170,7 +172,7 @@ class TrainingRun:
     @property
     def is_compiled(self) -> bool:
         """Whether this process has compiled the program, for this run or another."""
-        return self._key in programs
+        return self.key in programs
 
     @property
     def _seconds_of_epoch(self) -> float:
@@ -191,7 +193,7 @@ class TrainingRun:
         They are constant, except where adversarial training moves the rows.
         """
         network = template.model
-        if self._key.adversarial or not template.is_epistemic or not network.prior_scale:
+        if self.key.adversarial or not template.is_epistemic or not network.prior_scale:
             return None
         if network.epinet is not None:  # its own prior depends on the indices of each step
             return None
@@ -202,7 +204,7 @@ class TrainingRun:
             [[v[k] for v in states] for k in range(n_members)] if self.job.stacked else [states]
         )
         # The program's table is padded to `n_rows`, and so are the outputs for its rows.
-        padding = [(0, self._key.n_rows - len(self.data.x)), (0, 0)]
+        padding = [(0, self.key.n_rows - len(self.data.x)), (0, 0)]
         priors = []
         for state in states_of_members:
             parts = [
@@ -238,7 +240,7 @@ class TrainingRun:
         InterruptedError
             If `cancelled` returned True.
         """
-        key, end = self._key, self.job.recipe.epochs
+        key, end = self.key, self.job.recipe.epochs
         if n_epochs is not None:
             end = min(end, self.n_epochs + n_epochs)
         stops = to_host(self._carry["stopped"])
@@ -266,7 +268,7 @@ class TrainingRun:
 
     def _arguments(self, n_epochs: int) -> Any:
         """Prepare the program's arguments for the next epochs, as tensors."""
-        key, sizes = self._key, self._sizes
+        key, sizes = self.key, self._sizes
         n_steps = math.ceil(sizes.n_train / key.batch_size)
         recipe = self.job.recipe
         functions = {"rates": recipe.rate_factors}
@@ -294,8 +296,8 @@ class TrainingRun:
 
     def _compile(self, arguments: Any) -> Any:
         """Compile the program for arguments of these shapes."""
-        program = TrainingProgram(self._model, self._key)
-        return compile_program(program.run, arguments, jit=self._key.jit)
+        program = TrainingProgram(self._model, self.key)
+        return compile_program(program.run, arguments, jit=self.key.jit)
 
     def members(self) -> list[Member | FloatingPointError]:
         """Make the record of each member so far, or an error in the place of one that diverged.
@@ -311,7 +313,7 @@ class TrainingRun:
             held_out = [data.x[valid] for _, valid in job.splits]
         if not job.stacked:  # add a member axis of length one
             history, weights, states = history[..., None], weights[None], [s[None] for s in states]
-        watched = history[:, 1 if self._key.n_valid else 0]
+        watched = history[:, 1 if self.key.n_valid else 0]
         if job.recipe.keeps_jointly:
             mean = np.ma.masked_invalid(watched).mean(axis=1, keepdims=True).filled(np.nan)
             watched = np.broadcast_to(mean, watched.shape)
@@ -337,7 +339,7 @@ class TrainingRun:
         and `chosen_by` (n_epochs,) the loss by which the best epoch was chosen. The record includes
         the member's predictions of `held_out`.
         """
-        job, key, recipe = self.job, self._key, self.job.recipes[k]
+        job, key, recipe = self.job, self.key, self.job.recipes[k]
         settings = f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})"
         ran = ~np.isnan(history[:, 2])  # only epochs that were run have a learning rate
         history, chosen_by = history[ran], chosen_by[ran]

@@ -22,6 +22,7 @@ _SAFETY = 0.9  # share of the time left that epochs are planned for
 _BEGINNING = 0.25  # share of the time after which no further program is compiled
 # XLA takes up to nine times as long to compile as a graph, and saves a third of a step or more.
 _XLA_COMPILATIONS, _XLA_SAVES = 8.0, 0.4
+_compilations = backend.BoundedCache(max_size=16, collects=False)  # seconds, by programs' keys
 _CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
 
 #: Members, with an error in the place of each diverged one.
@@ -219,13 +220,13 @@ def _time_epoch(
             times.append(time.monotonic())
         return times[1] - times[0], times[2] - times[1]
 
-    was_compiled = graph.is_compiled
     first, of_epoch = train_two(graph)
-    compilation = _XLA_COMPILATIONS * (first - of_epoch)
+    # Only a program's first run tells how long it takes to compile.
+    compilation = _XLA_COMPILATIONS * _compilations.get(graph.key, lambda: first - of_epoch)
     whole = (1 - _XLA_SAVES) * n_groups * of_epoch * graph.job.recipe.epochs
     # XLA has to leave time for all epochs, or for more of them than the graph.
     is_worth = compilation <= max(_XLA_SAVES * seconds, seconds - whole)
-    if run is graph or was_compiled or not is_worth:
+    if run is graph or not is_worth:
         return graph, of_epoch
     return run, train_two(run)[1]
 

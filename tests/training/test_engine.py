@@ -252,7 +252,7 @@ def test_a_class_that_is_defined_again_replaces_the_one_before():
         assert (np.ptp(raw, axis=0) == 0).all() == (factor == 0)  # nothing tells rows apart
         run = TrainingRun(TrainingJob.of_model(model, GaussianHead(), Recipe(), [1]), data())
         assert run._model is model
-        keys.add(run._key)
+        keys.add(run.key)
     assert len(keys) == 2
 
 

@@ -266,6 +266,7 @@ def fake(monkeypatch):
     monkeypatch.setattr("skuq.training._engine.TrainingRun", FakeRun)
     clock = SimpleNamespace(monotonic=lambda: FakeRun.now)
     monkeypatch.setattr("skuq.training._train.time", clock)
+    monkeypatch.setattr("skuq.training._train._compilations", backend.BoundedCache(4))
     return FakeRun
 
 
@@ -318,6 +319,9 @@ def test_little_time_is_for_a_plain_graph(data, fake, seconds, epochs, jit):
     began = fake.now
     (again,) = _train.shorten([job], data, began + 1.0)
     assert again.jit is jit and fake.now <= began + 4.1
+    # A later fit that has the time compiles through XLA.
+    (later,) = _train.shorten([job], data, fake.now + 1e4)
+    assert later.jit is True
 
 
 def test_kinds_that_would_compile_late_are_left_out(data, fake):
