@@ -20,8 +20,9 @@ from skuq.training._job import TrainingJob
 
 _SAFETY = 0.9  # share of the time left that epochs are planned for
 _BEGINNING = 0.25  # share of the time after which no further program is compiled
-# XLA takes up to nine times as long to compile as a graph, and saves a third of a step or more.
-_XLA_COMPILATIONS, _XLA_SAVES = 8.0, 0.4
+# XLA takes three to seven times as long to compile as a graph, and saves half of a step.
+_XLA_COMPILATIONS, _XLA_SAVES = 5.0, 0.5
+_LONG = 30.0  # seconds: a job that has more compiles with XLA at once
 _compilations = backend.BoundedCache(max_size=16, collects=False)  # seconds, by programs' keys
 _CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
 
@@ -181,11 +182,11 @@ def seconds_needed(
         nonlocal to_predict
         for job, data in jobs:
             groups = job.groups()
-            run = TrainingRun(groups[0], data)
-            graph = run
-            if run.jit and job.jit is None and seconds < math.inf and not run.is_compiled:
-                graph = TrainingRun(replace(groups[0], jit=False), data)
+            run = graph = TrainingRun(groups[0], data)
             left = deadline - time.monotonic()
+            is_short = left < _LONG * len(jobs)
+            if run.jit and job.jit is None and is_short and not run.is_compiled:
+                graph = TrainingRun(replace(groups[0], jit=False), data)
             is_late = left < (1 - _BEGINNING) * seconds
             if is_late and measured and not needs_all and not graph.is_compiled:
                 break
@@ -221,6 +222,7 @@ def _time_epoch(
         return times[1] - times[0], times[2] - times[1]
 
     first, of_epoch = train_two(graph)
+    seconds -= first + of_epoch
     # Only a program's first run tells how long it takes to compile.
     compilation = _XLA_COMPILATIONS * _compilations.get(graph.key, lambda: first - of_epoch)
     whole = (1 - _XLA_SAVES) * n_groups * of_epoch * graph.job.recipe.epochs

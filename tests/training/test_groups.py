@@ -304,17 +304,19 @@ def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
 
 @cases(
     ("seconds", "epochs", "jit"),
-    (60.0, 1000, False),  # XLA would compile for 40 of the last 53 s
-    (150.0, 1000, True),  # and saves more than that here
-    (80.0, 5, True),  # all epochs fit, as without a limit
-    (40.0, 5, False),
+    (14.0, 1000, False),  # XLA would compile for 5 of the last 9 s
+    (20.0, 1000, True),  # and saves more than that here
+    (15.0, 5, True),  # all epochs fit, as without a limit
+    (12.0, 5, False),
+    (40.0, 1000, True),  # no graph is needed to tell
     (math.inf, 5, True),
 )
 def test_little_time_is_for_a_plain_graph(data, fake, seconds, epochs, jit):
-    fake.compilations = {False: 5.0, True: 40.0}
+    fake.compilations = {False: 1.0, True: 5.0}
     job = job_of(4, replace(RECIPE, epochs=epochs), jit=None)
     (found,) = _train.shorten([job], data, 100 + seconds)
     assert found.jit is jit
+    assert len(fake.compiled) == (2 if jit and seconds < 30 else 1)
     # What is compiled is used, whatever the time.
     began = fake.now
     (again,) = _train.shorten([job], data, began + 1.0)
