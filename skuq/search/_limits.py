@@ -45,10 +45,10 @@ class Limits:
     grace : float, default=20
         Seconds from `trial_timeout` until a trial's worker is killed. A training ends by itself at
         its next slice, but not while it compiles or imports the backend.
-    first_trial : float, optional
-        Seconds of the search, if more than `max_time`, that a trial in a single slot may use while
-        none has succeeded. A search that has only a part of a fit's time leaves the rest for
-        repeats of its trials, and before the first trial there is nothing to repeat.
+    first_trials : float, optional
+        Seconds of the search, if more than `max_time`, that a single slot may use until two trials
+        have succeeded. A search that has only a part of a fit's time leaves the rest for repeats
+        of its trials. Two different networks are better than one that is trained twice.
 
     Examples
     --------
@@ -62,13 +62,19 @@ class Limits:
     raise_on_failures: bool = True
     needs_success: bool = True
     grace: float = 20.0
-    first_trial: float | None = None
+    first_trials: float | None = None
 
-    def seconds_left(self, started: float) -> float:
-        """Return the rest of `max_time`, counted from `started`, a time of the monotonic clock."""
+    def seconds_left(self, started: float, n_completed: int | None = None) -> float:
+        """Return the seconds that are left, counted from `started`, a time of the monotonic clock.
+
+        They are the rest of `max_time`, or of `first_trials` while `n_completed` is below 2.
+        """
         if self.max_time is None:
             return math.inf
-        return started + self.max_time - time.monotonic()
+        seconds = self.max_time
+        if self.first_trials is not None and n_completed is not None and n_completed < 2:
+            seconds = max(seconds, self.first_trials)
+        return started + seconds - time.monotonic()
 
     def time_of_next_trial(
         self, history: Sequence[TrialRecord], started: float, n_slots: int = 1, n_known: int = 0
@@ -81,8 +87,8 @@ class Limits:
         first `n_known` are of earlier fits. Until this fit has completed one of its own, any time
         is enough: otherwise a search in short fits would end with its first trial.
         """
-        left = self.seconds_left(started)
         completed = [record for record in history if record.completed]
+        left = self.seconds_left(started, len(completed) if n_slots == 1 else None)
         # The time of a shortened trial, extrapolated to a full training.
         durations = [r.seconds / r.share for r in completed if r.share >= _LEAST_SHARE]
         starts_again = (
@@ -93,8 +99,6 @@ class Limits:
             return (left if is_enough else 0.0), left < math.inf
         if not durations:
             least = _MIN_SECONDS if self.needs_success else 0.0
-            if self.first_trial is not None and n_slots == 1:
-                least = max(least, started + self.first_trial - time.monotonic())
             return max(left, least), left < math.inf
         is_tight = left <= _TIGHT_FACTOR * max(durations)
         is_enough = left > _MIN_SHARE * float(np.median(durations))

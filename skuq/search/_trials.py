@@ -134,11 +134,11 @@ class TrialLog:
 
     def seconds_left(self) -> float:
         """Return the time that the search has left; infinite until a trial has succeeded."""
-        limits = self._options.limits
+        limits, n_completed = self._options.limits, sum(r.completed for r in self.history)
         # A search without a single network would be useless, however late it is.
-        if limits.needs_success and not any(record.completed for record in self.history):
+        if limits.needs_success and not n_completed:
             return math.inf
-        return limits.seconds_left(self.started)
+        return limits.seconds_left(self.started, n_completed)
 
     def _add(self, record: TrialRecord) -> None:
         """Add a record to the store and to the history."""

@@ -190,14 +190,19 @@ def test_a_fit_that_goes_on_runs_a_trial_of_its_own(
     assert found == pytest.approx(expected)
 
 
-def test_a_trial_may_use_all_time_until_one_has_succeeded(monkeypatch):
+def test_a_trial_may_use_all_time_until_two_have_succeeded(monkeypatch):
     monkeypatch.setattr(time, "monotonic", lambda: 1050.0)
-    limits, failed = Limits(max_time=60, first_trial=100), TrialRecord(0, status="failed")
+    limits, failed = Limits(max_time=60, first_trials=100), TrialRecord(0, status="failed")
     for history in ([], [failed]):
         assert limits.time_of_next_trial(history, 1000.0) == (50, True)
         assert limits.time_of_next_trial(history, 1000.0, n_slots=2) == (10, True)
-    done = TrialRecord(1, score=0.0, seconds=5.0)
-    assert limits.time_of_next_trial([failed, done], 1000.0) == (10, True)
+    done = TrialRecord(1, score=0.0, seconds=15.0)
+    assert limits.time_of_next_trial([failed, done], 1000.0) == (50, False)
+    assert limits.time_of_next_trial([failed, done], 1000.0, n_slots=2) == (10, True)
+    assert limits.time_of_next_trial([done, done], 1000.0) == (10, True)
+    # With less than half of the time of a trial left, the first one is repeated.
+    longer = TrialRecord(1, score=0.0, seconds=101.0)
+    assert limits.time_of_next_trial([longer], 1000.0) == (0, True)
     monkeypatch.setattr(time, "monotonic", lambda: 1200.0)
     seconds, is_tight = Limits(max_time=100).time_of_next_trial([], 1000.0)
     assert 0 < seconds < 1 and is_tight

@@ -272,7 +272,7 @@ class SearchEstimator:
             self.n_trials,
             "objective" if strategy.objective is not None else "NLL",
             max_time=self._time_left(task, plan.search_share),
-            first_trial=self._time_left(task),
+            first_trials=self._time_left(task),
         )
         search = Search(
             trainer,
