@@ -209,6 +209,17 @@ def test_a_trial_may_use_all_time_until_two_have_succeeded(monkeypatch):
     assert Limits().time_of_next_trial([], 1000.0) == (math.inf, False)
 
 
+def test_the_second_trial_ends_after_the_time_of_the_search(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    evaluate = Staged(sleep=0.4)
+    limits = Limits(max_time=0.5, first_trials=1.5)
+    records = run(evaluate, 1000, options=RunOptions(limits=limits))
+    assert [record.completed for record in records] == [True, True]
+    assert [budget.seconds for budget in evaluate.budgets] == pytest.approx([1.5, 1.1])
+
+
 def test_trials_get_the_time_that_is_left(monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
