@@ -253,7 +253,7 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
             assert 0.9 < readout.c * readout.l_min / (few * expected) < 1.25
         else:
             assert readout.l_min == pytest.approx(0.002)
-    # Where r is tiny at all held-out rows, the band is still as wide as their errors.
+    # The band is as wide as the errors at held-out rows, even if r is almost 0 at all of them.
     rows = Rows(rows.X / 100, rows.y, rows.weight)
     readout = choose(rows, error=0.3, noiseless=noiseless)
     assert np.std(rows.y / UNIT / (readout.c * readout.std(rows.X))) < 1.1

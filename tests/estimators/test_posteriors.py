@@ -171,7 +171,7 @@ def test_posterior_fn_of_tensors_has_exact_gradients(fitted, elsewhere, name, n_
     draws, gradient = program_of(posterior)(*inputs_of(posterior, elsewhere))
     draws, gradient = np.asarray(draws), np.asarray(gradient)
     assert draws.dtype == np.float32
-    # What is added far away is large, so that single precision errs in proportion to it.
+    # Far from the rows draws are large, and so are rounding errors of single precision.
     assert_allclose(draws, posterior(elsewhere), rtol=1e-4, atol=1e-4)
     step = 1e-5
     for k in range(2):

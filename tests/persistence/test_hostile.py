@@ -127,7 +127,7 @@ OTHER_NETWORK = build_mlp((2,), 2, [3]).to_json().replace('"units": 3', '"units"
     ("catalog.Member", set_state(network=3), "network is not loaded"),
     ("catalog.Member", set_state(network=build_mlp((2,), 2, [4]).to_json()), "its network 22"),
     ("catalog.Member", set_state(network=OTHER_NETWORK), "its network 47"),
-    # What is known away from the rows: its parts fit together
+    # Arrays of `FarUncertainty` with shapes or numbers that do not fit together
     ("fitted.FarUncertainty", exchange("rows", "y"), "'rows' has shape .* fits no other"),
     ("fitted.FarUncertainty", exchange("mean", "slopes"), "'slopes' has shape"),
     ("fitted.FarUncertainty", exchange("rows", "centre"), "'centre' is no array .* 1 axes"),

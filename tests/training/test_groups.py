@@ -317,7 +317,7 @@ def test_little_time_is_for_a_plain_graph(data, fake, seconds, epochs, jit):
     (found,) = _train.shorten([job], data, 100 + seconds)
     assert found.jit is jit
     assert len(fake.compiled) == (2 if jit and seconds < 30 else 1)
-    # What is compiled is used, whatever the time.
+    # A program that is compiled already is used, however little time is left.
     began = fake.now
     (again,) = _train.shorten([job], data, began + 1.0)
     assert again.jit is jit and fake.now <= began + 4.1

@@ -236,7 +236,9 @@ def predict_candidates(
     x, y, weight = standardise_rows(rows, inputs, targets)
     raws = [predict_members(networks, x, cache=False) for networks in trials]
     raws = [raw[0] if len(raw) == 1 else targets.head.pooled(raw) for raw in raws]
-    candidates = Candidates(raws, y, targets.head, weight, np.arange(len(x)), None, True, True)
+    candidates = Candidates(
+        raws, y, targets.head, weight, np.arange(len(x)), is_unseen=True, calibrates=True
+    )
     return (
         candidates if candidates.classifies else replace(candidates, centers=list(candidates.loc))
     )
