@@ -71,14 +71,16 @@ def folded_member(
     head: Any,
     held_out: Any = None,
     deadline: float = math.inf,
+    *,
+    calibrates: bool = True,
 ) -> FoldedMember:
     """Make the record of a trial with one network per fold.
 
     Every row is a validation row of at most one fold, and the record holds that fold's prediction
-    of it. Rows that no fold validates do not count for the score. The score of classes is the loss
-    at their best temperature, because ensembles are calibrated. To the variance of numbers'
-    predictions that of all networks' means is added: score and selection then judge the mixture
-    that will predict. `center` is the mixture's mean.
+    of it. Rows that no fold validates do not count for the score. With `calibrates` the score of
+    classes is the loss at their best temperature. To the variance of numbers' predictions that of
+    all networks' means is added: score and selection then judge the mixture that will predict.
+    `center` is the mixture's mean.
     For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
 
     After the `deadline` no further network predicts rows of other folds: two or more of them then
@@ -99,7 +101,7 @@ def folded_member(
         if k < n:  # the means of k networks vary less than those of all
             variance *= (1 - 1 / n) / (1 - 1 / k)
         raw = head.widened(raw.astype("float64"), variance).astype("float32")
-    score = mean_score(head, data.y, raw, weight, calibrates=True)
+    score = mean_score(head, data.y, raw, weight, calibrates=calibrates)
     if held_out is not None:
         # Raw numbers that stand for the mixture of all networks.
         raws = _predict_in_time(networks, held_out, deadline)
@@ -159,6 +161,9 @@ class MemberTrainer:
         Maximum number of epochs, also for configurations that set it.
     objective : callable, optional
         ``objective(member) -> float``, minimised by the search instead of `member.score`.
+    calibrate : bool, default=True
+        Whether ensembles of classes are calibrated on the validation rows, if these suffice.
+        Trials then keep the epoch, and have the score, of their best temperature.
     """
 
     space: SearchSpace
@@ -170,6 +175,7 @@ class MemberTrainer:
     timeout: float | None = None
     max_epochs: int | None = None
     objective: Callable[[Any], float] | None = None
+    calibrate: bool = True
 
     needs_backend = True  # a worker process should import the backend first
     takes_budget = True
@@ -314,7 +320,8 @@ class MemberTrainer:
             networks.append(member)
         if self.folds is None:
             return networks[0]
-        return folded_member(networks, self.data, self.folds, self.head, self.held_out, deadline)
+        rows = self.data, self.folds, self.head, self.held_out
+        return folded_member(networks, *rows, deadline, calibrates=self._calibrates)
 
     def _objective(self, result: Member | FoldedMember, share: float) -> float:
         """Compute the number that the search minimises, for a finished or discarded trial.
@@ -437,18 +444,18 @@ class MemberTrainer:
         fields = {"epochs": self.epochs, **decided}
         if self.max_epochs is not None:
             fields["epochs"] = min(fields["epochs"], self.max_epochs)
-        keep = fields.get("keep")
-        # A stack without folds has different trials, and few rows do not calibrate.
-        is_too_few = keep == "best-calibrated" and not self._calibrates
-        if self.folds is None and (keep == "best-jointly" or is_too_few):
+        if fields.get("keep") == "best-calibrated" and not self._calibrates:
+            fields["keep"] = "best-jointly"
+        # A stack without folds has different trials.
+        if self.folds is None and fields.get("keep") == "best-jointly":
             fields["keep"] = "best"
         return Recipe(**fields)
 
     @property
     def _calibrates(self) -> bool:
-        """Whether classes are calibrated on the validation rows of a single split."""
-        is_single = self.folds is None and self.held_out is None
-        return is_single and len(self.data.x_valid) >= CALIBRATION_ROWS
+        """Whether an ensemble of classes will be calibrated, as its selection decides."""
+        suffices = self.folds is not None or len(self.data.x_valid) >= CALIBRATION_ROWS
+        return self.calibrate and self.held_out is None and suffices
 
     def build(self, configuration: Mapping[str, Any]) -> Any:
         """Build the network of a configuration, and check it."""

@@ -157,10 +157,15 @@ def test_fit_tells_searches_apart(search, trained, tmp_path):
     ):
         search(1, **settings).fit(X, y)
     assert len(trained) == 15 and len(folders(tmp_path)) == 15
+    message = "'log loss at the best temperature' there, 'log loss' here"
+    with pytest.warns(UserWarning, match=f"A new search .*\n  scores: {message}"):
+        search(1, kind=AutoDEUQClassifier, calibrate=False).fit(X, np.where(y > 0, "yes", "no"))
+    assert len(trained) == 16 and len(folders(tmp_path)) == 16
     # Parameters that do not change a trial do not make another search.
-    search(1, n_members=1, selection="top", verbose=1, max_time=1e9).fit(X, y)
+    search(1, n_members=1, selection="top", verbose=1, calibrate=False).fit(X, y)
+    search(1, max_time=1e9).fit(X, y)
     search(1, trial_timeout=1e9, selection__loss="crps", epochs=np.int64(3)).fit(X, y)
-    assert len(trained) == 15
+    assert len(trained) == 16
 
 
 def test_fit_knows_a_catalog_to_start_from_by_its_trials(search, trained, tmp_path):

@@ -485,7 +485,11 @@ def test_rows_whose_class_no_fold_trains_on_are_not_compared(tiny_space, rows):
         model.fit(X, labels)
     held_out = model.catalog_.held_out
     assert_array_equal(held_out.weight == 0, held_out.rows == 7)
-    for k, score in enumerate(model.catalog_.to_frame()["score"]):
-        raw = model.catalog_.member(k).held_out / np.geomspace(0.6, 4.0, 9)[:, None, None]
-        losses = model.fitted_.targets.head.scores(held_out.y, raw)
-        assert_allclose(score, losses[:, held_out.weight > 0].mean(axis=1).min(), rtol=1e-5)
+    for temperatures in (np.geomspace(0.6, 4.0, 9), np.ones(1)):
+        for k, score in enumerate(model.catalog_.to_frame()["score"]):
+            raw = model.catalog_.member(k).held_out / temperatures[:, None, None]
+            losses = model.fitted_.targets.head.scores(held_out.y, raw)
+            assert_allclose(score, losses[:, held_out.weight > 0].mean(axis=1).min(), rtol=1e-5)
+        # Trials are scored as they are used.
+        with pytest.warns(CalibrationWarning):
+            model.set_params(calibrate=False).fit(X, labels)

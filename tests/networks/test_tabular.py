@@ -1,6 +1,7 @@
 """Networks for tables: their layers in order, the space, and the recipe of its defaults."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -237,6 +238,10 @@ def test_tabular_space_trials_that_train_together_keep_their_own_best_epochs(cla
         data = SimpleNamespace(x_valid=np.empty(n_valid))
         trainer = MemberTrainer(space, data, None, epochs=5, folds=folds)
         assert trainer.recipe(configuration).keep == keep
+        # Ensembles are not calibrated at all, or not with rows of shifted distributions.
+        for change in ({"calibrate": False}, {"held_out": np.empty(1)}):
+            keep = "best" if folds is None else "best-jointly"
+            assert replace(trainer, **change).recipe(configuration).keep == keep
 
 
 def test_tabular_space_classes_have_networks_without_hidden_layers():

@@ -11,6 +11,8 @@ import os
 from numbers import Real
 from typing import Any
 
+from sklearn.base import is_classifier
+
 from skuq._params import Interval, Settings
 from skuq._utils._archive import refuse_broken
 from skuq._utils._messages import warn_user
@@ -93,6 +95,9 @@ def open_store(
     # random_state=None accepts any random numbers, those of an existing search included.
     parts["random_state"] = None if estimator.random_state is None else task.entropy
     parts["estimator"] = type(estimator).__name__
+    if is_classifier(estimator):  # trials keep the epoch that has the best score
+        at_best = estimator.calibrate and not task.shifted
+        parts["scores"] = "log loss at the best temperature" if at_best else "log loss"
     if estimator.catalog_dir is not None:
         return CatalogFolder(
             estimator.catalog_dir, parts, math.inf if max_wait is None else max_wait

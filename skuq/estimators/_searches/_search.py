@@ -244,6 +244,7 @@ class SearchEstimator:
             timeout=self.trial_timeout,
             max_epochs=max_epochs,
             objective=strategy.objective,
+            calibrate=self.calibrate,
         )
         # Parents are selected on the clean rows, or on those of the highest severity.
         parts = [held_out.sets[0], *held_out.sets[1:][-1:]]
