@@ -43,15 +43,19 @@ def span(splits):
 # The field
 
 
+def scores_of_common_splits(part, name, methods, score):
+    """Scores of methods, and the splits of a set that all of them have."""
+    runs = {m: records("leaderboard", part=part, set=name, method=m) for m in methods}
+    splits = set.intersection(*({r["split"] for r in found} for found in runs.values()))
+    common = [values([r for r in found if r["split"] in splits], score) for found in runs.values()]
+    return common, splits
+
+
 def field_table(part, methods, sets, score, digits, ranked=False):
     """Methods by sets: means over the splits that all have, and mean ranks if `ranked`."""
     head, columns, ranks = [""], [list(methods.values())], []
     for name in sets:
-        runs = {m: records("leaderboard", part=part, set=name, method=m) for m in methods}
-        splits = set.intersection(*({r["split"] for r in found} for found in runs.values()))
-        common = [
-            values([r for r in found if r["split"] in splits], score) for found in runs.values()
-        ]
+        common, splits = scores_of_common_splits(part, name, methods, score)
         cells = [mean_error(v, digits.get(name, 3)) for v in common]
         head.append(f"{name} ({span(splits)})")
         columns.append(bold_lowest(cells, [v.mean() for v in common]))

@@ -12,7 +12,15 @@ import numpy as np
 from _tables import records, stored
 from _tables_classifiers import DATASETS, METHODS, nes, score
 from _tables_functions import FAMILIES
-from _tables_uci import CALIBRATIONS, SMALL, calibrated_parts, coverage, recipe
+from _tables_uci import (
+    CALIBRATIONS,
+    SMALL,
+    calibrated_parts,
+    coverage,
+    recipe,
+    scores_of_common_splits,
+)
+from leaderboard import FIELD
 from published import TABLE_I
 
 matplotlib.use("Agg")
@@ -91,6 +99,18 @@ def draw_split():
     }
     told = "error of the mean over epistemic standard deviation (1 is right)"
     dots("split", points, told, 1, "log", ticks=[0.5, 0.7, 1, 1.5, 2, 3, 5])
+
+
+def draw_field():
+    sets = (*SMALL, "diabetes")
+    found = {s: scores_of_common_splits("regression", s, FIELD, "crps")[0] for s in sets}
+    means = {s: dict(zip(FIELD, np.mean(common, axis=1))) for s, common in found.items()}
+    points = {
+        s: {FIELD[m]: row[m] / row["tabular"] for m in FIELD if m not in ("tabular", "plain")}
+        for s, row in means.items()
+    }
+    told = "CRPS relative to skuq's tabular ensemble (above 1 is worse)"
+    dots("field", points, told, 1, "log", ticks=[1, 1.5, 2, 3, 5, 10])
 
 
 def draw_tabular():
@@ -190,6 +210,7 @@ def draw_speed():
 if __name__ == "__main__":
     for draw in (
         draw_split,
+        draw_field,
         draw_tabular,
         draw_baselines,
         draw_nes,

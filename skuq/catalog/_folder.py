@@ -325,7 +325,12 @@ class CatalogFolder:
         return None if self._search is None else self._search.entropy
 
     def __enter__(self) -> CatalogFolder:
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise type(error)(
+                f"`catalog_dir` must be a folder, or a name that a folder can be made with: {error}"
+            ) from error
         if not self._try_to_lock():
             self._wait()
         try:

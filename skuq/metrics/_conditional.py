@@ -168,7 +168,7 @@ def worst_slab_coverage(
     0.0
     """
     inside = _inside(y_true, lower, upper)
-    X = check_array(X, dtype="float64", input_name="X")
+    (X,) = _check_tables(X=X)
     check_consistent_length(inside, X)
     if not 0 < min_share <= 1:
         raise ValueError(f"`min_share` must lie in (0, 1]. Got {min_share}.")
@@ -245,14 +245,7 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
         raise ValueError(
             f"`X` must have the columns of `X_reference`, {list(expected)}. Got {list(names)}."
         )
-    try:
-        arrays = [check_array(t, dtype="float64", input_name=name) for name, t in tables.items()]
-    except ValueError as error:
-        raise ValueError(
-            f"{error} Distances need finite numbers in both tables, for example those that "
-            "`preprocessor_.transform` of a fitted estimator of skuq makes of them."
-        ) from error
-    X, X_reference = arrays
+    X, X_reference = _check_tables(**tables)
     if X.shape[1] != X_reference.shape[1]:
         raise ValueError(
             f"`X` must have {X_reference.shape[1]} columns, as `X_reference`. Got {X.shape[1]}."
@@ -266,6 +259,18 @@ def neighbor_distance(X, X_reference, *, n_neighbors=1):
     search = NearestNeighbors(n_neighbors=n_neighbors).fit(X_reference / spread)
     distances, _ = search.kneighbors(X / spread)
     return distances[:, -1]
+
+
+def _check_tables(**tables) -> list[np.ndarray]:
+    """Check that tables hold finite numbers, and return arrays (n, d)."""
+    try:
+        return [check_array(t, dtype="float64", input_name=name) for name, t in tables.items()]
+    except (TypeError, ValueError) as error:
+        names = " and ".join(f"`{name}`" for name in tables)
+        raise ValueError(
+            f"{names} must hold finite numbers, for example those that `preprocessor_.transform` "
+            f"of a fitted estimator of skuq makes of other columns: {error}"
+        ) from error
 
 
 def _spread(X):

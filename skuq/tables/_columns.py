@@ -96,7 +96,14 @@ def frame_to_pandas(X: Any) -> Any:
     if not hasattr(X, "get_columns"):
         return X.to_pandas()
     # polars' own `to_pandas` needs pyarrow.
-    frame = pd.DataFrame({k: column.to_numpy() for k, column in enumerate(X.get_columns())})
+    values = {column.name: column.to_numpy() for column in X.get_columns()}
+    for name, column in values.items():
+        if column.ndim > 1:
+            raise TypeError(
+                f"Column {name!r} of X holds several values in each row ({X[name].dtype}). Give "
+                f"each its own column: `X.unnest({name!r})` does so for a column of structs."
+            )
+    frame = pd.DataFrame(dict(enumerate(values.values())))
     return frame.set_axis(list(X.columns), axis=1)
 
 

@@ -7,6 +7,7 @@ row of a network's inputs is a pair of an input u (d_u numbers) and a query poin
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -128,9 +129,17 @@ class FunctionInputs(Inputs):
         """Check that X holds finite numbers (n, d_u)."""
         refuse_lazy(X)
         X = fill_masked(X)
-        return validate_data(
-            estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
-        )
+        checks = {"dtype": "float64", "ensure_min_samples": min_rows}
+        try:
+            return validate_data(estimator, X, reset=reset, **checks)
+        except (TypeError, ValueError) as error:
+            # Other messages, for example about NaN, say enough.
+            if not re.search(r"to float:|float\(\)|promoted", str(error)):
+                raise
+            raise ValueError(
+                f"Inputs X of functions must be finite numbers: {error}. Encode text, categories "
+                "and dates first, for example by OneHotEncoder(sparse_output=False)."
+            ) from error
 
     def fit_encoder(
         self, X: np.ndarray, values: np.ndarray, weight: Any, estimator: Any

@@ -417,3 +417,7 @@ def test_names_of_folders(tmp_path, monkeypatch):
     assert len(Catalog.load("~/tilde")) == 0
     with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
         begun("")
+    for name in ("~/file", "~/file/inside"):
+        (tmp_path / "file").touch()
+        with pytest.raises(NotADirectoryError, match="`catalog_dir` must be a folder, .*file"):
+            begun(name)

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import operators
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import FAR, FURTHER, INPUTS, QUERIES, VALUES, inputs, operator_of_keras, std_of
@@ -312,6 +313,14 @@ def test_fit_refuses(kind, changes, Y, message):
 def test_fit_refuses_by_kind(kind, changes, message):
     with pytest.raises(ValueError, match=message):
         fit_small(kind, **changes)
+
+
+def test_fit_refuses_columns_that_are_no_numbers(kind):
+    frame = pd.DataFrame(INPUTS)
+    dates = pd.date_range("2020", periods=len(frame))
+    for column in (["a"] * len(frame), dates, dates.astype(object)):
+        with pytest.raises(ValueError, match="X of functions must be finite numbers: .* Encode"):
+            small(kind).fit(frame.assign(c=column).rename(columns=str), VALUES)
 
 
 def test_predict_refuses(kind):

@@ -70,9 +70,17 @@ def test_neighbor_distance_refuses_other_columns():
     table = pd.DataFrame({"a": [0.0, 1.0], "b": [0.0, 9.0]})
     with pytest.raises(ValueError, match=r"columns of `X_reference`, \['a', 'b'\]"):
         metrics.neighbor_distance(table[["b", "a"]], table)
-    for other in (table.assign(c="u"), table.where(table > 0)):
-        with pytest.raises(ValueError, match="preprocessor_.transform"):
+
+
+def test_features_other_than_finite_numbers_are_refused_with_a_way_out():
+    table = pd.DataFrame({"a": [0.0, 1.0] * 10, "b": [0.0, 9.0] * 10})
+    y, told = table["a"], "must hold finite numbers, .* `preprocessor_.transform` .*: "
+    dates = pd.date_range("2020", periods=20)
+    for other in (table.assign(c="u"), table.assign(c=dates), table.where(table > 0)):
+        with pytest.raises(ValueError, match=f"`X` and `X_reference` {told}"):
             metrics.neighbor_distance(other, other)
+        with pytest.raises(ValueError, match=f"^`X` {told}"):
+            metrics.worst_slab_coverage(y, y - 1, y + 1, other)
 
 
 def test_neighbor_distance_by_hand():

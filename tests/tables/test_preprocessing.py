@@ -366,6 +366,9 @@ def test_frames_of_polars(mixed):
     dates = frame.with_columns(polars.date(2020, 1, 1).alias("day"))
     with pytest.raises(ValueError, match="'day' holds dates or times"):
         TablePreprocessor().fit(dates)
+    structs = frame.with_columns(polars.struct("sex", "city").alias("both"))
+    with pytest.raises(TypeError, match=r"'both' of X holds several values .*`X.unnest\('both'\)"):
+        TablePreprocessor().fit(structs)
 
 
 def test_categories_of_booleans_are_read_from_numbers():
