@@ -201,6 +201,8 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
         return 2.0, 0.5, ((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)), 0.7
 
     monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
+    weigh = f"{MODULE.removesuffix('_kinds')}_tabular.weigh_members"
+    monkeypatch.setattr(weigh, lambda *_: np.array([7, 3, 1, 1]) / 12)
     weight = np.linspace(1, 3, 160)
     model = skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert calibration(model) == (2.0, 0.5, ((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)), 0.7)
@@ -211,7 +213,10 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
     for mean, is_unseen, member in zip(loc, unseen, model.members_):
         expected = np.sort(model.fitted_.targets.head.moments(member.held_out)[0][:, 0])
         assert_allclose(np.sort(mean[is_unseen, 0]), expected, rtol=1e-3, atol=1e-5)
-    assert own_weight.max() / own_weight.min() > 2
+    # Rows count as the members that predict them do: those of the first one seven times as much.
+    given = model.fitted_.targets.transform(y[:, None])[:, 0]
+    expected = weight[abs(rows - given).argmin(axis=1)] * (members @ unseen) / unseen.sum(axis=0)
+    assert_allclose(own_weight / own_weight.sum(), expected / expected.sum(), rtol=1e-5)
     # Of many rows there is a sample, which repeats.
     monkeypatch.setattr(f"{MODULE}._MOST_CALIBRATION_ROWS", 60)
     for _ in range(2):

@@ -398,7 +398,9 @@ def calibrate(task, members, weights, origins):
     normals = normal_components(head, raw.astype("float64"))
     loc, scale, probability = (np.concatenate([part] * times, axis=2) for part in normals)
     rows = np.tile(rows, times)
+    # Rows count as the members that predict them do: one that errs much hardly predicts new rows.
+    share = weights @ unseen / np.maximum(unseen.sum(axis=0), 1)
     fitted = fit_out_of_bag(
-        loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows]
+        loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows] * share
     )
     return targets.with_calibration(*fitted, limit_noise(normals, weights, *fitted[:2]))
