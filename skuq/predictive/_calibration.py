@@ -545,7 +545,8 @@ def fit_out_of_bag(
     rows, so that nothing of it is left with some hundred rows.
 
     Priors protect ensembles with few rows. ``log(a**2)`` is standard normal. The fitted variance is
-    averaged with the predicted one, which counts as much as 100 rows.
+    averaged with the predicted one, which counts as much as 100 rows. Where mixtures are too wide,
+    logarithms of factors are averaged.
 
     This calibrates the sum of noise and model. How much of it is the model's shows in how errors
     grow with the members' disagreement: they are most likely to come from normals of variance
@@ -667,6 +668,9 @@ def _fit_mixtures(
     if not math.isfinite(loss(log_a, floor)):
         return moments
     trust = n_rows / (n_rows + _PRIOR_ROWS)
+    # Below 1 logarithms are averaged: a share of a variance that is far too large would still be.
+    if log_a < 0:
+        return math.exp(trust * log_a), floor
     return math.sqrt(1 + trust * (math.exp(2 * log_a) - 1)), floor
 
 

@@ -139,6 +139,15 @@ def test_wide_components_of_mixtures_do_not_narrow_the_others():
     assert 1.3 < factor < 1.6
 
 
+def test_mixtures_that_are_far_too_wide_become_narrow():
+    """The predicted variance counts as 100 rows; averaged with it, the factor would be 0.54."""
+    y = 0.1 * np.random.default_rng(0).normal(size=(250, 1))
+    loc, unseen = np.zeros((1, 2, 250, 1)), np.ones((1, 250), bool)
+    given = loc, np.ones_like(loc), np.full_like(loc, 0.5), np.ones(1)
+    factor, *_ = fit_out_of_bag(*given, unseen, y, np.ones(250))
+    assert_allclose(factor, 0.1 ** (250 / 350), rtol=0.1)
+
+
 def normal_densities(error):
     scales = np.array(TAIL_SCALES)[:, None, None]
     return stats.norm(0, scales).logpdf(error)

@@ -202,7 +202,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         predictions, too.
     weights_ : ndarray of shape (n_members,)
         Weights of the members, which sum to 1. Members that err more on the rows that they hold out
-        weigh less, where errors differ by more than chance.
+        weigh less, where errors differ by more than chance, and so do these rows when distributions
+        are calibrated.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
         transformed y, with a `target_transform`).
