@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import ClassVar
 
 import numpy as np
@@ -95,12 +94,6 @@ def make_bnn_function(
     function : BNNFunction
         Called with X of shape (n_samples, n_features), gives y of shape (n_samples,).
 
-    Raises
-    ------
-    ValueError
-        If `n_features` or a width is not a positive whole number, or `prior_std` not a
-        positive number.
-
     Notes
     -----
     The paper chose its table for a mean variance of about 1. With the printed values it is
@@ -119,14 +112,8 @@ def make_bnn_function(
     >>> function([[0.0, 0.5], [1.0, -1.0]]).shape
     (2,)
     """
-    hidden_units = tuple(np.atleast_1d(hidden_units).tolist())
-    for name, values in [("n_features", (n_features,)), ("hidden_units", hidden_units)]:
-        if not values or not all(isinstance(v, Integral) and v > 0 for v in values):
-            raise ValueError(f"`{name}` must be made of positive whole numbers. Got {values!r}.")
     if prior_std is None:
         prior_std = _usual_std(n_features, hidden_units)
-    elif not (isinstance(prior_std, Real) and 0 < prior_std < np.inf):
-        raise ValueError(f"`prior_std` must be a positive number or None. Got {prior_std!r}.")
     # A Generator draws float32 directly, and several times faster.
     rng = random_generator(random_state)
     sizes = (n_features, *hidden_units, 1)

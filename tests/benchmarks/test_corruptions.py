@@ -6,10 +6,10 @@ from io import BytesIO
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import corrupt_images
+from problems import corrupt_images, corruptions
 from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
 from scipy.ndimage import gaussian_filter
-from tiers import cases, slow
+from tiers import slow
 
 pytestmark = slow  # a problem of benchmarks only
 
@@ -47,12 +47,11 @@ def detail(images):
 def test_corrupt_images_keeps_shape_dtype_and_range(name, shape):
     assert (len(VALIDATION_CORRUPTIONS), len(TEST_CORRUPTIONS), len(set(NAMES))) == (4, 15, 19)
     images = photographs(6, shape)
-    for X in (images, images.astype(np.float32), codes(images), 5 * images - 2):
+    for X in (images, images.astype(np.float32), codes(images)):
         corrupted = corrupt_images(X, name, 5, random_state=0)
         assert corrupted.shape == X.shape
         assert corrupted.dtype == X.dtype
-        low, high = (X.min(), X.max()) if X.min() < 0 else (0, 255 if X.dtype == "uint8" else 1)
-        assert low <= corrupted.min() < corrupted.max() <= high
+        assert 0 <= corrupted.min() < corrupted.max() <= (255 if X.dtype == "uint8" else 1)
         assert not np.array_equal(corrupted, X)
         assert_array_equal(corrupted, corrupt_images(X, name, 5, random_state=0))
         untouched = corrupt_images(X, name, 0)
@@ -151,15 +150,14 @@ def test_corrupt_images_jpeg_compression_is_pillows(n_channels):
             assert_array_equal(decoded, np.asarray(Image.open(file)))
 
 
-def test_corrupt_images_of_families_gives_each_image_one_at_random():
+def test_corrupt_images_of_families_gives_each_image_one_at_random(monkeypatch):
     X = photographs(300, (8, 8, 1))
-    chosen = corrupt_images(X, ("contrast", "brightness"), 5, random_state=0)
+    monkeypatch.setattr(corruptions, "TEST_CORRUPTIONS", ("contrast", "brightness"))
+    chosen = corrupt_images(X, "test", 5, random_state=0)
     lower = np.isclose(chosen, corrupt_images(X, "contrast", 5)).all(axis=(1, 2, 3))
     higher = np.isclose(chosen, corrupt_images(X, "brightness", 5)).all(axis=(1, 2, 3))
     assert (lower ^ higher).all()
     assert 110 < lower.sum() < 190  # 150, give or take 8.7
-    for family in ("validation", "test"):
-        assert corrupt_images(X, family, random_state=0).shape == X.shape
 
 
 @pytest.mark.parametrize("kind", ["validation", "test"])
@@ -168,50 +166,6 @@ def test_corrupt_images_does_not_depend_on_images_that_follow(kind):
     whole = corrupt_images(X, kind, random_state=3)
     assert_array_equal(whole[:40], corrupt_images(X[:40], kind, random_state=3))
     assert not np.array_equal(whole, corrupt_images(X, kind, random_state=4))
-
-
-def test_corrupt_images_layouts_agree():
-    X = photographs(10, (12, 16, 3))
-    expected = corrupt_images(X, "test", random_state=0)
-    rows = corrupt_images(X.reshape(10, -1), "test", image_shape=(12, 16, 3), random_state=0)
-    assert_array_equal(rows.reshape(X.shape), expected)
-    grey = X[..., 0]
-    expected = corrupt_images(grey[..., None], "test", random_state=0)[..., 0]
-    assert_array_equal(corrupt_images(grey, "test", random_state=0), expected)
-    rows = corrupt_images(grey.reshape(10, -1), "test", image_shape=(12, 16), random_state=0)
-    assert_array_equal(rows.reshape(grey.shape), expected)
-
-
-def test_corrupt_images_value_range_is_black_and_white():
-    X = photographs(10, (8, 8, 1))
-    expected = corrupt_images(X, "test", random_state=0)
-    Z = corrupt_images(4 * X - 1, "test", value_range=(-1, 3), random_state=0)
-    assert_allclose(Z, 4 * expected - 1, atol=1e-2)  # JPEG's whole numbers may tip over
-
-
-@cases(
-    "change, message",
-    ({"kind": "rain"}, "'gaussian_noise'.*Got 'rain'"),
-    ({"kind": ["fog", "rain"]}, "`kind`"),
-    ({"kind": []}, "`kind`"),
-    ({"severity": 6}, "`severity`.*Got 6"),
-    ({"severity": -1}, "`severity`"),
-    ({"severity": 1.5}, "`severity`"),
-    ({"X": np.zeros((2, 65)), "image_shape": (8, 8)}, "columns, 65. Got .*64"),
-    ({"X": np.zeros((2, 64))}, "`image_shape` is needed"),
-    ({"image_shape": (4, 16)}, "must be that of X"),
-    ({"image_shape": (8.0, 8)}, "whole numbers"),
-    ({"X": np.zeros(64)}, "2, 3 or 4 dimensions"),
-    ({"X": np.full((2, 8, 8), np.nan)}, "NaN"),
-    ({"X": np.zeros((2, 8, 8), bool)}, "bool"),
-    ({"X": np.full((2, 8, 8), 300)}, "from 300 to 300"),
-    ({"X": np.full((2, 8, 8), 3.0)}, "constant"),
-    ({"value_range": (1, 0)}, "lower end first"),
-    ({"X": np.arange(64, dtype="int8").reshape(1, 8, 8)}, r"\(0, 255\), does not fit into in"),
-)
-def test_corrupt_images_refuses(change, message):
-    with pytest.raises(ValueError, match=message):
-        corrupt_images(**{"X": np.zeros((2, 8, 8)), **change})
 
 
 @pytest.mark.parametrize(
