@@ -42,8 +42,7 @@ def corrupt_images(X, kind="validation", severity=3, *, random_state=None):
     Parameters
     ----------
     X : ndarray of shape (n, h, w, c)
-        Images, of whole numbers from 0 to 255 or of other numbers from 0 to 1. Images with three
-        channels are in colour; with any other number of channels each channel is a grey image.
+        Images without colour, of whole numbers from 0 to 255 or of other numbers from 0 to 1.
     kind : str, default="validation"
         Name of a corruption, or a family of which each image gets one at random: "validation" and
         "test" mean `VALIDATION_CORRUPTIONS` and `TEST_CORRUPTIONS`.
@@ -67,8 +66,8 @@ def corrupt_images(X, kind="validation", severity=3, *, random_state=None):
     ridges; "fog" draws fractal noise by its spectrum; "spatter" shades water by the distance
     from a drop's edge alone; "zoom_blur" and "snow" enlarge about the exact centre;
     "elastic_transform" interpolates once and displaces by normal noise of the same variance;
-    "saturate" scales and shifts the intensity of images without colour, with the same
-    constants from severity 3 on, and by 1.1 and 1.25 before.
+    "saturate" scales and shifts the intensity, with the same constants from severity 3 on, and by
+    1.1 and 1.25 before.
 
     References
     ----------

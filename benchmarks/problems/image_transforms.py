@@ -314,9 +314,6 @@ def _shine(drop: np.ndarray, scale: float) -> np.ndarray:
     return gaussian_filter(light, 0.7 * scale)
 
 
-_MISSING = '{} needs {}. Install it with `pip install "skuq[images]"`.'
-
-
 def contrast(images, rngs, severity):
     """Bring values closer to the mean of their image and channel."""
     kept = (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1]
@@ -325,19 +322,10 @@ def contrast(images, rngs, severity):
 
 
 def saturate(images, rngs, severity):
-    """Scale and shift the saturation in HSV, or the intensity of images without colour."""
-    if images.shape[-1] != 3:
-        # The first two severities of colour take most of it away: nothing to imitate.
-        scale, shift = ((1.1, 0), (1.25, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))[severity - 1]
-        return scale * images + shift
-    scale, shift = ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))[severity - 1]
-    try:
-        from skimage.color import hsv2rgb, rgb2hsv
-    except ImportError as error:
-        raise ImportError(_MISSING.format("'saturate' of colour images", "scikit-image")) from error
-    hsv = rgb2hsv(images)
-    hsv[..., 1] = np.clip(scale * hsv[..., 1] + shift, 0, 1)
-    return hsv2rgb(hsv)
+    """Scale and shift the intensity of grey images."""
+    # The first two severities of colour take most of it away: nothing to imitate.
+    scale, shift = ((1.1, 0), (1.25, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))[severity - 1]
+    return scale * images + shift
 
 
 def elastic_transform(images, rngs, severity):
@@ -395,19 +383,15 @@ def pixelate(images, rngs, severity):
 
 
 def jpeg_compression(images, rngs, severity):
-    """Compress each image as JPEG, and decompress it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError(_MISSING.format("'jpeg_compression'", "Pillow")) from error
+    """Compress each channel of an image as JPEG, and decompress it."""
+    from PIL import Image  # an optional library
+
     quality = (80, 65, 58, 50, 40)[severity - 1]
-    # Without three channels each is a grey image of its own.
-    is_rgb = images.shape[-1] == 3
-    pages = images[:, None] if is_rgb else np.moveaxis(images, -1, 1)  # (n, m, h, w[, 3])
+    pages = np.moveaxis(images, -1, 1)  # (n, c, h, w)
     decoded = np.empty_like(pages)
     for place in np.ndindex(pages.shape[:2]):
         file = BytesIO()
         code = np.round(255 * pages[place]).astype(np.uint8)
         Image.fromarray(code).save(file, "JPEG", quality=quality)
         decoded[place] = np.asarray(Image.open(file)) / 255
-    return decoded[:, 0] if is_rgb else np.moveaxis(decoded, 1, -1)
+    return np.moveaxis(decoded, 1, -1)
