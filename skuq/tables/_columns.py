@@ -1,4 +1,4 @@
-"""Validate tables of any kind, read their columns, and find values far from all others."""
+"""Validate tables of any kind, read their columns, and find far values and recurring ones."""
 
 from __future__ import annotations
 
@@ -507,3 +507,54 @@ def find_far_values(table: np.ndarray) -> FarValues | None:
     rows = [np.flatnonzero(far) for far in is_far.values()]
     columns = np.repeat(list(is_far), [len(of_column) for of_column in rows])
     return FarValues(np.concatenate(rows), columns, low, high)
+
+
+_FEW_VALUES = 10  # of a column: networks learn what each of so few means
+_RECURRING = 3  # rows that share a recurring value
+_ROWS_OF_VALUES = 20  # rows for each value on average, so that vectors of values can be learnt
+_WINDOWS = (8, 64)  # least numbers of rows on each side that smooth predictions average
+_ROWS_OF_SMOOTH = 4  # rows that a smooth prediction counts as, beside those of the same value
+_CLEAR, _MANY = 4.0, 2.0  # gains in standard errors, where rows are independent, and where values
+
+
+def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndarray]:
+    """Find columns of (n, d) whose recurring values rather name classes y than measure something.
+
+    A gain of 7298 may go with another class than one of 7688. The other rows predict a row's class
+    in two ways: those of its value and of values nearby, as smooth functions do, and those of its
+    value alone. The second must be clearly better, and at more values than both sides of one step.
+
+    Returns
+    -------
+    dict of int to ndarray
+        Columns, and the sorted values that two rows or more have in each.
+    """
+    every = math.ceil(len(table) / _MOST_ROWS)
+    y = pd.factorize(y[::every])[0]
+    one_hot, found = np.eye(y.max() + 1)[y], {}
+    for k, column in enumerate(table[::every].T):
+        values, place, count = np.unique(column, return_inverse=True, return_counts=True)
+        if not _FEW_VALUES < len(values) <= len(y) / _ROWS_OF_VALUES:
+            continue
+        # Counts of classes among the rows before each row, in the order of the column.
+        counts = one_hot[np.argsort(place, kind="stable")].cumsum(axis=0)
+        counts = np.insert(counts, 0, 0, axis=0)
+        end = count.cumsum()
+        start, smooth = end - count, []
+        for window in _WINDOWS:
+            # As many rows on either side: a slope does not count.
+            reach = np.minimum(np.maximum(window, count), np.minimum(start, len(y) - end))
+            near = (counts[end + reach] - counts[start - reach])[place]
+            share = near[np.arange(len(y)), y] - 1 + one_hot.mean(axis=0)[y]
+            smooth.append(share / near.sum(axis=1))
+        best = max(smooth, key=lambda share: np.log(share).sum())
+        same = (counts[end] - counts[start])[place, y] - 1 + _ROWS_OF_SMOOTH * best
+        gain = np.log(same / (count[place] - 1 + _ROWS_OF_SMOOTH) / best)
+        gain[count[place] < _RECURRING] = 0
+        of_values = np.bincount(place, gain)
+        total = gain.sum()
+        is_clear = total > _CLEAR * np.sqrt(len(y)) * gain.std()
+        if is_clear and total > _MANY * np.linalg.norm(of_values):
+            values, count = np.unique(table[:, k], return_counts=True)
+            found[k] = values[count > 1]
+    return found

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, check_X_y, validate_data
 
@@ -42,7 +42,8 @@ class Inputs:
     preprocessor: Any = None
     encodes: bool = False  # whether encoding changes arrays of finite numbers
     scales_only: bool = True  # whether they are only shifted and scaled
-    code_columns: Sequence[int] = ()  # positions of encoded columns that hold codes of categories
+    code_columns: Sequence[int] = ()  # positions of encoded columns that hold codes
+    has_groups: bool = False  # whether rows are grouped, so that rows of a group are alike
     scaling: Any
 
     #: ``validate(X, estimator, *, reset=False, min_rows=1)`` checks X; with `reset` the estimator
@@ -146,10 +147,11 @@ class TableInputs(Inputs):
         if self.preprocessor is None:
             numbers, learnt = X, X[used]
         elif len(used) == len(weight):
-            numbers = learnt = self._fit_preprocessor(X, y)
+            numbers = learnt = self._fit_preprocessor(X, y, estimator)
         else:
             # Rows of weight 0 may hold anything: no encoder sees them.
-            numbers, learnt = None, self._fit_preprocessor(*safe_split(estimator, X, y, used))
+            rows = safe_split(estimator, X, y, used)
+            numbers, learnt = None, self._fit_preprocessor(*rows, estimator)
         # A few absurd values would ruin a column. Robust scaling bounds them by itself, and a
         # scaling that is given has its own rules.
         far = None
@@ -180,7 +182,7 @@ class TableInputs(Inputs):
             return [f"{k} of what `preprocess` gives" for k in range(n_columns)]
         return [f"x{k}" for k in range(n_columns)] if names is None else [repr(n) for n in names]
 
-    def _fit_preprocessor(self, X: Any, y: Any) -> np.ndarray:
+    def _fit_preprocessor(self, X: Any, y: Any, estimator: Any) -> np.ndarray:
         """Fit the preprocessor, and encode the same rows."""
         preprocessor = self.preprocessor
         if isinstance(preprocessor, str):
@@ -189,7 +191,9 @@ class TableInputs(Inputs):
         else:
             preprocessor = clone(preprocessor)
         if isinstance(preprocessor, TablePreprocessor):
-            numbers = preprocessor.fit_encode(X, y)
+            # A value may recur in one group alone, and would tell which one it is.
+            finds = self.embed and is_classifier(estimator) and not self.has_groups
+            numbers = preprocessor.fit_encode(X, y, find_recurring=finds)
             codes = list(preprocessor.code_columns_)
             if codes and not self.embed:
                 names = preprocessor.get_feature_names_out()[codes]
@@ -245,7 +249,7 @@ class TableInputs(Inputs):
 
     @property
     def code_columns(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Positions of encoded columns that hold codes of categories."""
+        """Positions of encoded columns that hold codes."""
         return getattr(self.preprocessor, "code_columns_", ())
 
 

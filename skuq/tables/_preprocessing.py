@@ -19,7 +19,14 @@ from skuq._params import Interval, StrOptions, check_feature_names_in, fit_conte
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.exceptions import TableWarning
-from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
+from skuq.tables._columns import (
+    CATEGORY,
+    EMPTY,
+    NUMBER,
+    Columns,
+    find_recurring_values,
+    read_table,
+)
 
 # Smallest number of rows with which a category gets a code of its own. Rarer categories share the
 # code of unseen ones, which is trained by them.
@@ -56,6 +63,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     code_columns_ : tuple of int
         Positions in the output of columns of codes. Code 0 stands for categories that `fit` has
         not seen, or only once. A missing value has a code of its own if `fit` has seen one.
+        Tabular classifiers fit further columns of codes, of numbers whose recurring values classes
+        depend on; they follow the indicators.
     n_codes_ : tuple of int
         Number of codes of each of these columns.
     n_features_in_ : int
@@ -108,6 +117,8 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         "missing": [StrOptions({"indicator", "median"})],
     }
 
+    _recurring = {}  # sorted values that have codes, by position of their column in the output
+
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None):
         """Learn the kinds of the columns of X, and their medians and categories.
@@ -127,14 +138,15 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return self
 
     @fit_context(prefer_skip_nested_validation=True)
-    def fit_encode(self, X, y=None) -> np.ndarray:
+    def fit_encode(self, X, y=None, *, find_recurring: bool = False) -> np.ndarray:
         """Fit, and encode the same table, whose columns are read once.
 
-        y, of numbers or classes, only orders the categories for `fill_unseen`.
+        y, of numbers or classes, orders the categories for `fill_unseen`. With `find_recurring`,
+        for classes, numbers found by `find_recurring_values` get further columns of codes.
         """
-        return self.encode(self._fit_columns(X, y))
+        return self.encode(self._fit_columns(X, y, find_recurring))
 
-    def _fit_columns(self, X, y=None) -> Columns:
+    def _fit_columns(self, X, y=None, find_recurring=False) -> Columns:
         """Read the columns of a table, and learn from them."""
         self.__dict__.pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
         table = read_table(self, X)
@@ -158,6 +170,10 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         with np.errstate(over="ignore"):
             self.medians_ = np.nanmedian(numbers, axis=0)
         self._indicated = np.flatnonzero(missing if self.missing == "indicator" else [])
+        self._recurring = {}
+        if find_recurring:
+            filled = np.where(np.isnan(numbers), self.medians_, numbers)
+            self._recurring = find_recurring_values(filled, np.ravel(y))
         # Categories: vocabularies, and an encoder for columns of few and of many.
         labels = [columns.labels(k) for k in self.categorical_columns_]
         for column, k in zip(labels, self.categorical_columns_):
@@ -201,11 +217,16 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             known = column >= 0
             sums, counts = (np.bincount(column[known].astype(int), w) for w in (ranks[known], None))
             self._by_target.append(np.argsort(sums / counts, kind="stable"))
+        of_numbers = [1 + len(values) for values in self._recurring.values()]
         n_codes = [n for encoder in self._encoders for n in encoder.n_codes]
-        self.n_codes_ = tuple(n_codes)
-        # Codes are the last columns of the output.
+        self.n_codes_ = (*of_numbers, *n_codes)
+        # Codes of numbers follow the indicators; those of categories are the last columns.
+        first = len(self.numeric_columns_) + len(self._indicated)
         n_others = len(self.get_feature_names_out()) - len(n_codes)
-        self.code_columns_ = tuple(range(n_others, n_others + len(n_codes)))
+        self.code_columns_ = (
+            *range(first, first + len(of_numbers)),
+            *range(n_others, n_others + len(n_codes)),
+        )
 
     def _gaps(self, missing, labels) -> list[int]:
         """List the columns of X with missing values, from those of numbers and of labels."""
@@ -217,7 +238,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def is_identity(self) -> bool:
         """Whether `transform` leaves finite numbers unchanged."""
         everything = len(self.numeric_columns_) == self.n_features_in_
-        return everything and not len(self._indicated)
+        return everything and not len(self._indicated) and not self._recurring
 
     def transform(self, X):
         """Encode a table as numbers.
@@ -282,7 +303,12 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 TableWarning,
             )
         parts = [encoder.transform(places) for encoder in self._encoders]
-        parts = [filled, missing[:, self._indicated], *parts]
+        codes = [
+            np.where(np.isin(filled[:, k], values), 1 + np.searchsorted(values, filled[:, k]), 0)
+            for k, values in self._recurring.items()
+        ]
+        codes = np.reshape(codes, (len(codes), len(columns))).T
+        parts = [filled, missing[:, self._indicated], codes, *parts]
         encoded = np.concatenate(parts, axis=1, dtype="float64")
         if mark_unseen:
             # A gap is a category of its own only if `fit` has seen one.
@@ -328,6 +354,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         names = check_feature_names_in(self, input_features)
         numeric, categorical = names[self.numeric_columns_], names[self.categorical_columns_]
         parts = [numeric, [f"missingindicator_{name}" for name in numeric[self._indicated]]]
+        parts.append([f"code_{name}" for name in numeric[list(self._recurring)]])
         parts += [encoder.names(categorical, self.categories_) for encoder in self._encoders]
         unique: dict[str, None] = {}
         for name in itertools.chain(*parts):

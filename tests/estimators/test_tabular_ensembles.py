@@ -639,3 +639,21 @@ def test_calibrated_uncertainty_scales_every_head(frame, loss):
         return
     with pytest.raises(TypeError, match="scale"):
         isotonic.fit(X[100:], y[100:])
+
+
+def test_classifiers_embed_recurring_values_that_name_classes():
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=800), 7.0 * rng.integers(0, 30, 800)])
+    y = (X[:, 1] % 2).astype(int)
+    model = skuq.TabularEnsembleClassifier(**ONE_FORM).fit(X, y)
+    assert model.preprocessor_.code_columns_ == (2,)
+    new = np.append(X, [[0, 3.5], [0, -1e9]], axis=0)
+    proba = model.predict_proba(new)
+    assert log_loss(y, proba[:-2]) < 0.1
+    assert_array_equal(loads(dumps(model)).predict_proba(new), proba)
+    outputs = model.to_keras()(model.preprocessor_.transform(new))
+    assert_allclose(np.asarray(outputs["proba"]), proba, rtol=1e-4, atol=1e-6)
+    # Rows of a group are alike, and values of a group alone would name it.
+    grouped = clone(model).fit(X, y, groups=np.arange(800) % 20)
+    regressor = skuq.TabularEnsembleRegressor(n_members=1, **ONE_FORM).fit(X, y)
+    assert not any(fit.preprocessor_.code_columns_ for fit in (grouped, regressor))

@@ -339,3 +339,31 @@ def test_far_values_an_absurd_row_ruins_no_network(rng):
     assert model.score(X[:300], y[:300]) > 0.95
     served = model.to_keras()(X)["mean"]
     assert_allclose(served, model.predict(X), atol=1e-4)
+
+
+def test_recurring_values_that_name_classes_are_found(rng):
+    n, gains = 2000, np.sort(rng.choice(50_000, 40, replace=False)).astype(float)
+    k, smooth = rng.integers(0, 40, n), rng.normal(size=n)
+    column = np.where(rng.random(n) < 0.5, gains[k], 0)
+    column[0] = 1e6  # seen only once
+    y = np.where((column > 0) & (k % 2 == 0), "high", "low")
+    found = _columns.find_recurring_values(np.column_stack([smooth, column]), y)
+    assert list(found) == [1]
+    assert_array_equal(found[1], np.append(0, gains))
+
+
+def test_recurring_values_of_smooth_effects_are_not_found(rng):
+    n, noise = 2000, rng.logistic(size=2000)
+    hours, counts = rng.integers(0, 48, n), rng.poisson(20, n)
+    amounts = np.where(rng.random(n) < 0.8, 0, np.round(np.exp(rng.normal(6, 1, n)), -1))
+    for effect in (
+        4 * np.sin(hours / 7.6),
+        counts / 2 - 10,
+        np.log1p(amounts) - 3,
+        1000 * (hours > 20) - 500,  # one step
+        np.zeros(n),
+    ):
+        table = np.column_stack([hours, counts, amounts, noise, np.ones(n), effect > 0])
+        assert not _columns.find_recurring_values(table, effect + noise > 0)
+        few = _columns.find_recurring_values(table[:12], effect[:12] + noise[:12] > 0)
+        assert not few
