@@ -150,8 +150,8 @@ class TableInputs(Inputs):
             numbers = learnt = self._fit_preprocessor(X, y, estimator)
         else:
             # Rows of weight 0 may hold anything: no encoder sees them.
-            rows = safe_split(estimator, X, y, used)
-            numbers, learnt = None, self._fit_preprocessor(*rows, estimator)
+            X, y = safe_split(estimator, X, y, used)
+            numbers, learnt = None, self._fit_preprocessor(X, y, estimator)
         # A few absurd values would ruin a column. Robust scaling bounds them by itself, and a
         # scaling that is given has its own rules.
         far = None

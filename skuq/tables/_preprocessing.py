@@ -117,8 +117,6 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         "missing": [StrOptions({"indicator", "median"})],
     }
 
-    _recurring = {}  # sorted values that have codes, by position of their column in the output
-
     @fit_context(prefer_skip_nested_validation=True)
     def fit(self, X, y=None):
         """Learn the kinds of the columns of X, and their medians and categories.
@@ -170,7 +168,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         with np.errstate(over="ignore"):
             self.medians_ = np.nanmedian(numbers, axis=0)
         self._indicated = np.flatnonzero(missing if self.missing == "indicator" else [])
-        self._recurring = {}
+        self._recurring: dict[int, np.ndarray] = {}  # values that have codes, by column of numbers
         if find_recurring:
             filled = np.where(np.isnan(numbers), self.medians_, numbers)
             self._recurring = find_recurring_values(filled, np.ravel(y))
@@ -303,11 +301,10 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 TableWarning,
             )
         parts = [encoder.transform(places) for encoder in self._encoders]
-        codes = [
-            np.where(np.isin(filled[:, k], values), 1 + np.searchsorted(values, filled[:, k]), 0)
-            for k, values in self._recurring.items()
-        ]
-        codes = np.reshape(codes, (len(codes), len(columns))).T
+        codes = np.zeros((len(columns), len(self._recurring)))
+        for code, (position, values) in zip(codes.T, self._recurring.items()):
+            is_known = np.isin(filled[:, position], values)
+            code[is_known] = 1 + np.searchsorted(values, filled[is_known, position])
         parts = [filled, missing[:, self._indicated], codes, *parts]
         encoded = np.concatenate(parts, axis=1, dtype="float64")
         if mark_unseen:
