@@ -497,6 +497,7 @@ _FEWEST_ROWS = 30  # with fewer, neither factors nor a floor are fitted
 # Errors of the ensemble's mean are 1.3 times its members' spread on problems of all kinds.
 _PART_PRECISION, _PART_CENTRE = 20.0, (0.0, 2 * math.log(1.3))
 _PRIOR_ROWS = 100  # weight of "no correction", in rows
+_LARGE_CHANGE = 0.3  # of the logarithms of standard deviations; rows then count twice
 _LOG_FACTORS = (-3.0, 3.0, 13)  # at which the likelihood of mixtures is looked at first
 _FLOOR_SHARES = (0.25, 0.5, 1.0)  # of the floor of moments, which are looked at
 _MOST_FACTOR_ROWS = 1000  # that fit the factor of mixtures
@@ -545,8 +546,8 @@ def fit_out_of_bag(
     rows, so that nothing of it is left with some hundred rows.
 
     Priors protect ensembles with few rows. ``log(a**2)`` is standard normal. The fitted variance is
-    averaged with the predicted one, which counts as much as 100 rows. Where mixtures are too wide,
-    logarithms of factors are averaged.
+    averaged with the predicted one, which counts as much as 100 rows, or fewer if both are far
+    apart, see `_trust`.
 
     This calibrates the sum of noise and model. How much of it is the model's shows in how errors
     grow with the members' disagreement: they are most likely to come from normals of variance
@@ -620,7 +621,7 @@ def fit_out_of_bag(
         )
 
     if n_rows >= _FEWEST_ROWS and loc.shape[1] > 1:
-        factor, floor = _fit_mixtures(log_density, weight, n_rows, (factor, floor))
+        factor, floor = _fit_mixtures(log_density, noise + spread, weight, (factor, floor))
     shared = 0.0
     if n_rows >= _FEWEST_ROWS and (spread > 0).any():
         # The prior keeps the members' own split if the errors say little about the parts.
@@ -642,8 +643,8 @@ def fit_out_of_bag(
 
 def _fit_mixtures(
     log_density: Callable[..., np.ndarray],
+    total: np.ndarray,
     weight: np.ndarray,
-    n_rows: int,
     moments: tuple[float, float],
 ) -> tuple[float, float]:
     """Fit the factor and the floor of `fit_out_of_bag` to the densities of mixtures.
@@ -651,7 +652,7 @@ def _fit_mixtures(
     The prior is that of `fit_scale`, and the tail is as it is before any row has told. The floor is
     at most that of the moments. The moments stay if no density is finite.
     """
-    used = _TAIL_PRIOR > 0
+    n_rows, used = len(weight), _TAIL_PRIOR > 0
     scales, shares = np.array(TAIL_SCALES)[used], _TAIL_PRIOR[used][:, None, None]
     step = -(-n_rows // _MOST_FACTOR_ROWS)  # so many rows tell a factor to two hundredths
     rows = weight[::step] / weight[::step].sum()
@@ -667,11 +668,8 @@ def _fit_mixtures(
     log_a, floor = min(fits, key=lambda fit: loss(*fit))
     if not math.isfinite(loss(log_a, floor)):
         return moments
-    trust = n_rows / (n_rows + _PRIOR_ROWS)
-    # Below 1 logarithms are averaged: a share of a variance that is far too large would still be.
-    if log_a < 0:
-        return math.exp(trust * log_a), floor
-    return math.sqrt(1 + trust * (math.exp(2 * log_a) - 1)), floor
+    square = math.exp(2 * log_a)
+    return math.sqrt(1 + _trust(square, floor**2, total, weight) * (square - 1)), floor
 
 
 def limit_noise(
@@ -796,7 +794,7 @@ def fit_scale(
     squared_error: np.ndarray,
     total: np.ndarray,
     weight: np.ndarray,
-    prior_rows: float | None = None,
+    prior_rows: float = _PRIOR_ROWS,
     fewest_rows: int = _FEWEST_ROWS,
 ) -> tuple[float, float]:
     """Fit the factor and the floor of `fit_out_of_bag` to errors and predicted variances.
@@ -807,19 +805,36 @@ def fit_scale(
         Squared errors on rows that have not been trained on, and the variances predicted there.
     weight : ndarray of shape (n,)
         Non-negative.
-    prior_rows : float, optional
-        Number of rows that the predicted variance counts as much as; 100 by default.
+    prior_rows : float, default=100
+        Number of rows that the predicted variance counts as much as.
     fewest_rows : int, default=30
         With fewer rows nothing is fitted: the factor is 1 and the floor 0.
     """
-    n_used = int((weight > 0).sum())
-    if n_used < fewest_rows:
+    used = weight > 0
+    if used.sum() < fewest_rows:
         return 1.0, 0.0
     factor, floor = _fit_variances(squared_error, [total], weight)
-    # Average the fitted variance a^2 * total + b^2 with the predicted one, by numbers of rows.
-    # `factor` and `floor` still are squares.
-    trust = n_used / (n_used + (_PRIOR_ROWS if prior_rows is None else prior_rows))
+    # Average the fitted variance a^2 * total + b^2 with the predicted one; both are squares still.
+    trust = _trust(factor, floor, total[used], weight[used], prior_rows)
     return float(np.sqrt(1 + trust * (factor - 1))), float(np.sqrt(trust * floor))
+
+
+def _trust(
+    factor: float,
+    floor: float,
+    total: np.ndarray,
+    weight: np.ndarray,
+    prior_rows: float = _PRIOR_ROWS,
+) -> float:
+    """Compute the weight of a fitted variance, ``factor * total + floor``, beside the predicted.
+
+    The predicted one counts as much as `prior_rows` rows. The gain in log likelihood grows with
+    the number of rows and with the square of the change in the logarithm of standard deviations:
+    rows count once for a small change, and more often for one that they leave no doubt about.
+    """
+    wider = np.log(np.maximum(factor + floor / np.maximum(total, _TINY), _TINY)).mean(axis=1) / 2
+    rows = len(weight) * (1 + (np.average(wider, weights=weight) / _LARGE_CHANGE) ** 2)
+    return float(rows / (rows + prior_rows))
 
 
 def _fit_variances(

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from training_data import NumberTargets
 
-from skuq.predictive._calibration import TAIL_SCALES, fit_out_of_bag, fit_tail
+from skuq.predictive._calibration import TAIL_SCALES, fit_out_of_bag, fit_scale, fit_tail
 
 
 def fit_out_of_bag_scale(loc, scale, unseen, y, weight):
@@ -97,15 +97,29 @@ def test_few_rows_bound_what_a_far_error_costs(n_rows, error):
 
 
 @pytest.mark.parametrize("n_rows", [100, 600, 5000])
-def test_correction_is_shrunk_by_the_number_of_rows(monkeypatch, n_rows):
-    arguments, _ = ensemble(n_rows, claim=0.5, floor=0.5, fraction=0.5)
-    used = arguments[2].any(axis=0).sum()
-    factor, floor = fit_out_of_bag_scale(*arguments)
-    monkeypatch.setattr("skuq.predictive._calibration._PRIOR_ROWS", 0)
-    full_factor, full_floor = fit_out_of_bag_scale(*arguments)
-    trust = used / (used + 100)
-    assert_allclose(factor**2 - 1, trust * (full_factor**2 - 1), rtol=1e-9)
-    assert_allclose(floor**2, trust * full_floor**2, rtol=1e-9)
+@pytest.mark.parametrize("change", [0.0, -0.3, 0.3, -2.0])
+def test_correction_is_shrunk_unless_rows_leave_no_doubt(n_rows, change):
+    """Rows count twice for a change of standard deviations by exp(0.3), once for small ones."""
+    total = np.random.default_rng(0).uniform(1, 2, (n_rows, 1))
+    squares, weight = np.exp(2 * change) * total, np.ones(n_rows)
+    full = np.square(fit_scale(squares, total, weight, prior_rows=0))
+    fitted = full[0] * total + full[1]
+    assert_allclose(fitted, squares, rtol=0.3)
+    rows = n_rows * (1 + (np.log(fitted / total).mean() / 2 / 0.3) ** 2)
+    trust = rows / (rows + 100)
+    found = np.square(fit_scale(squares, total, weight))
+    assert_allclose(found, [1 + trust * (full[0] - 1), trust * full[1]], rtol=1e-6, atol=1e-12)
+
+
+def test_members_that_are_far_too_wide_become_as_narrow_as_their_errors():
+    """Where there is no noise, predicted normals are a hundred times as wide as errors."""
+    y = 0.01 * np.random.default_rng(0).normal(size=(150, 1))
+    for n_components in (1, 2):
+        shape = (2, n_components, 150, 1)
+        part = np.full(shape, 1 / n_components)
+        given = np.zeros(shape), np.ones(shape), part, np.full(2, 0.5), np.ones((2, 150), bool)
+        factor, floor, *_ = fit_out_of_bag(*given, y, np.ones(150))
+        assert np.hypot(factor, floor) < 0.15
 
 
 def test_rows_without_weight_are_none():
@@ -137,15 +151,6 @@ def test_wide_components_of_mixtures_do_not_narrow_the_others():
     unseen, weight = np.ones((1, 2000), bool), np.ones(2000)
     factor, *_ = fit_out_of_bag(0 * scale, scale, probability, np.ones(1), unseen, y, weight)
     assert 1.3 < factor < 1.6
-
-
-def test_mixtures_that_are_far_too_wide_become_narrow():
-    """The predicted variance counts as 100 rows; averaged with it, the factor would be 0.54."""
-    y = 0.1 * np.random.default_rng(0).normal(size=(250, 1))
-    loc, unseen = np.zeros((1, 2, 250, 1)), np.ones((1, 250), bool)
-    given = loc, np.ones_like(loc), np.full_like(loc, 0.5), np.ones(1)
-    factor, *_ = fit_out_of_bag(*given, unseen, y, np.ones(250))
-    assert_allclose(factor, 0.1 ** (250 / 350), rtol=0.1)
 
 
 def normal_densities(error):
