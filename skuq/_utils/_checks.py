@@ -48,9 +48,15 @@ def fill_masked(values: Any) -> Any:
     return np.ma.filled(values.astype(kind), np.nan)
 
 
-def as_floats(values: Any) -> np.ndarray:
-    """Convert values to an array of floats, with NaN for what a masked array hides."""
-    return np.asarray(fill_masked(values), dtype="float64")
+def as_floats(values: Any, name: str = "y") -> np.ndarray:
+    """Convert values to an array of floats, with NaN for what a masked array hides.
+
+    Raise ValueError, with the name of the argument, for values that are no numbers.
+    """
+    try:
+        return np.asarray(fill_masked(values), dtype="float64")
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`{name}` must be numbers: {error}.") from error
 
 
 def check_targets(y: Any, estimator: Any) -> np.ndarray:

@@ -106,10 +106,7 @@ class Domain:
 
     def check(self, X) -> np.ndarray:
         """Validate points (n, d), or one point (d,), inside of the box as an array (n, d)."""
-        try:
-            X = as_floats(X)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"`x` must be numbers. Got {X!r}.") from error
+        X = as_floats(X, "x")
         if X.ndim == 1:
             X = X[None]
         if X.ndim != 2 or X.shape[1] != self.n_columns or not len(X):

@@ -20,7 +20,7 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
     One named `std` must be positive.
     """
-    arrays = {name: as_floats(values) for name, values in arrays.items()}
+    arrays = {name: as_floats(values, name) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:
             raise ValueError(f"`{name}` must have at least one row. Got shape {values.shape}.")

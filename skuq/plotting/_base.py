@@ -224,7 +224,7 @@ def check_rows(**arrays) -> list[np.ndarray]:
     Columns (n_samples, 1), which regressors predict if y was one, become arrays (n_samples,).
     """
     # Targets and predictions may disagree about an axis of length 1.
-    floats = {name: as_floats(values) for name, values in arrays.items()}
+    floats = {name: as_floats(values, name) for name, values in arrays.items()}
     checked = check_same_shape(
         **{name: v[:, 0] if v.shape[1:] == (1,) else v for name, v in floats.items()}
     )

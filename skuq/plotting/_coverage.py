@@ -211,7 +211,7 @@ class ConditionalCoverageDisplay(Display):
             if dtype.kind == "O":
                 try:
                     as_floats(by)
-                except (TypeError, ValueError):
+                except ValueError:
                     is_number = False
                 is_number = is_number and not any(isinstance(value, str) for value in by)
             if not is_number or dtype.kind not in "biufmMO":

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from skuq._utils._checks import (
+    as_floats,
     check_count,
     classifies,
     fill_masked,
@@ -244,7 +245,7 @@ def _only_feature(X, name):
     """Return the single column of `X` as an array of shape (n_samples,)."""
     if np.ndim(X) != 2 or np.shape(X)[1] != 1:
         raise ValueError(f"`{name}` must have shape (n_samples, 1). Got {np.shape(X)}.")
-    return np.asarray(X, dtype=float)[:, 0]
+    return as_floats(X, name)[:, 0]
 
 
 @dataclass(eq=False, repr=False)

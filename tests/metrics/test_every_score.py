@@ -161,6 +161,7 @@ REFUSED = [
     ("gaussian_nll_loss", np.ones((3, 1, 1, 1)), {}, "`y_true` must have shape"),
     ("crps_loss", (TWO, [[0.0], [1.0]], [1.0, 1.0]), {}, "`mean` must have the shape"),
     ("crps_loss", (ONE, TWO, [0.0, 1.0]), {}, "inconsistent"),
+    ("crps_loss", (["a"], ONE, ONE), {}, "`y_true` must be numbers: could not convert .*'a'"),
     ("mixture_nll_loss", (TWO, [[0.0], [1.0]], [ONE, ONE]), {}, r"`loc` .*here \(n_members, 2\)"),
     ("crps_mixture_loss", ([0.0], [[0.0]], [[-1.0]]), {}, "`scale` must be positive. .* is -1.0"),
     *[

@@ -180,6 +180,7 @@ def test_retention_of_classifiers_counts_wrong_labels():
 @cases(
     ("draw", "message"),
     (lambda m, X: PredictionBandDisplay.from_estimator(m, np.zeros((3, 2))), "n_samples, 1"),
+    (lambda m, X: PredictionBandDisplay.from_estimator(m, [["b"]]), "`X` must be numbers: .*'b'"),
     (lambda m, X: CoverageWidthDisplay.from_predictions([1, 2], [1, 2], [1]), "inconsistent n"),
     (lambda m, X: CoverageWidthDisplay.from_predictions([1, 2], [1, 2], [1, 0]), "positive"),
     (lambda m, X: RetentionDisplay.from_predictions([1, np.nan], [1, 2], [1, 1]), "finite"),
