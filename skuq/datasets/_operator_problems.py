@@ -35,8 +35,8 @@ class OperatorProblem:
     objective : callable
         ``objective(outputs) -> values``, to be maximised: (.., q) or (.., q, d_s) to (..,).
         It takes float64 arrays, or tensors of Keras' backend, through which gradients flow.
-    simulator : callable or None
-        Function that a call evaluates. None if there are only stored data.
+    simulator : callable
+        Function that a call evaluates.
     best_value : float or None
         The largest possible value of the objective. None if it is not known.
     best_input : ndarray of shape (d,) or None
@@ -46,8 +46,6 @@ class OperatorProblem:
     ------
     ImportError
         If it is called and the simulator needs a library that is not installed.
-    NotImplementedError
-        If it is called and there are only stored data.
     ValueError
         If it is called with another number of columns.
 
@@ -70,15 +68,11 @@ class OperatorProblem:
     query_points: np.ndarray
     n_outputs: int
     objective: Callable
-    simulator: Callable | None = None
+    simulator: Callable
     best_value: float | None = None
     best_input: np.ndarray | None = None
 
     def __call__(self, U):
-        if self.simulator is None:
-            raise NotImplementedError(
-                f"There is no simulator of {self.name!r}, only the objective of stored functions."
-            )
         U = check_array(U, dtype=np.float64, input_name="U")
         if U.shape[1] != len(self.bounds):
             raise ValueError(

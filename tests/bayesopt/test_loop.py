@@ -237,7 +237,7 @@ TWO = [[0.0, 0.0], [0.1, 0.0]]
     ({}, lambda s: s.tell(TWO, 1.0), "shape"),
     ({}, lambda s: s.tell([[0.0, 0.0]], [1.0, 2.0]), "shape"),
     ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
-    ({}, lambda s: s.tell(["a", 1], 1.0), "`x` must be numbers: could not convert string to float: 'a'"),
+    ({}, lambda s: s.tell(["a", 1], 1.0), "`x` must be numbers: could not .*'a'"),
     ({"integer": [0]}, lambda s: s.tell([0.5, 0.2], 1.0), "whole numbers"),
     *(
         ({"objective": objective}, lambda s: s.tell(TWO, [[1.0], [2.0]]), "make one number")
