@@ -255,9 +255,7 @@ class TrainingRun:
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
             n = int(np.clip(min(_SLICE_SECONDS, left) / of_epoch, 1, key.epochs_per_call))
             n = min(n, end - self.n_epochs)
-            arguments = self._arguments(n)
-            program = programs.get(key, functools.partial(self._compile, arguments))
-            carry, rows = program(*arguments)
+            carry, rows = self._call(n)
             # Waits for the end of the call, so that its time can be taken.
             rows, stops = to_host((rows, carry["stopped"]))
             self._calls.append((n, time.perf_counter() - called))
@@ -265,6 +263,17 @@ class TrainingRun:
             self._history.append(rows[:n])
             if report is not None:
                 report(n, 0 if np.all(stops) else end - self.n_epochs)
+
+    def compile(self) -> None:
+        """Compile the program, unless this process has, by a call that trains no epoch."""
+        to_host(self._call(0)[1])
+
+    def _call(self, n_epochs: int) -> tuple[dict[str, Any], Any]:
+        """Call the program for the next epochs."""
+        arguments = self._arguments(n_epochs)
+        program = programs.get(self.key, functools.partial(self._compile, arguments))
+        carry, rows = program(*arguments)
+        return carry, rows
 
     def _arguments(self, n_epochs: int) -> Any:
         """Prepare the program's arguments for the next epochs, as tensors."""

@@ -19,11 +19,11 @@ from skuq.tables._splits import TrainingData
 from skuq.training._job import TrainingJob
 
 _SAFETY = 0.9  # share of the time left that epochs are planned for
-_BEGINNING = 0.25  # share of the time after which no further program is compiled
-# XLA takes three to seven times as long to compile as a graph, and saves half of a step.
-_XLA_COMPILATIONS, _XLA_SAVES = 5.0, 0.5
-_LONG = 30.0  # seconds: a job that has more compiles with XLA at once
-_compilations = backend.BoundedCache(max_size=16, collects=False)  # seconds, by programs' keys
+_BEGINNING = 0.25  # share of the time after which no further job begins
+# A job that has fewer seconds trains as a plain graph: XLA halves a step, but takes three to seven
+# times as long to compile, on usual machines 6 to 12 seconds.
+_SHORT = 20.0
+_LONG_EPOCH = 0.1  # share of the time left from which a second epoch is not timed
 _CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
 
 #: Members, with an error in the place of each diverged one.
@@ -133,9 +133,8 @@ class _Group:
 def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) -> list[TrainingJob]:
     """Reduce the epochs of jobs to what can be trained until a deadline, at least one epoch.
 
-    To measure the time of an epoch, one group of each job trains two epochs first, which also
-    compiles. All jobs keep the same share of their epochs. Once a quarter of the time is gone, no
-    further program is compiled, and the jobs before it are returned alone.
+    All jobs keep the same share of their epochs. Once a quarter of the time is gone, no further
+    job is measured, and those before it are returned alone.
     """
     pairs = [(job, data) for job in jobs]
     needed, to_predict, jobs = seconds_needed(pairs, deadline, needs_all=False)
@@ -150,16 +149,17 @@ def seconds_needed(
 ) -> tuple[float, float, list[TrainingJob]]:
     """Estimate how long the jobs take to train together.
 
-    One group of each job's members trains two epochs: the first compiles, the second is timed.
+    One group of each job's members is compiled, and trains two epochs, or one if it is long. The
+    last one is timed.
 
     Parameters
     ----------
     jobs : sequence of (TrainingJob, TrainingData)
     deadline : float, default=inf
-        Time of ``time.monotonic()`` at which they have to end. Where XLA's compilation takes too
-        much of the time, they train as plain graphs.
+        Time of ``time.monotonic()`` at which they have to end. Jobs with less than 20 seconds each
+        train as plain graphs, unless XLA has compiled them before.
     needs_all : bool, default=True
-        False leaves jobs out from the first that would compile after a quarter of the time.
+        False leaves jobs out that would be measured after a quarter of the time.
 
     Returns
     -------
@@ -181,19 +181,22 @@ def seconds_needed(
 
         nonlocal to_predict
         for job, data in jobs:
-            groups = job.groups()
-            run = graph = TrainingRun(groups[0], data)
-            left = deadline - time.monotonic()
-            is_short = left < _LONG * len(jobs)
-            if run.jit and job.jit is None and is_short and not run.is_compiled:
-                graph = TrainingRun(replace(groups[0], jit=False), data)
-            is_late = left < (1 - _BEGINNING) * seconds
-            if is_late and measured and not needs_all and not graph.is_compiled:
+            left, groups = deadline - time.monotonic(), job.groups()
+            if measured and not needs_all and left < (1 - _BEGINNING) * seconds:
                 break
-            run, of_epoch = _time_epoch(run, graph, len(groups), left / len(jobs), ended.is_set)
-            needed.extend([of_epoch * job.recipe.epochs] * len(groups))
-            trained = time.monotonic()
+            run = TrainingRun(groups[0], data)
+            is_short = left < _SHORT * len(jobs)
+            if run.jit and job.jit is None and is_short and not run.is_compiled:
+                run = TrainingRun(replace(groups[0], jit=False), data)
+            run.compile()
+            for _ in range(2):  # the first epoch is slower than others
+                began = time.monotonic()
+                run.advance(1, cancelled=ended.is_set)
+                trained = time.monotonic()
+                if trained - began > _LONG_EPOCH * (deadline - trained):
+                    break
             run.members()
+            needed.extend([(trained - began) * job.recipe.epochs] * len(groups))
             to_predict += (time.monotonic() - trained) * len(groups)
             measured.append(replace(job, jit=run.jit))
 
@@ -203,34 +206,6 @@ def seconds_needed(
     for group in needed:
         cores[cores.index(min(cores))] += group
     return max(cores), to_predict, measured
-
-
-def _time_epoch(
-    run: Any, graph: Any, n_groups: int, seconds: float, cancelled: Callable[[], bool]
-) -> tuple[Any, float]:
-    """Train two epochs of `run` or `graph`; return which, and the seconds of the second epoch.
-
-    XLA may be worth its compilation for all epochs, and not for those that `seconds` are enough
-    for. A plain graph tells, which compiles in a fraction of that time.
-    """
-
-    def train_two(run: Any) -> tuple[float, float]:
-        times = [time.monotonic()]
-        for _ in range(2):
-            run.advance(1, cancelled=cancelled)
-            times.append(time.monotonic())
-        return times[1] - times[0], times[2] - times[1]
-
-    first, of_epoch = train_two(graph)
-    seconds -= first + of_epoch
-    # Only a program's first run tells how long it takes to compile.
-    compilation = _XLA_COMPILATIONS * _compilations.get(graph.key, lambda: first - of_epoch)
-    whole = (1 - _XLA_SAVES) * n_groups * of_epoch * graph.job.recipe.epochs
-    # XLA has to leave time for all epochs, or for more of them than the graph.
-    is_worth = compilation <= max(_XLA_SAVES * seconds, seconds - whole)
-    if run is graph or not is_worth:
-        return graph, of_epoch
-    return run, train_two(run)[1]
 
 
 def share_in_time(needed: float, seconds: float) -> float:

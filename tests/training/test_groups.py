@@ -232,6 +232,18 @@ def test_no_slice_begins_that_would_end_after_the_deadline(data, monkeypatch):
     assert run.n_epochs == 4
 
 
+def test_compiling_first_changes_no_member(data):
+    runs = [TrainingRun(job_of(2, jit=jit), data) for jit in (False, False, True)]
+    for run in runs[1:]:
+        run.compile()
+        assert run.is_compiled and run.share == 0
+    for run in runs:
+        run.advance()
+    members = [run.members() for run in runs]
+    assert_equal_members(members[1], members[0])
+    assert_equal_members(members[2], members[0], exactly=False)
+
+
 class FakeRun:
     """Training that only moves the clock: epochs of 2 s, 1.2 s with XLA, and their compilation."""
 
@@ -240,19 +252,23 @@ class FakeRun:
     to_predict = 0.0
 
     def __init__(self, job, data):
-        self.job, self.jit, self.n_epochs = job, job.jit is not False, 0
+        self.jit = job.jit is not False
+        self.n_left = job.recipe.epochs
         self.key = without_names(job.network), self.jit
 
     @property
     def is_compiled(self):
         return self.key in FakeRun.compiled
 
+    def compile(self):
+        FakeRun.now += 0.0 if self.is_compiled else self.compilations[self.jit]
+        FakeRun.compiled |= {self.key}
+
     def advance(self, n_epochs, **settings):
-        if self.n_epochs < self.job.recipe.epochs:
+        assert self.is_compiled
+        if self.n_left:
             FakeRun.now += 1.2 if self.jit else 2.0
-            FakeRun.now += 0.0 if self.is_compiled else self.compilations[self.jit]
-            FakeRun.compiled |= {self.key}
-            self.n_epochs += 1
+            self.n_left -= 1
 
     def members(self):
         FakeRun.now += self.to_predict
@@ -266,7 +282,6 @@ def fake(monkeypatch):
     monkeypatch.setattr("skuq.training._engine.TrainingRun", FakeRun)
     clock = SimpleNamespace(monotonic=lambda: FakeRun.now)
     monkeypatch.setattr("skuq.training._train.time", clock)
-    monkeypatch.setattr("skuq.training._train._compilations", backend.BoundedCache(4))
     return FakeRun
 
 
@@ -302,39 +317,30 @@ def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
     assert found.recipe.epochs == 1
 
 
-@cases(
-    ("seconds", "epochs", "jit"),
-    (14.0, 1000, False),  # XLA would compile for 5 of the last 9 s
-    (20.0, 1000, True),  # and saves more than that here
-    (15.0, 5, True),  # all epochs fit, as without a limit
-    (12.0, 5, False),
-    (40.0, 1000, True),  # no graph is needed to tell
-    (math.inf, 5, True),
-)
-def test_little_time_is_for_a_plain_graph(data, fake, seconds, epochs, jit):
-    fake.compilations = {False: 1.0, True: 5.0}
-    job = job_of(4, replace(RECIPE, epochs=epochs), jit=None)
-    (found,) = _train.shorten([job], data, 100 + seconds)
-    assert found.jit is jit
-    assert len(fake.compiled) == (2 if jit and seconds < 30 else 1)
-    # A program that is compiled already is used, however little time is left.
-    began = fake.now
-    (again,) = _train.shorten([job], data, began + 1.0)
-    assert again.jit is jit and fake.now <= began + 4.1
-    # A later fit that has the time compiles through XLA.
-    (later,) = _train.shorten([job], data, fake.now + 1e4)
+@cases(("seconds", "jit"), (39.9, False), (40.0, True), (math.inf, True))
+def test_little_time_is_for_a_plain_graph(data, fake, seconds, jit):
+    jobs = [job_of(4, RECIPE, jit=None)] * 2  # of 20 s each
+    found = _train.shorten(jobs, data, 100 + seconds)
+    assert [job.jit for job in found] == [jit] * 2 and len(fake.compiled) == 1
+    # A program that XLA has compiled is used, however little time is left.
+    (again,) = _train.shorten(jobs[:1], data, fake.now + 1.0)
+    assert again.jit is jit
+    (later,) = _train.shorten(jobs[:1], data, fake.now + 1e4)
     assert later.jit is True
 
 
-def test_kinds_that_would_compile_late_are_left_out(data, fake):
+def test_kinds_that_would_begin_late_are_left_out(data, fake):
     fake.compilations = {False: 10.0}
     others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
     models = [network, others[0], network, others[1]]
     jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
-    for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 3), (200.0, 4)):
+    for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 2), (200.0, 4)):
         fake.now, fake.compiled = 100.0, frozenset()
         found = _train.shorten(jobs, data, 100 + seconds)
         assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
+    # Those that are compiled, too. The first takes two seconds to measure, or four of 24.
+    for seconds, n_jobs in ((7.9, 1), (8.0, 2), (24.0, 3), (60.0, 4)):
+        assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
 
 
 def test_jobs_trained_together_are_those_trained_alone(data):
