@@ -23,7 +23,7 @@ _BEGINNING = 0.25  # share of the time after which no further job begins
 # A job that has fewer seconds trains as a plain graph: XLA halves a step, but takes three to seven
 # times as long to compile, on usual machines 6 to 12 seconds.
 _SHORT = 20.0
-_LONG_EPOCH = 0.1  # share of the time left from which a second epoch is not timed
+_LONG_EPOCH = 0.2  # share of the time left from which a second epoch is not timed
 _CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
 
 #: Members, with an error in the place of each diverged one.

@@ -338,8 +338,8 @@ def test_kinds_that_would_begin_late_are_left_out(data, fake):
         fake.now, fake.compiled = 100.0, frozenset()
         found = _train.shorten(jobs, data, 100 + seconds)
         assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
-    # Those that are compiled, too. The first takes two seconds to measure, or four of 24.
-    for seconds, n_jobs in ((7.9, 1), (8.0, 2), (24.0, 3), (60.0, 4)):
+    # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
+    for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
         assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
 
 
