@@ -512,6 +512,7 @@ def find_far_values(table: np.ndarray) -> FarValues | None:
 _FEW_VALUES = 10  # of a column: networks learn what each of so few means
 _RECURRING = 3  # rows that share a recurring value
 _ROWS_OF_VALUES = 20  # rows for each value on average, so that vectors of values can be learnt
+_UNEVEN = 10  # largest distance of neighbouring values, in medians: grids are measured
 _WINDOWS = (8, 64)  # least numbers of rows on each side that smooth predictions average
 _ROWS_OF_SMOOTH = 4  # rows that a smooth prediction counts as, beside those of the same value
 _CLEAR, _MANY = 4.0, 2.0  # gains in standard errors, where rows are independent, and where values
@@ -535,6 +536,9 @@ def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndar
     for k, column in enumerate(table[::every].T):
         values, place, count = np.unique(column, return_inverse=True, return_counts=True)
         if not _FEW_VALUES < len(values) <= len(y) / _ROWS_OF_VALUES:
+            continue
+        distances = np.diff(values)
+        if distances.max() < _UNEVEN * np.median(distances):
             continue
         # Counts of classes among the rows before each row, in the order of the column.
         counts = one_hot[np.argsort(place, kind="stable")].cumsum(axis=0)

@@ -365,5 +365,7 @@ def test_recurring_values_of_smooth_effects_are_not_found(rng):
     ):
         table = np.column_stack([hours, counts, amounts, noise, np.ones(n), effect > 0])
         assert not _columns.find_recurring_values(table, effect + noise > 0)
+        names = rng.integers(0, 2, 48)[hours]  # a grid is measured, even so
+        assert not _columns.find_recurring_values(hours[:, None].astype(float), names)
         few = _columns.find_recurring_values(table[:12], effect[:12] + noise[:12] > 0)
         assert not few
