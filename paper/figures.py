@@ -1,12 +1,11 @@
-"""Draw the two pictures of the paper, the README and the front page into docs/images.
+"""Draw the picture of the paper, the README and the front page: docs/images/uncertainty.png.
 
     python paper/figures.py
 
-``uncertainty.png`` trains an ensemble on synthetic data in a few seconds. ``peers.png`` reads what
-``benchmarks/leaderboard.py`` has stored.
+It trains an ensemble on synthetic data in a few seconds. The paper's other picture is drawn by
+``benchmarks/results_pictures.py``.
 """
 
-import json
 from pathlib import Path
 
 import matplotlib
@@ -20,14 +19,6 @@ import matplotlib.pyplot as plt  # noqa: E402
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 BLUE, ORANGE, SKY, GREY = "#0072B2", "#D55E00", "#56B4E9", "0.35"  # Okabe and Ito
-SETS = ("yacht", "boston", "energy", "concrete", "wine", "diabetes")
-PEERS = {
-    "gaussian process": ("Gaussian process", "o", BLUE),
-    "ngboost": ("NGBoost", "s", ORANGE),
-    "catboost": ("CatBoost", "^", GREY),
-    "treeffuser": ("Treeffuser", "D", "#009E73"),
-    "boosted quantiles": ("boosted quantiles", "v", SKY),
-}
 
 
 def noise_at(x):
@@ -62,39 +53,5 @@ def draw_uncertainty():
     figure.savefig(IMAGES / "uncertainty.png", dpi=130)
 
 
-def draw_peers():
-    """CRPS of other methods over that of skuq's tabular ensemble, on the splits that all have."""
-    stored = json.loads((ROOT / "benchmarks" / "results" / "leaderboard.json").read_text())
-    figure, axes = plt.subplots(figsize=(7.5, 3), layout="constrained")
-    for place, name in enumerate(SETS):
-        scores = {
-            method: {
-                r["split"]: r["crps"] for r in stored if (r["set"], r["method"]) == (name, method)
-            }
-            for method in ("tabular", *PEERS)
-        }
-        splits = set.intersection(*map(set, scores.values()))
-        means = {m: np.mean([own[s] for s in splits]) for m, own in scores.items()}
-        for offset, (method, (label, marker, colour)) in enumerate(PEERS.items()):
-            axes.semilogx(
-                means[method] / means["tabular"],
-                place + 0.12 * (offset - 2),
-                marker,
-                color=colour,
-                ms=7,
-                label=label if place == 0 else None,
-            )
-    axes.axvline(1, color=GREY, lw=1)
-    ticks = [1, 1.5, 2, 3, 5, 10]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.set_yticks(range(len(SETS)), SETS)
-    axes.invert_yaxis()
-    axes.set_xlabel("CRPS relative to skuq's tabular ensemble (smaller is better)")
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    figure.savefig(IMAGES / "peers.png", dpi=130)
-
-
 if __name__ == "__main__":
     draw_uncertainty()
-    draw_peers()

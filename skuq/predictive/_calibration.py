@@ -546,8 +546,8 @@ def fit_out_of_bag(
     rows, so that nothing of it is left with some hundred rows.
 
     Priors protect ensembles with few rows. ``log(a**2)`` is standard normal. The fitted variance is
-    averaged with the predicted one, which counts as much as 100 rows, or fewer if both are far
-    apart, see `_trust`.
+    averaged with the predicted one, which counts as much as 100 rows, or fewer if the fitted one is
+    far smaller, see `_trust`.
 
     This calibrates the sum of noise and model. How much of it is the model's shows in how errors
     grow with the members' disagreement: they are most likely to come from normals of variance
@@ -820,20 +820,24 @@ def fit_scale(
 
 
 def _trust(
-    factor: float,
-    floor: float,
+    squared_factor: float,
+    squared_floor: float,
     total: np.ndarray,
     weight: np.ndarray,
     prior_rows: float = _PRIOR_ROWS,
 ) -> float:
-    """Compute the weight of a fitted variance, ``factor * total + floor``, beside the predicted.
+    """Compute the weight of the fitted variance, ``squared_factor * total + squared_floor``.
 
-    The predicted one counts as much as `prior_rows` rows. The gain in log likelihood grows with
-    the number of rows and with the square of the change in the logarithm of standard deviations:
-    rows count once for a small change, and more often for one that they leave no doubt about.
+    The predicted one, `total`, has the rest and counts as much as `prior_rows` rows. If the fitted
+    one is smaller, rows count more often: the gain in log likelihood grows with their number and
+    with the square of the change in the logarithm of standard deviations, so that few rows show
+    that predictions are far too wide. A larger one can be due to a single row far out.
     """
-    wider = np.log(np.maximum(factor + floor / np.maximum(total, _TINY), _TINY)).mean(axis=1) / 2
-    rows = len(weight) * (1 + (np.average(wider, weights=weight) / _LARGE_CHANGE) ** 2)
+    ratio = squared_factor + squared_floor / np.maximum(total, _TINY)
+    change = np.average(np.log(np.maximum(ratio, _TINY)).mean(axis=1) / 2, weights=weight)
+    if not math.isfinite(change):
+        return 0.0
+    rows = len(weight) * (1 + (min(change, 0.0) / _LARGE_CHANGE) ** 2)
     return float(rows / (rows + prior_rows))
 
 

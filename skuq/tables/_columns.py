@@ -537,7 +537,7 @@ def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndar
         values, place, count = np.unique(column, return_inverse=True, return_counts=True)
         if not _FEW_VALUES < len(values) <= len(y) / _ROWS_OF_VALUES:
             continue
-        distances = np.diff(values)
+        distances = np.diff(values)[1:-1]  # a value far out can be a code for missing ones
         if distances.max() < _UNEVEN * np.median(distances):
             continue
         # Counts of classes among the rows before each row, in the order of the column.

@@ -206,10 +206,10 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         for encoder in self._encoders:
             encoder.fit(places)
         # Ranks, so that no far value counts much, and classes have numbers.
-        first = (
+        target = (
             np.zeros(len(columns)) if y is None else np.asarray(y).reshape(len(columns), -1)[:, 0]
         )
-        ranks = pd.factorize(first, sort=True)[0]
+        ranks = pd.factorize(target, sort=True)[0]
         self._by_target = []
         for column in places.T:
             known = column >= 0
@@ -303,7 +303,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         parts = [encoder.transform(places) for encoder in self._encoders]
         codes = np.zeros((len(columns), len(self._recurring)))
         for code, (position, values) in zip(codes.T, self._recurring.items()):
-            is_known = np.isin(filled[:, position], values)
+            is_known = np.isin(filled[:, position], values) & ~missing[:, position]
             code[is_known] = 1 + np.searchsorted(values, filled[is_known, position])
         parts = [filled, missing[:, self._indicated], codes, *parts]
         encoded = np.concatenate(parts, axis=1, dtype="float64")

@@ -99,16 +99,28 @@ def test_few_rows_bound_what_a_far_error_costs(n_rows, error):
 @pytest.mark.parametrize("n_rows", [100, 600, 5000])
 @pytest.mark.parametrize("change", [0.0, -0.3, 0.3, -2.0])
 def test_correction_is_shrunk_unless_rows_leave_no_doubt(n_rows, change):
-    """Rows count twice for a change of standard deviations by exp(0.3), once for small ones."""
+    """Rows count twice if standard deviations fall by a factor of exp(0.3), once if they rise."""
     total = np.random.default_rng(0).uniform(1, 2, (n_rows, 1))
     squares, weight = np.exp(2 * change) * total, np.ones(n_rows)
     full = np.square(fit_scale(squares, total, weight, prior_rows=0))
     fitted = full[0] * total + full[1]
     assert_allclose(fitted, squares, rtol=0.3)
-    rows = n_rows * (1 + (np.log(fitted / total).mean() / 2 / 0.3) ** 2)
+    rows = n_rows * (1 + (min(np.log(fitted / total).mean() / 2, 0.0) / 0.3) ** 2)
     trust = rows / (rows + 100)
     found = np.square(fit_scale(squares, total, weight))
     assert_allclose(found, [1 + trust * (full[0] - 1), trust * full[1]], rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e200])
+@pytest.mark.parametrize("n_components", [1, 2])
+def test_predictions_that_are_not_finite_give_no_correction(value, n_components):
+    shape = (2, n_components, 100, 1)
+    loc, part = np.zeros(shape), np.full(shape, 1 / n_components)
+    loc[0, 0, 3] = value
+    given = loc, np.ones(shape), part, np.full(2, 0.5), np.ones((2, 100), bool)
+    with np.errstate(all="ignore"):
+        y = np.random.default_rng(0).normal(size=(100, 1))
+        assert fit_out_of_bag(*given, y, np.ones(100)) == (1.0, 0.0, (), 0.0)
 
 
 def test_members_that_are_far_too_wide_become_as_narrow_as_their_errors():

@@ -97,7 +97,9 @@ def open_store(
     parts["estimator"] = type(estimator).__name__
     if is_classifier(estimator):  # trials keep the epoch that has the best score
         at_best = estimator.calibrate and not task.shifted
-        parts["scores"] = "log loss at the best temperature" if at_best else "log loss"
+        parts["score of trials, by `calibrate`"] = (
+            "log loss at the best temperature" if at_best else "log loss"
+        )
     if estimator.catalog_dir is not None:
         return CatalogFolder(
             estimator.catalog_dir, parts, math.inf if max_wait is None else max_wait
