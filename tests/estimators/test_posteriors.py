@@ -190,7 +190,7 @@ def test_posterior_fn_of_a_refit_runs_in_the_same_program(fitted, elsewhere, nam
     example = inputs_of(posterior, elsewhere)
     program = compile_program(program_of(posterior), example, jit=True)
     draws, _ = program(*inputs_of(other, elsewhere))
-    assert_allclose(draws, other(elsewhere), atol=1e-4)
+    assert_allclose(draws, other(elsewhere), rtol=1e-4, atol=1e-4)
     assert abs(other(elsewhere) - posterior(elsewhere)).max() > 0.1
 
 
@@ -210,7 +210,7 @@ def test_posterior_fn_counts_members_by_their_weights(fitted, elsewhere):
     assert_allclose(posterior(elsewhere).mean(axis=0), parts.mean, atol=1e-12)
     assert_allclose(posterior(elsewhere).std(axis=0), parts.epistemic, atol=1e-12)
     tensor = posterior.function(ops, *inputs_of(posterior, elsewhere))
-    assert_allclose(tensor, posterior(elsewhere), atol=1e-4)
+    assert_allclose(tensor, posterior(elsewhere), rtol=1e-4, atol=1e-4)
 
 
 def test_posterior_fn_draws_members_of_several_architectures(fitted, elsewhere):
