@@ -157,8 +157,8 @@ def test_fit_tells_searches_apart(search, trained, tmp_path):
     ):
         search(1, **settings).fit(X, y)
     assert len(trained) == 15 and len(folders(tmp_path)) == 15
-    message = "'log loss at the best temperature' there, 'log loss' here"
-    with pytest.warns(UserWarning, match=f"A new search .*\n  score of trials, by `calibrate`: {message}"):
+    message = "by `calibrate`: 'log loss at the best temperature' there, 'log loss' here"
+    with pytest.warns(UserWarning, match=f"A new search .*\n  score of trials, {message}"):
         search(1, kind=AutoDEUQClassifier, calibrate=False).fit(X, np.where(y > 0, "yes", "no"))
     assert len(trained) == 16 and len(folders(tmp_path)) == 16
     # Parameters that do not change a trial do not make another search.
