@@ -546,7 +546,7 @@ def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndar
         end = count.cumsum()
         start, smooth = end - count, []
         for window in _WINDOWS:
-            # As many rows on either side: a slope does not count.
+            # Both sides have equally many rows, so that a linear effect cancels.
             reach = np.minimum(np.maximum(window, count), np.minimum(start, len(y) - end))
             near = (counts[end + reach] - counts[start - reach])[place]
             share = near[np.arange(len(y)), y] - 1 + one_hot.mean(axis=0)[y]

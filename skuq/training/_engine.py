@@ -271,9 +271,7 @@ class TrainingRun:
     def _call(self, n_epochs: int) -> tuple[dict[str, Any], Any]:
         """Call the program for the next epochs."""
         arguments = self._arguments(n_epochs)
-        program = programs.get(self.key, functools.partial(self._compile, arguments))
-        carry, rows = program(*arguments)
-        return carry, rows
+        return programs.get(self.key, functools.partial(self._compile, arguments))(*arguments)
 
     def _arguments(self, n_epochs: int) -> Any:
         """Prepare the program's arguments for the next epochs, as tensors."""

@@ -124,7 +124,7 @@ def test_predictions_that_are_not_finite_give_no_correction(value, n_components)
 
 
 def test_members_that_are_far_too_wide_become_as_narrow_as_their_errors():
-    """Where there is no noise, predicted normals are a hundred times as wide as errors."""
+    """The prior of 100 rows does not hold back a factor that 150 rows put at a hundredth."""
     y = 0.01 * np.random.default_rng(0).normal(size=(150, 1))
     for n_components in (1, 2):
         shape = (2, n_components, 150, 1)
