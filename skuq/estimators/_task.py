@@ -234,8 +234,10 @@ def read_task(
         named = [("shift_validation", shift_validation)]
         if several:
             named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
-    inputs.has_groups = groups is not None
-    rows = read_rows(estimator, inputs, targets, X, y, sample_weight, min_rows=min_rows)
+    has_groups = groups is not None
+    rows = read_rows(
+        estimator, inputs, targets, X, y, sample_weight, min_rows=min_rows, has_groups=has_groups
+    )
     groups = check_groups(groups, rows.X)
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)

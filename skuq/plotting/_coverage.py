@@ -52,7 +52,7 @@ class ConditionalCoverageDisplay(Display):
         Number of rows in each bin.
     coverage : float, default=0.9
         Nominal coverage of the intervals.
-    by : str, optional
+    label : str, optional
         Name of the number or group by which rows are put into bins, for the axis.
     name : str, optional
         Name of the estimator, for the legend.
@@ -76,7 +76,7 @@ class ConditionalCoverageDisplay(Display):
     --------
     >>> from skuq.plotting import ConditionalCoverageDisplay
     >>> display = ConditionalCoverageDisplay.from_predictions(
-    ...     [0.0, 0.0, 5.0, 0.0], [-1.0] * 4, [1.0] * 4, bins_of=[1.0, 2.0, 9.0, 8.0], n_bins=2
+    ...     [0.0, 0.0, 5.0, 0.0], [-1.0] * 4, [1.0] * 4, by=[1.0, 2.0, 9.0, 8.0], n_bins=2
     ... )
     >>> display.observed
     array([1. , 0.5])
@@ -87,7 +87,7 @@ class ConditionalCoverageDisplay(Display):
     counts: Any
     _: KW_ONLY
     coverage: float = 0.9
-    by: str | None = None
+    label: str | None = None
     name: str | None = None
 
     @classmethod
@@ -97,11 +97,11 @@ class ConditionalCoverageDisplay(Display):
         lower,
         upper,
         *,
-        bins_of=None,
+        by=None,
         groups=None,
         coverage=0.9,
         n_bins=10,
-        by=None,
+        label=None,
         name=None,
         ax=None,
         **plot_options,
@@ -112,15 +112,15 @@ class ConditionalCoverageDisplay(Display):
         ----------
         y, lower, upper : array-like of shape (n_samples,)
             Targets, and the ends of their intervals.
-        bins_of : array-like of shape (n_samples,), optional
+        by : array-like of shape (n_samples,), optional
             Number by which rows are put into bins.
         groups : array-like of shape (n_samples,), optional
-            Labels of groups, instead of `bins_of`.
+            Labels of groups, in place of `by`.
         coverage : float, default=0.9
             Nominal coverage of the intervals.
         n_bins : int, default=10
             Number of bins with equal numbers of rows.
-        by, name : str, optional
+        label, name : str, optional
             Labels of the horizontal axis and of the legend.
         ax : matplotlib Axes, optional
             Axes to draw on; by default new ones.
@@ -131,14 +131,14 @@ class ConditionalCoverageDisplay(Display):
         -------
         ConditionalCoverageDisplay
         """
-        if (bins_of is None) == (groups is None):
-            raise ValueError("Give either `bins_of` or `groups`.")
+        if (by is None) == (groups is None):
+            raise ValueError("Give either `by` or `groups`.")
         check_inside_unit("coverage", coverage)
         if groups is None:
-            found = coverage_curve(y, lower, upper, bins_of, n_bins=n_bins)
+            found = coverage_curve(y, lower, upper, by, n_bins=n_bins)
         else:
             found = coverage_by_group(y, lower, upper, groups)
-        return cls(*found, coverage=coverage, by=by, name=name).plot(ax, **plot_options)
+        return cls(*found, coverage=coverage, label=label, name=name).plot(ax, **plot_options)
 
     @classmethod
     def from_estimator(
@@ -152,6 +152,7 @@ class ConditionalCoverageDisplay(Display):
         X_reference=None,
         coverage=0.9,
         n_bins=10,
+        label=None,
         name=None,
         ax=None,
         **plot_options,
@@ -172,8 +173,9 @@ class ConditionalCoverageDisplay(Display):
             Labels of groups of rows, in place of `by`.
         X_reference : array-like of shape (n_reference, n_features), optional
             Reference rows for ``by="distance"``, for example the training rows.
-        coverage, n_bins, name, ax, **plot_options
-            The same as in `from_predictions`; `name` is the estimator's class by default.
+        coverage, n_bins, label, name, ax, **plot_options
+            The same as in `from_predictions`; `name` is the estimator's class by default, and
+            `label` says what `by` is.
 
         Returns
         -------
@@ -189,20 +191,20 @@ class ConditionalCoverageDisplay(Display):
             mean, std = predictions_of(estimator, X).normal  # a standard deviation may be 0
             lower, upper = (mean + norm.ppf((1 + side * coverage) / 2) * std for side in (-1, 1))
         y, lower, upper = check_rows(y=y, lower=lower, upper=upper)
-        label = None
         if groups is not None:
             # "std" is the default, so that it cannot be told from a wish.
             if not (by is None or (isinstance(by, str) and by == "std")):
                 raise ValueError("Give `by` or `groups`, not both.")
             by = None
         elif isinstance(by, str) and by == "std":
-            label = "predicted standard deviation"
+            label = label or "predicted standard deviation"
             # Not the width of the intervals: a model may adjust these for each group.
             (by,) = check_rows(by=predictions_of(estimator, X).normal[1])
         elif isinstance(by, str) and by == "distance":
             if X_reference is None:
                 raise ValueError('by="distance" needs `X_reference`, such as the training rows.')
-            label, by = "distance to the nearest reference row", neighbor_distance(X, X_reference)
+            label = label or "distance to the nearest reference row"
+            by = neighbor_distance(X, X_reference)
         elif isinstance(by, str):
             raise ValueError(f'`by` must be "std", "distance" or a number of each row. Got {by!r}.')
         else:
@@ -220,7 +222,7 @@ class ConditionalCoverageDisplay(Display):
                     f"{dtype}."
                 )
         options = {"coverage": coverage, "n_bins": n_bins, "name": name, "ax": ax, **plot_options}
-        return cls.from_predictions(y, lower, upper, bins_of=by, groups=groups, by=label, **options)
+        return cls.from_predictions(y, lower, upper, by=by, groups=groups, label=label, **options)
 
     def plot(self, ax=None, *, chance=0.95, point_kwargs=None, bar_kwargs=None, line_kwargs=None):
         """Draw the coverage of the bins.
@@ -266,7 +268,7 @@ class ConditionalCoverageDisplay(Display):
         labels = [f"{c:.4g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
         step = -(-len(at) // _MOST_LABELS)
         ax.set_xticks(at[::step], labels[::step])
-        ax.set(xlabel=self.by or "bin", ylabel=f"coverage of {self.coverage:.0%} intervals")
+        ax.set(xlabel=self.label or "bin", ylabel=f"coverage of {self.coverage:.0%} intervals")
         # Show how far coverages are from 1, whatever they are.
         ax.set_ylim(top=max(ax.get_ylim()[1], 1.0))
         legend(ax, loc="lower left")

@@ -192,7 +192,7 @@ class Continuous:
         ValueError
             If a conformal distribution has learnt from too few rows for a level.
         """
-        levels = np.asarray(levels, dtype=float)
+        levels = as_floats(levels, "levels")
         return self._inverse_cdf_at(np.broadcast_to(levels, (len(levels), *self._shape)))
 
     def quantile(self, probability: ArrayLike) -> np.ndarray:
@@ -213,7 +213,7 @@ class Continuous:
         ValueError
             If a probability is outside (0, 1), or the array has another shape.
         """
-        p, (n, *outputs) = np.asarray(probability, dtype=float), self._shape
+        p, (n, *outputs) = as_floats(probability, "probability"), self._shape
         if not ((p > 0) & (p < 1)).all():
             raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
         levels = p.reshape(-1, *[1] * (1 + len(outputs)))  # (q, 1[, 1])
@@ -245,7 +245,7 @@ class Continuous:
         -------
         ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
         """
-        given = np.asarray(coverage, dtype=float)
+        given = as_floats(coverage, "coverage")
         upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
         if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
             raise ValueError(

@@ -530,9 +530,8 @@ def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndar
     dict of int to ndarray
         Columns, and the sorted values that two rows or more have in each.
     """
-    every = math.ceil(len(table) / _MOST_ROWS)
+    every, found = math.ceil(len(table) / _MOST_ROWS), {}
     y = pd.factorize(y[::every])[0]
-    one_hot, found = np.eye(y.max() + 1)[y], {}
     for k, column in enumerate(table[::every].T):
         values, place, count = np.unique(column, return_inverse=True, return_counts=True)
         if not _FEW_VALUES < len(values) <= len(y) / _ROWS_OF_VALUES:
@@ -540,25 +539,33 @@ def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndar
         distances = np.diff(values)[1:-1]  # a value far out can be a code for missing ones
         if distances.max() < _UNEVEN * np.median(distances):
             continue
-        # Counts of classes among the rows before each row, in the order of the column.
-        counts = one_hot[np.argsort(place, kind="stable")].cumsum(axis=0)
-        counts = np.insert(counts, 0, 0, axis=0)
-        end = count.cumsum()
-        start, smooth = end - count, []
-        for window in _WINDOWS:
-            # Both sides have equally many rows, so that a linear effect cancels.
-            reach = np.minimum(np.maximum(window, count), np.minimum(start, len(y) - end))
-            near = (counts[end + reach] - counts[start - reach])[place]
-            share = near[np.arange(len(y)), y] - 1 + one_hot.mean(axis=0)[y]
-            smooth.append(share / near.sum(axis=1))
-        best = max(smooth, key=lambda share: np.log(share).sum())
-        same = (counts[end] - counts[start])[place, y] - 1 + _ROWS_OF_SMOOTH * best
-        gain = np.log(same / (count[place] - 1 + _ROWS_OF_SMOOTH) / best)
-        gain[count[place] < _RECURRING] = 0
-        of_values = np.bincount(place, gain)
-        total = gain.sum()
+        gain = _gain_of_values(place, count, y)
+        total, of_values = gain.sum(), np.bincount(place, gain)
         is_clear = total > _CLEAR * np.sqrt(len(y)) * gain.std()
         if is_clear and total > _MANY * np.linalg.norm(of_values):
             values, count = np.unique(table[:, k], return_counts=True)
             found[k] = values[count > 1]
     return found
+
+
+def _gain_of_values(place: np.ndarray, count: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Compute each row's gain in log-likelihood (n,) by the other rows of exactly its value.
+
+    `place` (n,) has the place of each row's value among the distinct ones in their order, `count`
+    their numbers of rows.
+    """
+    one_hot, rows = np.eye(y.max() + 1)[y], np.arange(len(y))
+    # Numbers of rows of each class before each row, in the order of the column.
+    counts = np.insert(one_hot[np.argsort(place, kind="stable")].cumsum(axis=0), 0, 0, axis=0)
+    end = count.cumsum()
+    start, smooth = end - count, []
+    for window in _WINDOWS:
+        # Both sides have equally many rows, so that a linear effect cancels.
+        reach = np.minimum(np.maximum(window, count), np.minimum(start, len(y) - end))
+        near = (counts[end + reach] - counts[start - reach])[place]
+        share = near[rows, y] - 1 + one_hot.mean(axis=0)[y]
+        smooth.append(share / near.sum(axis=1))
+    best = max(smooth, key=lambda share: np.log(share).sum())
+    same = (counts[end] - counts[start])[place, y] - 1 + _ROWS_OF_SMOOTH * best
+    gain = np.log(same / (count[place] - 1 + _ROWS_OF_SMOOTH) / best)
+    return np.where(count[place] < _RECURRING, 0.0, gain)

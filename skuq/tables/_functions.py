@@ -142,10 +142,10 @@ class FunctionInputs(Inputs):
             ) from error
 
     def fit_encoder(
-        self, X: np.ndarray, values: np.ndarray, weight: Any, estimator: Any
+        self, X: Any, y: np.ndarray, weight: Any, estimator: Any, *, has_groups: bool = False
     ) -> np.ndarray:
-        """Return X, and check that there is a query point for each of the values (n[, q[, m]])."""
-        n_queries = values.shape[1] if values.ndim > 1 else 1
+        """Return X, and check that there is a query point for each value of y (n[, q[, m]])."""
+        n_queries = y.shape[1] if y.ndim > 1 else 1
         # Numbers stand for the columns, at equal distances.
         if self.are_columns:
             self.query_points = np.linspace(0.0, 1.0, n_queries)[:, None]

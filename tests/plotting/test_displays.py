@@ -44,7 +44,7 @@ DRAW = {
     "ReliabilityDisplay": partial(plotting.ReliabilityDisplay.from_predictions, LABELS, PROBA),
     "SearchHistoryDisplay": partial(plotting.SearchHistoryDisplay.from_catalog, _frame()),
     "ConditionalCoverageDisplay": partial(
-        plotting.ConditionalCoverageDisplay.from_predictions, Y, Y - STD, Y + 0.1, bins_of=STD
+        plotting.ConditionalCoverageDisplay.from_predictions, Y, Y - STD, Y + 0.1, by=STD
     ),
     "CatalogDisplay": partial(plotting.CatalogDisplay.from_catalog, _frame()),
     "MemberDiversityDisplay": partial(

@@ -228,7 +228,10 @@ def test_coverage_of_other_regressors_is_that_of_normals(process):
     model, X = process
     mean, std = model.predict(X, return_std=True)
     y = mean + np.linspace(0, 3, len(X)) * std
-    display = ConditionalCoverageDisplay.from_estimator(model, X, y, by=X[:, 0], n_bins=2)
+    display = ConditionalCoverageDisplay.from_estimator(
+        model, X, y, by=X[:, 0], n_bins=2, label="depth"
+    )
+    assert display.ax_.get_xlabel() == "depth"
     z = np.linspace(0, 3, len(X)).reshape(2, -1)
     assert_allclose(display.observed, (z <= norm.ppf(0.95)).mean(axis=1))
 

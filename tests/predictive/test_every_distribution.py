@@ -552,8 +552,9 @@ def test_other_shapes_are_refused(kind, shape):
     for wrong in ([0.5, 1.0], 0.0, np.full((n, 2, *outputs), np.nan)):
         with pytest.raises(ValueError, match="strictly in"):
             m.quantile(wrong)
-    with pytest.raises(ValueError, match="coverage"):
-        m.interval(1.5)
+    for wrong in (1.5, "most"):
+        with pytest.raises(ValueError, match="`coverage` must"):
+            m.interval(wrong)
 
 
 @kinds
