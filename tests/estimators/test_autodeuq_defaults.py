@@ -90,7 +90,8 @@ class Planned(Exception):
     ({"validation": 3}, {}, 20, 3),
     ({"space": DenseSpace(1)}, {}, 20, None),
     # Short searches of many rows, for classes
-    (SHORT, {}, 10_100, None),
+    (SHORT, {}, 10_100, 3),
+    ({"max_time": 700}, {}, 10_100, 8),
     ({**SHORT, "warm_start": True}, {}, 10_100, 8),
     ({}, {}, 10_100, 8),
 )
@@ -260,6 +261,23 @@ def test_fit_tells_of_one_member(tiny_space, wave):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.reselect(selection="top", n_members=1)
+
+
+def test_short_fit_of_many_rows_compares_trials_on_three_tenths(wave, monkeypatch):
+    monkeypatch.setattr("skuq.estimators._searches._plan._LARGE_ROWS", 30)
+    X, y = wave
+    settings = {**FAST, "repeats": 1, "max_time": 60}
+    model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))
+    held_out = model.catalog_.held_out
+    tested = held_out.rows[held_out.weight > 0]
+    assert len(tested) == 0.3 * len(y)
+    assert len(model.repeated_) == len(model.selection_)
+    for k, trial in model.repeated_.items():
+        assert len(trial.networks) == 6
+        # Repeats predict the same rows, so that all of them are averages of two networks.
+        first, both = model.catalog_.member(k).held_out, trial.held_out
+        assert (first != both)[held_out.weight > 0].any(axis=-1).all()
+    assert len(model.fitted_.members) == 6 * len(model.selection_)
 
 
 def test_fit_joins_repeats_of_other_folds(repeated, wave):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -36,15 +37,17 @@ from skuq.networks._given_spaces import resolve_search_space
 from skuq.search import OracleSearch, SearchStrategy
 from skuq.tables import TrainingData
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
-from skuq.tables._splits import standardise_rows
+from skuq.tables._splits import Splits, standardise_rows
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe
 
 _VALIDATION_SHARE = 0.25  # "auto", without folds
 _N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
 _MANY_ROWS = 20_000
-# Classes: a table on which a network takes some seconds, and its share if there is little time.
-_LARGE_ROWS, _SECONDS_OF_NETWORK, _VALIDATION_SHARE_OF_LARGE = 10_000, 12.0, 0.15
+# Classes: a table on which a network takes some seconds, the number of trials of all folds for
+# which there has to be time, and otherwise the number of folds, and of those that are trained.
+_LARGE_ROWS, _SECONDS_OF_NETWORK, _FEWEST_TRIALS = 10_000, 12.0, 4
+_N_TENTHS, _N_TENTHS_USED = 10, 3
 LOSSES = ("crps", "nll")  # of networks that predict mixtures of normals, in a tabular space
 _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
@@ -246,23 +249,34 @@ def check_arguments(
         raise ValueError('`evolve_on="shift"` of `search` needs `shift_validation`.')
 
 
-def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Any:
-    """Resolve ``validation="auto"``: folds, fewer for large data, or a share of the rows."""
+def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Callable[..., Splits]:
+    """Resolve `validation`, and return a function ``split(repeat=0)`` that splits the rows.
+
+    "auto" is folds, fewer for large data, or a share of the rows.
+    """
     validation = estimator.validation
     if not isinstance(validation, str):
-        return validation
+        return functools.partial(task.make_splits, validation)
     if not plan.in_folds or task.validation is not None:
-        return _VALIDATION_SHARE
+        return functools.partial(task.make_splits, _VALIDATION_SHARE)
     if task.n_units < 2 * _N_FOLDS:
-        return max(2, task.n_units // 2)
+        return functools.partial(task.make_splits, max(2, task.n_units // 2))
     n_folds = _N_FOLDS if task.n_units <= _MANY_ROWS else _N_FOLDS_OF_MANY
     if is_classifier(estimator) and task.n_units > _LARGE_ROWS and estimator.max_time is not None:
-        # Several recipes on one split are better than the shortened folds of a single one. Stored
-        # trials keep their folds: a later fit may have more time.
+        # Several recipes in a few folds are better than one or two in all of them. Stored trials
+        # keep their folds: a later fit may have more time.
         is_stored = estimator.catalog_dir is not None or estimator.warm_start
-        if plan.search_share * estimator.max_time < n_folds * _SECONDS_OF_NETWORK and not is_stored:
-            return _VALIDATION_SHARE_OF_LARGE
-    return n_folds
+        needed = _FEWEST_TRIALS * n_folds * _SECONDS_OF_NETWORK
+        if plan.search_share * estimator.max_time < needed and not is_stored:
+            return functools.partial(_split_into_tenths, task)
+    return functools.partial(task.make_splits, n_folds)
+
+
+def _split_into_tenths(task: Task, repeat: int = 0) -> Splits:
+    """Split rows as `TabularEnsembleClassifier` does; repeats have to predict the same rows."""
+    splits = task.make_splits(_N_TENTHS)
+    assert splits.parts is not None
+    return replace(splits, parts=splits.parts[:_N_TENTHS_USED])
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
