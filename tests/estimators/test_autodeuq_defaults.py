@@ -90,7 +90,8 @@ class Planned(Exception):
     ({"validation": 3}, {}, 20, 3),
     ({"space": DenseSpace(1)}, {}, 20, None),
     # Short searches of many rows, for classes
-    (SHORT, {}, 10_100, 3),
+    (SHORT, {}, 10_100, 1),
+    ({"max_time": 300}, {}, 10_100, 3),
     ({"max_time": 700}, {}, 10_100, 8),
     ({**SHORT, "warm_start": True}, {}, 10_100, 8),
     ({}, {}, 10_100, 8),
@@ -263,8 +264,9 @@ def test_fit_tells_of_one_member(tiny_space, wave):
         model.reselect(selection="top", n_members=1)
 
 
-def test_short_fit_of_many_rows_compares_trials_on_three_tenths(wave, monkeypatch):
+def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch):
     monkeypatch.setattr("skuq.estimators._searches._plan._LARGE_ROWS", 30)
+    monkeypatch.setattr("skuq.estimators._searches._plan._SECONDS_OF_NETWORK", 3.0)
     X, y = wave
     settings = {**FAST, "repeats": 1, "max_time": 60}
     model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))

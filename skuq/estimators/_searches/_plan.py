@@ -44,10 +44,9 @@ from skuq.training import Recipe
 _VALIDATION_SHARE = 0.25  # "auto", without folds
 _N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
 _MANY_ROWS = 20_000
-# Classes: a table on which a network takes some seconds, the number of trials of all folds for
-# which there has to be time, and otherwise the number of folds, and of those that are trained.
-_LARGE_ROWS, _SECONDS_OF_NETWORK, _FEWEST_TRIALS = 10_000, 12.0, 4
-_N_TENTHS, _N_TENTHS_USED = 10, 3
+# Classes: a table on which a network takes some seconds, and the number of trials for which there
+# has to be time. With too little for all folds, trials have some of smaller ones.
+_LARGE_ROWS, _SECONDS_OF_NETWORK, _FEWEST_TRIALS, _N_SMALL_FOLDS = 10_000, 12.0, 4, 10
 LOSSES = ("crps", "nll")  # of networks that predict mixtures of normals, in a tabular space
 _N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
@@ -266,17 +265,17 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Callable
         # Several recipes in a few folds are better than one or two in all of them. Stored trials
         # keep their folds: a later fit may have more time.
         is_stored = estimator.catalog_dir is not None or estimator.warm_start
-        needed = _FEWEST_TRIALS * n_folds * _SECONDS_OF_NETWORK
-        if plan.search_share * estimator.max_time < needed and not is_stored:
-            return functools.partial(_split_into_tenths, task)
+        n_in_time = plan.search_share * estimator.max_time / (_FEWEST_TRIALS * _SECONDS_OF_NETWORK)
+        if n_in_time < n_folds and not is_stored:
+            return functools.partial(_split_off_folds, task, max(1, int(n_in_time)))
     return functools.partial(task.make_splits, n_folds)
 
 
-def _split_into_tenths(task: Task, repeat: int = 0) -> Splits:
-    """Split rows as `TabularEnsembleClassifier` does; repeats have to predict the same rows."""
-    splits = task.make_splits(_N_TENTHS)
+def _split_off_folds(task: Task, n_used: int, repeat: int = 0) -> Splits:
+    """Make folds, and use the first ones only; repeats use the same, to predict the same rows."""
+    splits = task.make_splits(_N_SMALL_FOLDS)
     assert splits.parts is not None
-    return replace(splits, parts=splits.parts[:_N_TENTHS_USED])
+    return replace(splits, parts=splits.parts[:n_used])
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
