@@ -128,8 +128,9 @@ class SearchResult:
         members = [self.catalog.member(k) for k in self.catalog.completed]
         if any(network.weights is None for member in members for network in member.networks):
             raise ValueError(
-                "The catalog has lost the networks that are not in the ensemble, because "
-                "pickling keeps the members only. Do this before pickling, or fit again."
+                "The catalog has lost the networks that are not in the ensemble, because a pickle "
+                "or a file of `skuq.save` keeps the members only. Do this before, load the search "
+                "from its `catalog_dir` by `from_catalog`, or fit again."
             )
 
     def member(self, index: int) -> Member | FoldedMember:

@@ -489,7 +489,7 @@ def refused(model, message, error=ValueError, **given):
     refused(calibrated(IN_UNITS), "not in units of y", TypeError),
     refused(classifier(LinearRegression()), "must be a classifier"),
     refused(classifier(), "1 class", y=LABELS * 0),
-    refused(classifier(cv="prefit"), "must be fitted", NotFittedError),
+    refused(classifier(cv="prefit"), "must be fitted.*FrozenEstimator", NotFittedError),
     refused(classifier(TWO_CLASSES, cv="prefit"), "not seen in fit"),
 )
 def test_calibrated_refuses(model, given, error, message):

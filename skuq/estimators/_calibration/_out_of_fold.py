@@ -137,7 +137,8 @@ def check_estimator(name: str, estimator: Any, is_kind: Callable[[Any], bool], p
         except NotFittedError as error:
             raise NotFittedError(
                 f"With cv='prefit' {name} must be fitted, and {type(estimator).__name__} is not. "
-                "Fit it, or use another `cv`."
+                "Fit it, or use another `cv`. Cloning, as in cross-validation and searches, "
+                "discards what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
             ) from error
     return estimator
 
