@@ -136,7 +136,8 @@ class FunctionInputs(Inputs):
             # Other messages, for example about NaN, say enough.
             if not re.search(r"to float:|float\(\)|promoted", str(error)):
                 raise
-            raise ValueError(
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(
                 f"Inputs X of functions must be finite numbers: {error}. Encode text, categories "
                 "and dates first, for example by OneHotEncoder(sparse_output=False)."
             ) from error
