@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.spatial.distance import cdist
-from scipy.special import expit, log_softmax, logsumexp, xlogy
+from scipy.special import entr, expit, log_softmax, logsumexp, softmax, xlogy
 
 from skuq._utils._checks import check_count, check_weights
 from skuq._utils._records import saved_as
@@ -518,6 +518,7 @@ _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better t
 # 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
 _ROWS_PER_INDEPENDENT_ROW = 2.25
 _SHARPER = 0.9  # factor of the temperature of averages of the members of folds
+_FACTORS = np.geomspace(0.3, 1.0, 13)  # at which averages are as sure as what they average
 _LENGTHS = 0.5, 1.0, 2.0  # of processes, where a column has the standard deviation 1
 _SIGNALS = 0.2, 0.5, 0.8, 0.95  # shares of the variance of classes that processes explain
 _ODDS_OF_SHARES = 2.0  # prior odds that classes do not depend on the rows
@@ -605,8 +606,15 @@ def fit_class_mixture(
         # Members trained on few rows are too sure.
         surprise = (np.log(temperature) - n_effective**-0.5) / _TEMPERATURE_SPREAD
         loss = 0.5 * surprise**2 - n_effective * fit
-        fits.append((loss - xlogy(prior, found).sum(), found, float(temperature), fit))
-    _, found, temperature, fit = min(fits, key=lambda entry: entry[0])
+        fits.append((loss - xlogy(prior, found).sum(), found, fit))
+    losses = np.array([loss for loss, *_ in fits])
+    best = int(losses.argmin())
+    _, found, fit = fits[best]
+    temperature = float(_TEMPERATURES[best])
+    if 0 < best < len(fits) - 1:  # between those of the grid, by a parabola
+        below, least, above = losses[best - 1 : best + 2]
+        steps = 0.5 * (below - above) / (below - 2 * least + above)
+        temperature *= float(_TEMPERATURES[1] / _TEMPERATURES[0]) ** steps
     if weights is None:
         weights = found[:-1] / found[:-1].sum()
     # Posterior probability that models do not predict better than the shares alone.
@@ -621,6 +629,35 @@ def fit_class_mixture(
     added = found[-1] + p_shares * (1 - found[-1])
     temperature *= _SHARPER if in_folds else 1.0
     return weights, temperature, shares * np.where(judged, added, 1.0)
+
+
+def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> float:
+    """Estimate the factor of a temperature when more members of each model are averaged later.
+
+    An average is less sure than its members. How much less is seen in the average of one member of
+    each model; members of one model are taken to disagree as much as those of two models do.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n_models, n, n_classes)
+        Predictions of rows by one member of each of two or more models, divided by the temperature.
+    weight : ndarray of shape (n,)
+        Weights of the rows.
+    n_members : int
+        Number of members of each model that are averaged later.
+    """
+
+    def entropy(factor: float) -> Any:
+        """Compute the mean entropy of the average of the models."""
+        return entr(softmax(logits / factor, axis=-1).mean(axis=0)).sum(axis=-1) @ weight
+
+    alone = (entr(softmax(logits, axis=-1)).sum(axis=-1) @ weight).mean()
+    # The entropy rises with the factor.
+    log_factor = np.interp(alone, [entropy(factor) for factor in _FACTORS], np.log(_FACTORS))
+    # An average of n members has 1 - 1 / n of what two disagree about.
+    n_models = len(logits)
+    before, later = 1 - 1 / n_models, 1 - 1 / (n_models * n_members)
+    return float(np.exp(log_factor * (later / before - 1)))
 
 
 def class_evidence(x: np.ndarray, codes: np.ndarray) -> float:

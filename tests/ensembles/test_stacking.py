@@ -10,6 +10,7 @@ from heads import CategoricalHead
 from numpy.testing import assert_allclose
 from scipy import optimize, special
 from scipy.spatial.distance import cdist
+from scipy.special import entr, softmax
 from scipy.stats import multivariate_normal
 from sklearn.metrics import log_loss
 from tiers import cases
@@ -136,15 +137,27 @@ def test_automatic_selection_stacks_unseen_rows_only(classifiers):
 
 
 def test_mixtures_of_given_weights_get_a_temperature(classifiers):
-    """Logits that are twice as large get twice the temperature."""
+    """Logits that are a tenth larger get a temperature that is: it is not one of a grid."""
     candidates, weights = classifiers(3000), np.full(10, 0.1)
-    scaled = [replace(candidates, raw=f * np.log(candidates.proba)) for f in (6, 12)]
+    scaled = [replace(candidates, raw=f * np.log(candidates.proba)) for f in (6, 6.6)]
     one, two = (c.fit_class_mixture(weights=weights) for c in scaled)
     assert_allclose(one[0], weights)
-    assert 1.6 < two[1] / one[1] < 2.5
+    assert 1.05 < two[1] / one[1] < 1.15
     assert 0 < one[2].sum() < 0.05
     folds = replace(scaled[0], in_folds=True)  # later all members of each predict, on average
     assert_allclose(folds.fit_class_mixture(weights=weights)[1], 0.9 * one[1])
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
+def test_averages_of_more_members_get_the_temperature_at_which_they_are_as_sure(spread, rng):
+    """It is known beforehand, from one member of each of three models."""
+    logits = 2 * rng.normal(size=(4000, 3)) + spread * rng.normal(size=(9, 4000, 3))
+    factor = _selection.averaging_factor(logits[:3], np.ones(4000), 3)
+    few, many = (softmax(z, axis=-1).mean(axis=0) for z in (logits[:3], logits / factor))
+    entropies = [entr(proba).sum(axis=-1).mean() for proba in (few, many)]
+    assert_allclose(*entropies, rtol=0.015)
+    assert (factor < 0.99) == (spread > 0)
+    assert_allclose(_selection.averaging_factor(logits[:3], np.ones(4000), 1), 1)
 
 
 def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):

@@ -19,6 +19,7 @@ import skuq
 from skuq import predictive, training
 from skuq.estimators._ensembles._kinds import (
     Origin,
+    averaging_factor,
     class_evidence,
     fit_class_mixture,
     mix_classes,
@@ -344,6 +345,13 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     mix_classes(replace(task, data=light), members, origins)
     few = class_evidence(task.data.x[:40].astype(float), codes[:40])
     assert given[3][1]["evidence"] == pytest.approx(few)
+    # Of more rows a part is held out, and kinds tell how much less sure an average is.
+    monkeypatch.setattr(f"{MODULE}._FEW_ROWS", 100)
+    _, averaged = mix_classes(task, members, origins)
+    assert not given[4][1]["in_folds"]
+    whole = fit_class_mixture(*given[4][0], **given[4][1])[1]
+    factor = averaging_factor(logits / whole, weight, 5)
+    assert averaged.temperature == pytest.approx(whole * factor)
     assert_allclose(model.weights_, np.repeat(shares_of_kinds, 5) / 5)
     targets = model.fitted_.targets
     assert targets.temperature == temperature

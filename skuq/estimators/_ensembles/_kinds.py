@@ -23,7 +23,12 @@ from skuq import backend
 from skuq._utils._environment import generator
 from skuq.catalog import Member
 from skuq.ensembles import stacking_weights
-from skuq.ensembles._selection import class_evidence, drop_light, fit_class_mixture
+from skuq.ensembles._selection import (
+    averaging_factor,
+    class_evidence,
+    drop_light,
+    fit_class_mixture,
+)
 from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularSpace
 from skuq.networks._heads import SquaredErrorHead
@@ -347,16 +352,21 @@ def mix_classes(task, members, origins):
         proba = proba[:, used] / times[:, used, None]
         logits = np.log(np.maximum(proba, np.finfo(float).tiny))
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
-        weights, *calibration = fit_class_mixture(
+        weight = weight[used].astype(float)
+        # Of many rows some are held out, and kinds tell what their members disagree about.
+        is_measured = in_folds and len(found) > 1 and len(data.x) > _FEW_ROWS
+        weights, temperature, constant = fit_class_mixture(
             logits,
             y[used, 0].astype(int),
-            weight[used].astype(float),
+            weight,
             counted / counted.sum(),
             # A single member of a kind predicts new rows as it does these.
-            in_folds=in_folds and counts.max() > 1,
+            in_folds=in_folds and counts.max() > 1 and not is_measured,
             evidence=_weigh_evidence(task),
         )
-        targets = targets.with_calibration(*calibration)
+        if is_measured:
+            temperature *= averaging_factor(logits / temperature, weight, counts.min())
+        targets = targets.with_calibration(temperature, constant)
         weights = drop_light(weights)
     return (weights / counts)[kinds], targets
 
