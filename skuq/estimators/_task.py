@@ -102,7 +102,12 @@ class Task:
         return int(1 + group_codes(self.groups[used]).max())
 
     def make_splits(
-        self, validation: Any = None, *, n_members: int | None = None, repeat: int = 0
+        self,
+        validation: Any = None,
+        *,
+        n_members: int | None = None,
+        repeat: int = 0,
+        n_used: int | None = None,
     ) -> Splits:
         """Split the rows into training and validation rows, or into folds.
 
@@ -115,6 +120,8 @@ class Task:
             Number of members with a split of their own.
         repeat : int, default=0
             Number of a repeat, which gives other folds.
+        n_used : int, optional
+            Number of folds that are used; by default all.
         """
         is_share = isinstance(validation, Real) and not isinstance(validation, Integral)
         return make_splits(
@@ -127,6 +134,7 @@ class Task:
             groups=self.groups,
             labels=self.targets.labels(self.rows.y),
             repeat=repeat,
+            n_used=n_used,
         )
 
     def seeds(self, n: int, first: int = 0) -> list[int]:

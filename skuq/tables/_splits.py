@@ -163,7 +163,9 @@ class Splits:
     @property
     def n_valid(self) -> int:
         """Number of rows on which networks are compared."""
-        return 0 if not self.validates else len((self.valid or self.train).X)
+        if self.parts is not None:
+            return int(self.tested.sum())
+        return 0 if self.valid is None else len(self.valid.X)
 
     def training_data(self, inputs: Inputs, targets: Targets) -> TrainingData:
         """Fit the scales of inputs and targets on the training rows, and standardise all rows."""
@@ -194,6 +196,7 @@ def make_splits(
     groups: np.ndarray | None = None,
     labels: np.ndarray | None = None,
     repeat: int = 0,
+    n_used: int | None = None,
 ) -> Splits:
     """Split rows into training and validation rows, or into folds.
 
@@ -223,6 +226,8 @@ def make_splits(
         Classes, by which splits are stratified.
     repeat : int, default=0
         Number of a repeat, which gives other folds if `cv` is a number.
+    n_used : int, optional
+        Number of folds that are used, those that train on most classes. By default all.
 
     Raises
     ------
@@ -254,6 +259,9 @@ def make_splits(
             folds = out_of_fold_splits(cv, *rows[:2], name="validation")
             cv = [tuple(p[p >= 0] for p in (number[a], number[b])) for a, b in folds]
         folds = _folds(used_rows, cv, rng, groups, labels)
+        if labels is not None and n_used is not None:  # one fold may have all rows of a class
+            folds = sorted(folds, key=lambda fold: -len(np.unique(labels[fold[0]])))
+        folds = folds[:n_used]
         if labels is not None:
             folds = without_unseen_classes(folds, labels, np.ones(len(labels), dtype=bool))
             if not all(len(test) for _, test in folds):

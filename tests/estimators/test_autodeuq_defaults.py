@@ -92,6 +92,8 @@ class Planned(Exception):
     # Short searches of many rows, for classes
     (SHORT, {}, 10_100, 1),
     ({"max_time": 300}, {}, 10_100, 3),
+    ({"max_time": 100, "n_jobs": 3}, {}, 10_100, 3),
+    ({"max_time": 300, "n_trials": 2}, {}, 10_100, 7),
     ({"max_time": 700}, {}, 10_100, 8),
     ({**SHORT, "warm_start": True}, {}, 10_100, 8),
     ({}, {}, 10_100, 8),
@@ -105,7 +107,7 @@ def test_fit_validates_by_folds_in_the_tabular_space(settings, given, n_rows, n_
     X = np.random.default_rng(0).normal(size=(n_rows, 2))
     with pytest.raises(Planned) as planned:
         if n_rows > 100:
-            AutoDEUQClassifier(1, **settings).fit(X, X[:, 0] > 0)
+            AutoDEUQClassifier(**settings).fit(X, X[:, 0] > 0)
         else:
             AutoDEUQRegressor(1, **settings).fit(X, X[:, 0], **given)
     (folds,) = planned.value.args
@@ -266,7 +268,7 @@ def test_fit_tells_of_one_member(tiny_space, wave):
 
 def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch):
     monkeypatch.setattr("skuq.estimators._searches._plan._LARGE_ROWS", 30)
-    monkeypatch.setattr("skuq.estimators._searches._plan._SECONDS_OF_NETWORK", 3.0)
+    monkeypatch.setattr("skuq.estimators._searches._plan._SECONDS_OF_NETWORK", 6.0)
     X, y = wave
     settings = {**FAST, "repeats": 1, "max_time": 60}
     model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))

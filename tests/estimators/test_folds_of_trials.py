@@ -1,6 +1,7 @@
 """Searches whose trials are cross-validated, and ensembles that are refitted on all rows."""
 
 import pickle
+import warnings
 from types import SimpleNamespace
 
 import joblib
@@ -84,6 +85,16 @@ def test_make_splits_tests_two_rows_of_a_class_apart(n_classes):
     folds = make_splits(Rows(np.zeros((n, 1)), labels[:, None], np.ones(n)), 0, cv=5, labels=labels)
     assert_array_equal(np.sort(np.concatenate([v for _, v in folds.parts])), np.arange(n))
     assert all(len(valid) == len(set(labels[valid])) for _, valid in folds.parts)
+
+
+def test_make_splits_uses_folds_that_train_on_every_class():
+    labels = np.repeat([0, 1, 2], [30, 29, 1])
+    rows = Rows(np.zeros((60, 1)), np.zeros((60, 1)), np.ones(60))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no row is left out
+        splits = make_splits(rows, 0, cv=10, labels=labels, n_used=9)
+    assert all(59 in train for train, _ in splits.parts)
+    assert splits.n_valid == splits.tested.sum() == 54
 
 
 def test_fit_predicts_rows_by_networks_that_have_not_seen_them(folded, rows):

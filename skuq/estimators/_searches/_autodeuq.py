@@ -365,8 +365,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
         program, and 0.25 in other spaces. Early stopping goes by the same rows.
         For classes above 10,000 rows it is some of ten folds if `max_time` is too short for four
-        trials of all folds and no trials are stored, one for 80 seconds: several configurations
-        are then better than all folds of one.
+        trials of all folds and no trials are stored: several configurations are then better than
+        all folds of one. Rows that no fold holds out have weight 0 in the selection.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best

@@ -8,13 +8,14 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 from sklearn.base import is_classifier
 
 from skuq._params import (
@@ -265,17 +266,15 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Callable
         # Several recipes in a few folds are better than one or two in all of them. Stored trials
         # keep their folds: a later fit may have more time.
         is_stored = estimator.catalog_dir is not None or estimator.warm_start
-        n_in_time = plan.search_share * estimator.max_time / (_FEWEST_TRIALS * _SECONDS_OF_NETWORK)
+        n_trials = _FEWEST_TRIALS
+        if not isinstance(estimator.n_trials, str):
+            n_trials = min(n_trials, estimator.n_trials)
+        seconds = plan.search_share * estimator.max_time * effective_n_jobs(estimator.n_jobs)
+        n_in_time = int(seconds / (n_trials * _SECONDS_OF_NETWORK))
         if n_in_time < n_folds and not is_stored:
-            return functools.partial(_split_off_folds, task, max(1, int(n_in_time)))
+            # Repeats use the same folds: they have to predict the same rows.
+            return lambda repeat=0: task.make_splits(_N_SMALL_FOLDS, n_used=max(1, n_in_time))
     return functools.partial(task.make_splits, n_folds)
-
-
-def _split_off_folds(task: Task, n_used: int, repeat: int = 0) -> Splits:
-    """Make folds, and use the first ones only; repeats use the same, to predict the same rows."""
-    splits = task.make_splits(_N_SMALL_FOLDS)
-    assert splits.parts is not None
-    return replace(splits, parts=splits.parts[:n_used])
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
