@@ -250,17 +250,17 @@ def check_arguments(
 
 
 def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Callable[..., Splits]:
-    """Resolve `validation`, and return a function ``split(repeat=0)`` that splits the rows.
+    """Resolve `validation`, and return a function ``split(task, repeat=0)`` that splits rows.
 
     "auto" is folds, fewer for large data, or a share of the rows.
     """
     validation = estimator.validation
     if not isinstance(validation, str):
-        return functools.partial(task.make_splits, validation)
+        return functools.partial(Task.make_splits, validation=validation)
     if not plan.in_folds or task.validation is not None:
-        return functools.partial(task.make_splits, _VALIDATION_SHARE)
+        return functools.partial(Task.make_splits, validation=_VALIDATION_SHARE)
     if task.n_units < 2 * _N_FOLDS:
-        return functools.partial(task.make_splits, max(2, task.n_units // 2))
+        return functools.partial(Task.make_splits, validation=max(2, task.n_units // 2))
     n_folds = _N_FOLDS if task.n_units <= _MANY_ROWS else _N_FOLDS_OF_MANY
     if is_classifier(estimator) and task.n_units > _LARGE_ROWS and estimator.max_time is not None:
         # Several recipes in a few folds are better than one or two in all of them. Stored trials
@@ -273,8 +273,9 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Callable
         n_in_time = int(seconds / (n_trials * _SECONDS_OF_NETWORK))
         if n_in_time < n_folds and not is_stored:
             # Repeats use the same folds: they have to predict the same rows.
-            return lambda repeat=0: task.make_splits(_N_SMALL_FOLDS, n_used=max(1, n_in_time))
-    return functools.partial(task.make_splits, n_folds)
+            n_used = max(1, n_in_time)
+            return lambda task, repeat=0: task.make_splits(_N_SMALL_FOLDS, n_used=n_used)
+    return functools.partial(Task.make_splits, validation=n_folds)
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:

@@ -193,13 +193,13 @@ class SearchEstimator:
         )
         split = resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
-        splits = split() if is_splitter(self.validation) else None
+        splits = split(task) if is_splitter(self.validation) else None
         folds = None if splits is None else splits.parts
         with open_store(self, plan, task, folds, self._time_left(task)) as store:
             self._memory = store if self.catalog_dir is None else None
             if store is not None:
                 task = replace(task, entropy=store.entropy or task.entropy)
-            task = task.with_splits(splits or split())
+            task = task.with_splits(splits or split(task))
             task = task.with_linear_part() if isinstance(plan.space, TabularSpace) else task
             warn_of_few_validation_rows(task.splits, task.shifted)
             search, decisions = self._make_search(plan, task, store)
@@ -339,7 +339,7 @@ class SearchEstimator:
         folds: Any = None
         if task.splits.parts is not None:
             rounds = range(1, 1 + plan.n_repeats)
-            folds = [split(repeat=k).parts for k in rounds]
+            folds = [split(task, repeat=k).parts for k in rounds]
         options = self._options(
             "repeats",
             getattr(self, "repeats", "auto"),
