@@ -345,7 +345,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     mix_classes(replace(task, data=light), members, origins)
     few = class_evidence(task.data.x[:40].astype(float), codes[:40])
     assert given[3][1]["evidence"] == pytest.approx(few)
-    # Of more rows a part is held out, and kinds tell how much less sure an average is.
+    # With more rows the factor of the temperature is measured on the rows held out.
     monkeypatch.setattr(f"{MODULE}._FEW_ROWS", 100)
     _, averaged = mix_classes(task, members, origins)
     assert not given[4][1]["in_folds"]

@@ -353,7 +353,7 @@ def mix_classes(task, members, origins):
         logits = np.log(np.maximum(proba, np.finfo(float).tiny))
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
         weight = weight[used].astype(float)
-        # Of many rows some are held out, and kinds tell what their members disagree about.
+        # With many rows the factor is measured, by how much the kinds disagree on rows held out.
         is_measured = in_folds and len(found) > 1 and len(data.x) > _FEW_ROWS
         weights, temperature, constant = fit_class_mixture(
             logits,
