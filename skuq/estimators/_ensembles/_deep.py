@@ -15,6 +15,7 @@ from skuq._utils._records import saved_as
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
+from skuq.estimators._ensembles._shared import NetworkEnsemble
 from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS
@@ -37,31 +38,16 @@ _DROPOUT = 0.1  # of the default network in MC dropout
 
 
 @dataclass(eq=False, repr=False)
-class _DeepEnsemble:
-    """Deep ensemble of numbers or classes: its `fit`."""
+class _DeepEnsemble(NetworkEnsemble):
+    """Deep ensemble of numbers or classes."""
 
     n_members: int = 5
     _: KW_ONLY
     network: Any = "mlp"
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    training: Any = "auto"
     max_time: float | None = None
     bootstrap: bool | float = False
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
 
-    _settings = shared.SETTINGS
-    members_, weights_ = shared.members_, shared.weights_
-    preprocessor_ = shared.preprocessor_
-    member_estimators, to_keras = shared.member_estimators, _base.to_keras
-
-    @shared.fits
-    def fit(self, read):
+    def _train(self, read):
         network, given = shared.resolve_network(self), shared.training_fields(self)
         task = read()
         # Each member validates on other rows, so that nearly every row trains some member.
@@ -84,7 +70,7 @@ class _DeepEnsemble:
         # All members are one stack: one program with a member axis.
         members = shared.train_jobs(self, task, [job], task.data)
         kept = find_completed(members)
-        return shared.finish(
+        shared.finish(
             self,
             task,
             [members[k] for k in kept],
@@ -349,30 +335,15 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
 
 
 @dataclass(eq=False, repr=False)
-class _MCDropout:
-    """MC dropout of numbers or classes: its `fit`."""
+class _MCDropout(NetworkEnsemble):
+    """MC dropout of numbers or classes."""
 
     n_passes: int = 100
     _: KW_ONLY
     dropout: float | str = "auto"
     network: Any = "mlp"
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    training: Any = "auto"
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
 
-    _settings = shared.SETTINGS
-    members_, weights_ = shared.members_, shared.weights_
-    preprocessor_ = shared.preprocessor_
-    member_estimators, to_keras = shared.member_estimators, _base.to_keras
-
-    @shared.fits
-    def fit(self, read):
+    def _train(self, read):
         network = shared.resolve_network(self, drops="dropout")
         given = shared.training_fields(self)
         # The same rate drops units in training and in every pass of a prediction.
@@ -394,7 +365,7 @@ class _MCDropout:
         find_completed(members)  # raises if the only network diverged
         # The masks follow from the entropy: predictions repeat, and passes are functions.
         passes = DropoutPasses(self.n_passes, task.entropy)
-        return shared.finish(self, task, members, np.ones(1), passes=passes)
+        shared.finish(self, task, members, np.ones(1), passes=passes)
 
 
 @saved_as("estimators.MCDropoutRegressor", kind="estimator")

@@ -17,6 +17,7 @@ from skuq.ensembles._rules import Candidates, check_min_members
 from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
+from skuq.estimators._ensembles._shared import NetworkEnsemble
 from skuq.networks._heads import SquaredErrorHead
 from skuq.tables._inputs import warn_of_few_rows
 from skuq.tables._targets import CLASS_CONSTRAINTS
@@ -37,8 +38,8 @@ _TRAINING_FIELDS = shared.TRAINING_FIELDS - {"l2"}  # penalties are searched
 
 
 @dataclass(eq=False, repr=False)
-class _HyperDeepEnsemble:
-    """Hyper deep ensemble of numbers or classes: its `fit`, NOMU's Algorithm 2."""
+class _HyperDeepEnsemble(NetworkEnsemble):
+    """Hyper deep ensemble of numbers or classes, NOMU's Algorithm 2."""
 
     n_members: int = 5
     _: KW_ONLY
@@ -47,24 +48,9 @@ class _HyperDeepEnsemble:
     network: Any = "mlp"
     dropout_range: tuple[float, float] = (1e-3, 0.9)
     l2_range: tuple[float, float] = (1e-7, 1e-1)
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: Any = 0.2
     refit: bool = False
-    training: Any = "auto"
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
 
-    _settings = shared.SETTINGS
-    members_, weights_ = shared.members_, shared.weights_
-    preprocessor_ = shared.preprocessor_
-    member_estimators, to_keras = shared.member_estimators, _base.to_keras
-
-    @shared.fits
-    def fit(self, read):
+    def _train(self, read):
         network = shared.resolve_network(self, drops="dropout_range")
         given = shared.training_fields(self, _TRAINING_FIELDS)
         check_min_members(self.min_members, self.n_members)
@@ -113,7 +99,7 @@ class _HyperDeepEnsemble:
             if self.refit:
                 members = _continue(task, train, members, settings)
         self.search_results_, self.member_settings_ = results, settings
-        return shared.finish(self, task, members, chosen.weights)
+        shared.finish(self, task, members, chosen.weights)
 
 
 def _check_range(estimator, name, largest=np.inf):

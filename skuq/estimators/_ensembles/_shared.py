@@ -1,4 +1,4 @@
-"""The steps that ensembles of one architecture share, as functions, and their public parts."""
+"""Base class of ensembles of one architecture, and the steps that they share, as functions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -61,11 +61,26 @@ _RECIPE_PARAMETERS = ("learning_rate", "batch_size", "epochs", "early_stopping_p
 _SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noise_std=0
 
 
-def fits(train: Any) -> Any:
-    """Make a method ``train(self, read)`` the `fit` of an ensemble (decorator).
+@dataclass(eq=False, repr=False)
+class NetworkEnsemble:
+    """Base class of ensembles of one architecture: parameters, `fit` and public parts."""
 
-    ``read(embed=False, n_copies=1)`` reads the arguments of `fit`; see `_read`.
-    """
+    _: KW_ONLY
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: Any = 0.2
+    training: Any = "auto"
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
+
+    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = SETTINGS
+    #: Method that trains; ``read(embed=False, n_copies=1)`` reads the arguments of `fit`, see
+    #: `_read`.
+    _train: ClassVar[Callable[..., Any]]
+    to_keras = _base.to_keras
 
     @_base.fits
     def fit(
@@ -110,9 +125,43 @@ def fits(train: Any) -> Any:
         self
         """
         validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        return train(self, functools.partial(_read, self, X, y, sample_weight, validation, groups))
+        self._train(functools.partial(_read, self, X, y, sample_weight, validation, groups))
+        return self
 
-    return fit
+    @property
+    def members_(self):
+        """Records of the trained networks."""
+        return list(self.fitted_.members)
+
+    @property
+    def weights_(self):
+        """Weights of the members in the mixture."""
+        return self.fitted_.weights
+
+    @property
+    def preprocessor_(self):
+        """Fitted preprocessor, or None."""
+        return self.fitted_.inputs.preprocessor
+
+    def member_estimators(self):
+        """Return each network as a fitted estimator of its own (with all of its copies).
+
+        Each takes a category that `fit` did not see for the known one in the middle, by mean
+        target; in the ensemble members take different ones, which adds uncertainty.
+
+        Returns
+        -------
+        list of (str, estimator) tuples
+            Named estimators. Classifiers can be a pool for
+            ``HQEnsembleSelector(pool, cv="prefit")``.
+        """
+        # Copies share everything but the fitted model.
+        pool = []
+        for k, member in enumerate(self.fitted_.members):
+            alone = copy.copy(self)
+            alone.fitted_ = replace(self.fitted_, members=(member,), weights=np.ones(1))
+            pool.append((f"member{k}", alone))
+        return pool
 
 
 def _read(
@@ -263,8 +312,8 @@ def finish(
     targets: Any = None,
     parts: Sequence[Any] | None = None,
     passes: DropoutPasses | None = None,
-) -> Any:
-    """Assign what was fitted, and return the estimator.
+) -> None:
+    """Assign what was fitted.
 
     Parameters
     ----------
@@ -308,7 +357,6 @@ def finish(
                 for member, weight, (_, rows) in zip(members, weights, parts)
             ]
         warn_if_worse_than_constant(targets, task.data, parts)
-    return estimator
 
 
 # ------------------------------------------------------------------ noise with loss="mse"
@@ -362,37 +410,3 @@ def _mean_square(error, weight):
     """Average squares over rows with weights; unweighted if all weights underflow in float32."""
     weight = weight if weight.sum() > 0 else None
     return np.average(np.square(error, dtype=float), axis=0, weights=weight)
-
-
-# ------------------------------------------------- public parts of the estimators' classes
-
-members_: property = property(
-    lambda self: list(self.fitted_.members), doc="Records of the trained networks."
-)
-weights_: property = property(
-    lambda self: self.fitted_.weights, doc="Weights of the members in the mixture."
-)
-preprocessor_: property = property(
-    lambda self: self.fitted_.inputs.preprocessor, doc="Fitted preprocessor, or None."
-)
-
-
-def member_estimators(self):
-    """Return each network as a fitted estimator of its own (with all of its copies).
-
-    Each takes a category that `fit` did not see for the known one in the middle, by mean target;
-    in the ensemble members take different ones, which adds uncertainty.
-
-    Returns
-    -------
-    list of (str, estimator) tuples
-        Named estimators. Classifiers can be a pool for
-        ``HQEnsembleSelector(pool, cv="prefit")``.
-    """
-    # Copies share everything but the fitted model.
-    pool = []
-    for k, member in enumerate(self.fitted_.members):
-        alone = copy.copy(self)
-        alone.fitted_ = replace(self.fitted_, members=(member,), weights=np.ones(1))
-        pool.append((f"member{k}", alone))
-    return pool

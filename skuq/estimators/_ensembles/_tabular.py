@@ -12,7 +12,6 @@ from sklearn.base import is_classifier
 
 from skuq._params import Interval, StrOptions, parameters, resolve_settings, settings_constraint
 from skuq._utils._records import saved_as
-from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
 from skuq.estimators._ensembles._kinds import (
@@ -23,6 +22,7 @@ from skuq.estimators._ensembles._kinds import (
     train_kinds,
     weigh_members,
 )
+from skuq.estimators._ensembles._shared import NetworkEnsemble
 from skuq.networks import TabularNetwork
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
@@ -44,30 +44,22 @@ _CONSTRAINTS: dict = {
 
 
 @dataclass(eq=False, repr=False)
-class _TabularEnsemble:
-    """Tabular ensemble of numbers or classes: its `fit`."""
+class _TabularEnsemble(NetworkEnsemble):
+    """Tabular ensemble of numbers or classes."""
 
     n_members: int | str = "auto"
     _: KW_ONLY
     network: Any = "tabular"
-    learning_rate: float | str = "auto"
-    batch_size: int | str | None = "auto"
-    epochs: int | str = "auto"
-    early_stopping_patience: int | str | None = "auto"
+    learning_rate: Any = "auto"
+    batch_size: Any = "auto"
+    epochs: Any = "auto"
+    early_stopping_patience: Any = "auto"
     validation: Any = "auto"
-    training: Any = "auto"
     max_time: float | None = None
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
 
     _settings = _SETTINGS
-    members_, weights_ = shared.members_, shared.weights_
-    preprocessor_ = shared.preprocessor_
-    member_estimators, to_keras = shared.member_estimators, _base.to_keras
 
-    @shared.fits
-    def fit(self, read):
+    def _train(self, read):
         network, given = resolve_settings(self, "network"), shared.training_fields(self)
         task = read(embed=True, n_copies=network.n_copies)
         _refuse_contradictions(self, network, task)
@@ -89,7 +81,7 @@ class _TabularEnsemble:
             weights = weigh_members(task, members, origins, len(kinds))
             if parts is not None and self.calibrate and self.loss in _NORMAL_LOSSES:
                 targets = calibrate(task, members, weights, origins)
-        return shared.finish(self, task, members, weights, targets=targets, parts=parts)
+        shared.finish(self, task, members, weights, targets=targets, parts=parts)
 
 
 def _refuse_contradictions(estimator, network, task):
