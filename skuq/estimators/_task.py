@@ -119,7 +119,7 @@ class Task:
         n_members : int, optional
             Number of members with a split of their own.
         repeat : int, default=0
-            Number of a repeat, which gives other folds.
+            Number of a repeat, which gives other folds, unless `n_used` is given.
         n_used : int, optional
             Number of folds that are used; by default all.
         """

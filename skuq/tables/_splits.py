@@ -225,7 +225,7 @@ def make_splits(
     labels : ndarray of shape (n,), optional
         Classes, by which splits are stratified.
     repeat : int, default=0
-        Number of a repeat, which gives other folds if `cv` is a number.
+        Number of a repeat, which gives other folds if `cv` is a number and all are used.
     n_used : int, optional
         Number of folds that are used, those that train on most classes. By default all.
 
@@ -250,7 +250,8 @@ def make_splits(
     used_rows = rows.take(used)
     groups, labels = (None if part is None else part[used] for part in (groups, labels))
     if cv is not None:
-        rng = generator(entropy, "split", *([repeat] if repeat else []))
+        # With some of the folds repeats use the same: they have to predict the same rows.
+        rng = generator(entropy, "split", *([repeat] if repeat and n_used is None else []))
         is_list = not isinstance(cv, Integral) and not hasattr(cv, "split")
         if is_list or isinstance(cv, PredefinedSplit):
             # The user's own folds are of all rows: number the used ones, and drop the others.

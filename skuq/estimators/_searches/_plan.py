@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
@@ -38,7 +37,7 @@ from skuq.networks._given_spaces import resolve_search_space
 from skuq.search import OracleSearch, SearchStrategy
 from skuq.tables import TrainingData
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
-from skuq.tables._splits import Splits, standardise_rows
+from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe
 
@@ -249,18 +248,18 @@ def check_arguments(
         raise ValueError('`evolve_on="shift"` of `search` needs `shift_validation`.')
 
 
-def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Callable[..., Splits]:
-    """Resolve `validation`, and return a function ``split(task, repeat=0)`` that splits rows.
+def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[Any, int | None]:
+    """Resolve `validation`: a share or folds, and the number of folds that are used, if not all.
 
     "auto" is folds, fewer for large data, or a share of the rows.
     """
     validation = estimator.validation
     if not isinstance(validation, str):
-        return functools.partial(Task.make_splits, validation=validation)
+        return validation, None
     if not plan.in_folds or task.validation is not None:
-        return functools.partial(Task.make_splits, validation=_VALIDATION_SHARE)
+        return _VALIDATION_SHARE, None
     if task.n_units < 2 * _N_FOLDS:
-        return functools.partial(Task.make_splits, validation=max(2, task.n_units // 2))
+        return max(2, task.n_units // 2), None
     n_folds = _N_FOLDS if task.n_units <= _MANY_ROWS else _N_FOLDS_OF_MANY
     if is_classifier(estimator) and task.n_units > _LARGE_ROWS and estimator.max_time is not None:
         # Several recipes in a few folds are better than one or two in all of them. Stored trials
@@ -272,10 +271,8 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> Callable
         seconds = plan.search_share * estimator.max_time * effective_n_jobs(estimator.n_jobs)
         n_in_time = int(seconds / (n_trials * _SECONDS_OF_NETWORK))
         if n_in_time < n_folds and not is_stored:
-            # Repeats use the same folds: they have to predict the same rows.
-            n_used = max(1, n_in_time)
-            return lambda task, repeat=0: task.make_splits(_N_SMALL_FOLDS, n_used=n_used)
-    return functools.partial(Task.make_splits, validation=n_folds)
+            return _N_SMALL_FOLDS, max(1, n_in_time)
+    return n_folds, None
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:

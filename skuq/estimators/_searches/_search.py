@@ -191,15 +191,15 @@ class SearchEstimator:
             groups=groups,
             min_rows=2,
         )
-        split = resolve_validation(self, plan, task)
+        validation, n_used = resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
-        splits = split(task) if is_splitter(self.validation) else None
+        splits = task.make_splits(validation) if is_splitter(validation) else None
         folds = None if splits is None else splits.parts
         with open_store(self, plan, task, folds, self._time_left(task)) as store:
             self._memory = store if self.catalog_dir is None else None
             if store is not None:
                 task = replace(task, entropy=store.entropy or task.entropy)
-            task = task.with_splits(splits or split(task))
+            task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
             task = task.with_linear_part() if isinstance(plan.space, TabularSpace) else task
             warn_of_few_validation_rows(task.splits, task.shifted)
             search, decisions = self._make_search(plan, task, store)
@@ -219,7 +219,7 @@ class SearchEstimator:
             chosen = choose_each(found, plan.rule, result)
             retraining = make_retraining(found, plan, result, chosen)
             if retraining is not None and not result.interrupted:
-                result = self._train_again(retraining, plan, task, search, split)
+                result = self._train_again(retraining, plan, task, search, validation, n_used)
                 chosen = recalibrate(found, chosen, result)
         vars(self).update(vars(found._predict_by(result, chosen)))
         self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
@@ -317,7 +317,8 @@ class SearchEstimator:
         plan: SearchPlan,
         task: Task,
         search: Search,
-        split: Callable[..., Any],
+        validation: Any,
+        n_used: int | None,
     ) -> SearchResult:
         """Train selected trials again: refit them on all rows, or repeat them.
 
@@ -339,7 +340,7 @@ class SearchEstimator:
         folds: Any = None
         if task.splits.parts is not None:
             rounds = range(1, 1 + plan.n_repeats)
-            folds = [split(task, repeat=k).parts for k in rounds]
+            folds = [task.make_splits(validation, repeat=k, n_used=n_used).parts for k in rounds]
         options = self._options(
             "repeats",
             getattr(self, "repeats", "auto"),
