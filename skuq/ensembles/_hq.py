@@ -14,11 +14,7 @@ from numpy.typing import ArrayLike
 from skuq._utils._checks import class_codes, fill_masked
 from skuq._utils._environment import random_generator
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
-from skuq.ensembles._selection import (
-    Selection,
-    normal_nll,
-    normal_statistics,
-)
+from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
 from skuq.ensembles._teams import (
     hard_vote_accuracy,
     negative_loss,

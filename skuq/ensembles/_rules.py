@@ -120,8 +120,7 @@ class Candidates:
         if len(rows) > _MOST_STACKED_ROWS:  # drawn at random: more change little
             rows = np.random.default_rng(0).choice(rows, _MOST_STACKED_ROWS, replace=False)
         logits = np.log(np.maximum(proba[:, rows], np.finfo(float).tiny))
-        given = logits, codes[rows], weight[rows], shares, n_first, weights
-        return fit_class_mixture(*given, in_folds=self.in_folds)
+        return fit_class_mixture(logits, codes[rows], weight[rows], shares, n_first, weights)
 
     def statistics(self, loss: str) -> tuple[Statistics, Loss]:
         """Make the statistics that an ensemble averages, and the loss of their average.

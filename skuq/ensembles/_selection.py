@@ -517,7 +517,8 @@ _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better t
 # Rows predicted in five folds are not independent: their mean loss has the variance of that of
 # 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
 _ROWS_PER_INDEPENDENT_ROW = 2.25
-_SHARPER = 0.9  # factor of the temperature of averages of the members of folds
+#: Factor of a temperature when more members are averaged later, where it is not measured.
+AVERAGING_FACTOR = 0.9
 _FACTORS = np.geomspace(0.3, 1.0, 13)  # at which averages are as sure as what they average
 _LENGTHS = 0.5, 1.0, 2.0  # of processes, where a column has the standard deviation 1
 _SIGNALS = 0.2, 0.5, 0.8, 0.95  # shares of the variance of classes that processes explain
@@ -539,7 +540,6 @@ def fit_class_mixture(
     n_first: int | None = None,
     weights: np.ndarray | None = None,
     *,
-    in_folds: bool,
     evidence: float | None = None,
 ) -> tuple[np.ndarray, float, np.ndarray]:
     """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
@@ -564,9 +564,6 @@ def fit_class_mixture(
         Number of first models that the prior divides the weight among; by default all.
     weights : ndarray of shape (n_models,), optional
         Weights w that are given, so that only T and a are fitted.
-    in_folds : bool
-        Whether one member of each model predicts a row here, and later all of them on average. An
-        average is less sure than its members, for which T is fitted: it is then multiplied by 0.9.
     evidence : float, optional
         Result of `class_evidence`. Few held-out rows can gain much by chance: the gain then counts
         less. By default models and shares are equally probable before the held-out rows.
@@ -576,7 +573,7 @@ def fit_class_mixture(
     weights : ndarray of shape (n_models,)
         Weights w of the models, which sum to 1.
     temperature : float
-        T.
+        T, for averages of as many members as predict the rows here; see `averaging_factor`.
     constant : ndarray of shape (n_classes,)
         Probabilities c of classes: the mixture predicts ``(1 - c.sum()) * p + c``, where p are the
         weighted probabilities of the models.
@@ -627,7 +624,6 @@ def fit_class_mixture(
     p_shares = expit(-log_odds)
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
     added = found[-1] + p_shares * (1 - found[-1])
-    temperature *= _SHARPER if in_folds else 1.0
     return weights, temperature, shares * np.where(judged, added, 1.0)
 
 

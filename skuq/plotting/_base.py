@@ -10,27 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from skuq._utils._checks import (
-    as_floats,
-    classifies,
-    reshape_like_prediction,
-    unwrap_estimator,
-)
+from skuq._utils._checks import as_floats, classifies, reshape_like_prediction, unwrap_estimator
 from skuq.metrics._checks import check_same_shape
 from skuq.metrics._scorers import Predicted
 
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000")
 # One style for each colour, so that curves differ in print as well.
-LINE_STYLES = (
-    "-",
-    "--",
-    "-.",
-    ":",
-    (0, (5, 1)),
-    (0, (3, 1, 1, 1, 1, 1)),
-    (0, (1, 1)),
-)
+LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 _CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts

@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from skuq._utils._checks import (
-    as_floats,
-    check_count,
-    classifies,
-    fill_masked,
-    unwrap_estimator,
-)
+from skuq._utils._checks import as_floats, check_count, classifies, fill_masked, unwrap_estimator
 from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._base import (
     BLUE,

@@ -14,15 +14,7 @@ from threadpoolctl import threadpool_limits
 from skuq._utils._checks import unwrap_estimator
 from skuq.ensembles import architecture_diversity
 from skuq.metrics._checks import check_choice
-from skuq.plotting._base import (
-    BLUE,
-    COLOURS,
-    MARKERS,
-    VERMILION,
-    Display,
-    legend,
-    style,
-)
+from skuq.plotting._base import BLUE, COLOURS, MARKERS, VERMILION, Display, legend, style
 from skuq.search import SearchResult
 
 _MOST_NUMBERS = 12  # members up to which distances are written into the matrix

@@ -15,10 +15,7 @@ from scipy import special
 
 from skuq._utils._records import saved_as
 from skuq.predictive._mixture import FILLED_IN, Continuous, Parametric, Uncertainty
-from skuq.predictive._parametric import (
-    NestedGaussianMixture,
-    check_location_and_stds,
-)
+from skuq.predictive._parametric import NestedGaussianMixture, check_location_and_stds
 
 
 def by_output(function: Callable[..., Any], values: np.ndarray, *knots: np.ndarray) -> Any:

@@ -18,13 +18,7 @@ import numpy as np
 from skuq._utils._environment import generator, trial_seed
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, Member
-from skuq.catalog._records import (
-    CALIBRATION_ROWS,
-    FoldedMember,
-    HeldOut,
-    TrialBudget,
-    TrialRecord,
-)
+from skuq.catalog._records import CALIBRATION_ROWS, FoldedMember, HeldOut, TrialBudget, TrialRecord
 from skuq.ensembles._rules import Candidates
 from skuq.exceptions import SearchFailedError
 from skuq.search._limits import RunOptions, SuccessiveHalving

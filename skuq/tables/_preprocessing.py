@@ -19,14 +19,7 @@ from skuq._params import Interval, StrOptions, check_feature_names_in, fit_conte
 from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.exceptions import TableWarning
-from skuq.tables._columns import (
-    CATEGORY,
-    EMPTY,
-    NUMBER,
-    Columns,
-    find_recurring_values,
-    read_table,
-)
+from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, find_recurring_values, read_table
 
 # Smallest number of rows with which a category gets a code of its own. Rarer categories share the
 # code of unseen ones, which is trained by them.

@@ -31,11 +31,7 @@ from skuq.predictive import (
     StudentTMixture,
     TransformedMixture,
 )
-from skuq.predictive._calibration import (
-    Calibration,
-    calibrate_components,
-    calibrated_moments,
-)
+from skuq.predictive._calibration import Calibration, calibrate_components, calibrated_moments
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
@@ -43,7 +39,7 @@ from skuq.tables._target_transforms import TargetTransform, transform_of_tails
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
-    "target_transform": [StrOptions({"auto", "standard", "yeo-johnson", "quantile"})],
+    "target_transform": [StrOptions({"auto", "standard", "yeo-johnson", "quantile"})]
 }
 
 #: Constraint of the parameter `class_weight`.

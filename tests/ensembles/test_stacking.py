@@ -144,8 +144,6 @@ def test_mixtures_of_given_weights_get_a_temperature(classifiers):
     assert_allclose(one[0], weights)
     assert 1.05 < two[1] / one[1] < 1.15
     assert 0 < one[2].sum() < 0.05
-    folds = replace(scaled[0], in_folds=True)  # later all members of each predict, on average
-    assert_allclose(folds.fit_class_mixture(weights=weights)[1], 0.9 * one[1])
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
@@ -165,7 +163,7 @@ def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
     candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
     logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
     given = logits, candidates.codes, np.ones(500), shares
-    *_, constant = _selection.fit_class_mixture(*given, in_folds=True)
+    *_, constant = _selection.fit_class_mixture(*given)
     assert constant[3] == 0.05
     assert_allclose(np.ptp(constant[:3] / shares[:3]), 0, atol=1e-12)
     assert constant[0] < 0.5 * shares[0]
@@ -177,11 +175,8 @@ def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, 
     codes = np.arange(24) % 2
     logits = rng.normal(scale=2.0, size=(3, 24, 2)) + signal * np.eye(2)[codes]
     given = logits, codes, np.ones(24), np.full(2, 0.5)
-    _, temperature, constant = _selection.fit_class_mixture(*given, in_folds=True)
+    *_, constant = _selection.fit_class_mixture(*given)
     assert low < constant.sum() < high
-    # Rows that all members predict tell the temperature of their average itself.
-    _, expected, _ = _selection.fit_class_mixture(*given, in_folds=False)
-    assert_allclose(temperature / expected, 0.9)
 
 
 def test_evidence_of_classes_is_a_ratio_of_likelihoods(rng):
@@ -226,5 +221,5 @@ def test_ten_rows_of_noise_are_less_evidence_than_separate_classes(rng):
     logits = np.stack([3 * np.eye(2)[codes]] * 2)
     given = logits, codes, np.ones(10), np.full(2, 0.5)
     fit, evidence = _selection.fit_class_mixture, (np.mean(noise), None, np.mean(signal))
-    added = [fit(*given, in_folds=True, evidence=e)[2].sum() for e in evidence]
+    added = [fit(*given, evidence=e)[2].sum() for e in evidence]
     assert added[0] > 2 * added[1] > 2 * added[2]

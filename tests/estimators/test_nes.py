@@ -350,7 +350,9 @@ def test_fit_refuses(tiny_space, iris, settings, shift, message):
     assert not hasattr(model, "catalog_")
 
 
-def test_fit_of_a_table_begins_with_recipes_and_calibrates_out_of_folds(iris, tmp_path):
+def test_fit_of_a_table_begins_with_recipes_and_calibrates_out_of_folds(
+    iris, tmp_path, monkeypatch
+):
     X, y = iris
     fixed = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
     model = NESClassifier(2, fixed=fixed, epochs=2, random_state=0, catalog_dir=tmp_path)
@@ -372,6 +374,10 @@ def test_fit_of_a_table_begins_with_recipes_and_calibrates_out_of_folds(iris, tm
     alone = [one.predict_proba(X) for _, one in plain.member_estimators()]
     mixed = np.tensordot(plain.selection_.weights, alone, 1)
     assert_allclose(plain.predict_proba(X), mixed, atol=1e-9)
+    # All networks of a trial predict new rows, and one predicts each row held out.
+    temperature = model.reselect().calibration_[0]
+    monkeypatch.setattr("skuq.estimators._searches._trials.AVERAGING_FACTOR", 1.0)
+    assert_allclose(temperature, 0.9 * model.reselect().calibration_[0])
 
 
 def test_from_paper_has_the_papers_settings():

@@ -24,6 +24,7 @@ from skuq._utils._environment import generator
 from skuq.catalog import Member
 from skuq.ensembles import stacking_weights
 from skuq.ensembles._selection import (
+    AVERAGING_FACTOR,
     averaging_factor,
     class_evidence,
     drop_light,
@@ -353,19 +354,19 @@ def mix_classes(task, members, origins):
         logits = np.log(np.maximum(proba, np.finfo(float).tiny))
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
         weight = weight[used].astype(float)
-        # With many rows the factor is measured, by how much the kinds disagree on rows held out.
-        is_measured = in_folds and len(found) > 1 and len(data.x) > _FEW_ROWS
         weights, temperature, constant = fit_class_mixture(
             logits,
             y[used, 0].astype(int),
             weight,
             counted / counted.sum(),
-            # A single member of a kind predicts new rows as it does these.
-            in_folds=in_folds and counts.max() > 1 and not is_measured,
             evidence=_weigh_evidence(task),
         )
-        if is_measured:
+        # With many rows the factor is measured, by how much the kinds disagree on rows held out. A
+        # single member of a kind predicts new rows as it does these.
+        if in_folds and len(found) > 1 and len(data.x) > _FEW_ROWS:
             temperature *= averaging_factor(logits / temperature, weight, counts.min())
+        elif in_folds and counts.max() > 1:
+            temperature *= AVERAGING_FACTOR
         targets = targets.with_calibration(temperature, constant)
         weights = drop_light(weights)
     return (weights / counts)[kinds], targets

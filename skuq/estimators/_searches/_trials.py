@@ -13,7 +13,7 @@ from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, Member
 from skuq.ensembles import Selection, SelectionRule
 from skuq.ensembles._rules import Candidates
-from skuq.ensembles._selection import check_selection
+from skuq.ensembles._selection import AVERAGING_FACTOR, check_selection
 from skuq.estimators._task import Task, warn_if_worse_than_constant
 from skuq.predictive._calibration import fit_out_of_bag
 from skuq.search import SearchResult
@@ -57,9 +57,11 @@ def _calibrate(estimator: Any, chosen: Selection, candidates: Candidates) -> Ens
     if candidates.classifies:
         if not estimator.calibrate or not candidates.calibrates:
             return NO_CLASS_CALIBRATION
-        judged = replace(candidates, in_folds=False) if estimator.refit else candidates
-        found = judged.fit_class_mixture(chosen.indices, weights=chosen.weights)
-        return found[1], tuple(found[2].tolist())
+        found = candidates.fit_class_mixture(chosen.indices, weights=chosen.weights)
+        _, temperature, constant = found
+        if candidates.in_folds and not estimator.refit:  # one network of each predicts a row
+            temperature *= AVERAGING_FACTOR
+        return temperature, tuple(constant.tolist())
     if not estimator.calibrate or candidates.centers is None:
         return NO_CALIBRATION
     rows = np.arange(len(candidates.y))
