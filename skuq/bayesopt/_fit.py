@@ -14,8 +14,14 @@ import numpy as np
 from scipy.optimize import LinearConstraint
 from sklearn.base import clone
 
-from skuq._params import Interval, Settings, StrOptions
-from skuq._utils._checks import check_count
+from skuq._params import (
+    Interval,
+    Settings,
+    StrOptions,
+    settings_constraint,
+    validate_parameter_constraints,
+)
+from skuq._utils._checks import first_true
 from skuq._utils._environment import generator, one_thread_if_small, trial_seed
 from skuq.bayesopt._acquisition import (
     ACQUISITIONS,
@@ -109,6 +115,17 @@ SHORT_FORMS: dict[str, Mapping[Any, Any]] = {
         "milp": MixedInteger,
     },
 }
+# Constraints of the parameters of a search; of settings, once short forms are resolved.
+_CONSTRAINTS: dict = {
+    "acquisition": settings_constraint(ACQUISITIONS, Acquisition),
+    "objective": [callable, None],
+    "maximizer": settings_constraint(SHORT_FORMS["maximizer"], MultiStart, Direct, MixedInteger),
+    "n_draws": [Interval(Integral, 2, _MOST_DRAWS, closed="both")],
+    "n_initial": [Interval(Integral, 1, None, closed="left")],
+    "noisy": ["boolean"],
+    "reseed": ["boolean"],
+}
+
 # Classes of settings by their names in saved searches.
 _CLASSES: dict[str, type[Settings]] = {
     kind.__name__: kind for kind in (*ACQUISITIONS.values(), MultiStart, Direct, MixedInteger)
@@ -141,53 +158,28 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_surrogate(self.estimator)
-        if not isinstance(self.acquisition, Acquisition):
-            raise ValueError(
-                f"`acquisition` must be one of {', '.join(ACQUISITIONS)}, or an Acquisition such "
-                f"as UpperConfidenceBound(beta=2.0). Got {self.acquisition!r}."
-            )
-        for name in ("n_draws", "n_initial"):
-            check_count(name, getattr(self, name))
-        if not 2 <= self.n_draws <= _MOST_DRAWS:
-            raise ValueError(
-                f"`n_draws` must be at least 2 and at most {_MOST_DRAWS}: one function shows no "
-                f"uncertainty, and more need too much memory. Got {self.n_draws}."
-            )
-        for name in ("noisy", "reseed"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise TypeError(f"`{name}` must be True or False. Got {getattr(self, name)!r}.")
-        if self.objective is not None and not callable(self.objective):
-            raise TypeError(f"`objective` must be a function of outputs. Got {self.objective!r}.")
-        if not isinstance(self.maximizer, MultiStart | Direct | MixedInteger):
-            raise ValueError(
-                f"`maximizer` must be one of {', '.join(map(str, SHORT_FORMS['maximizer']))}, or "
-                f"MultiStart or MixedInteger with its settings. Got {self.maximizer!r}."
-            )
+        validate_parameter_constraints(_CONSTRAINTS, vars(self), "BayesianOptimizer")
         if not isinstance(self.maximizer, MixedInteger):
             return
-        acquisition = self.acquisition
-        # The programme's objective is linear in the network's mean and standard deviation.
-        if not isinstance(acquisition, UpperConfidenceBound | PosteriorMean):
+        acquisition, inputs = self.acquisition, self.domain.input_constraints.values()
+        obstacles = {
+            # The programme's objective is linear in the network's mean and standard deviation.
+            f'{acquisition!r}, which is neither "ucb" nor "mean"': (
+                not isinstance(acquisition, UpperConfidenceBound | PosteriorMean)
+            ),
+            f"the `deviation` of {acquisition!r}": (
+                getattr(acquisition, "deviation", "std") != "std"
+            ),
+            "an `objective`": self.objective is not None,
+            "`output_constraints`": bool(self.constraints.given),
+            "`input_constraints` other than LinearConstraint": (
+                not all(isinstance(constraint, LinearConstraint) for constraint in inputs)
+            ),
+        }
+        if obstacle := first_true(obstacles):
             raise ValueError(
-                f'maximizer="milp" is for acquisition="ucb" or "mean". Got {acquisition!r}: take '
-                "one of these, or another maximizer."
+                f'maximizer="milp" cannot use {obstacle}. Leave it out, or take another maximizer.'
             )
-        if getattr(acquisition, "deviation", "std") != "std":
-            raise ValueError(
-                'maximizer="milp" takes the standard deviation of the model itself. Got '
-                f"{acquisition!r}: leave out `deviation`, or take another maximizer."
-            )
-        inputs, outputs = self.domain.input_constraints, self.constraints.given
-        functions = [c for c in inputs.values() if not isinstance(c, LinearConstraint)]
-        for name, given in (
-            ("an `objective`", self.objective),
-            ("`output_constraints`", outputs),
-            ("`input_constraints` other than LinearConstraint", functions),
-        ):
-            if given:
-                raise ValueError(
-                    f'maximizer="milp" cannot use {name}. Leave it out, or take another maximizer.'
-                )
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a saved search holds of them, as JSON types: no estimator and no function."""

@@ -134,7 +134,7 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
     ({"categories": [0]}, ValueError, "K - 1"),
     ({"acquisition": "best"}, ValueError, "best"),
     ({"acquisition": UpperConfidenceBound(-1.0)}, ValueError, "beta"),
-    ({"acquisition": UpperConfidenceBound}, ValueError, "`acquisition` must be one of ei"),
+    ({"acquisition": UpperConfidenceBound}, ValueError, "'acquisition' .* instance of"),
     ({"n_initial": 0}, ValueError, "n_initial"),
     ({"n_draws": 2.5}, ValueError, "n_draws"),
     ({"maximizer": "luck"}, ValueError, "maximizer"),
@@ -147,15 +147,15 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
         for settings, message in [
             ({"output_constraints": {"a": abs}}, "cannot use `output_constraints`"),
             ({"objective": abs}, "objective"),
-            ({"acquisition": ABSOLUTE}, "leave out `deviation`"),
+            ({"acquisition": ABSOLUTE}, "cannot use the `deviation` of"),
         ]
     ),
     ({"objective": 3}, TypeError, "objective"),
-    ({"n_draws": 1}, ValueError, "`n_draws` must be at least 2"),
+    ({"n_draws": 1}, ValueError, r"'n_draws' .* range \[2, "),
     ({"callback": "x"}, TypeError, "`callback` must be a function"),
     ({"direction": "min"}, ValueError, "`direction` must be"),
-    ({"noisy": 1}, TypeError, "`noisy` must be True or False"),
-    ({"reseed": 1}, TypeError, "`reseed` must be True or False"),
+    ({"noisy": 1}, TypeError, "'noisy' parameter"),
+    ({"reseed": 1}, TypeError, "'reseed' parameter"),
     *(
         ({"estimator": estimator}, TypeError, message)
         for estimator, message in [
@@ -594,7 +594,7 @@ def test_set_params_reaches_inside_of_settings():
     assert optimizer.acquisition.delta == 0.2
     assert optimizer.maximizer.n_restarts == 3
     assert optimizer.direction == "minimize"
-    several = ({"n_draws": 16, "acquisition__beta": 1.0}, "beta"), ({"n_draws": 1}, "at least 2")
+    several = ({"n_draws": 16, "acquisition__beta": 1.0}, "beta"), ({"n_draws": 1}, "n_draws")
     for wrong, message in (({"bounds": SQUARE}, "begin another"), *several):
         with pytest.raises(ValueError, match=message):
             optimizer.set_params(**wrong, reseed=False)
@@ -731,7 +731,7 @@ def test_tell_warns_of_points_rounded_by_hand():
 def test_ask_reads_an_acquisition_that_was_set_later():
     optimizer = search([(0, 1)], n_initial=1).tell([0.5], 1.0)
     optimizer.acquisition = skuq.bayesopt.LeakyExpectedImprovement
-    with pytest.raises(ValueError, match="must be one of ei"):
+    with pytest.raises(ValueError, match="'acquisition' parameter"):
         optimizer.ask()
     optimizer.acquisition = "ucb"
     assert optimizer.ask().shape == (1, 1)
