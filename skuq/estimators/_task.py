@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -194,17 +194,23 @@ class Task:
         return replace(self, data=replace(data, y=data.y + moves), linear=linear)
 
 
+class FitArguments(NamedTuple):
+    """The user's arguments of `fit`."""
+
+    X: Any
+    y: Any
+    sample_weight: Any = None
+    validation_data: Any = None
+    groups: Any = None
+    shift_validation: Any = None
+
+
 def read_task(
     estimator: Any,
     inputs: Inputs,
     targets: Targets,
-    X: Any,
-    y: Any,
-    sample_weight: Any = None,
+    given: FitArguments,
     *,
-    validation_data: Any = None,
-    shift_validation: Any = None,
-    groups: Any = None,
     min_rows: int = 1,
 ) -> Task:
     """Validate and encode the arguments of `fit`, and draw its random numbers' origin.
@@ -216,8 +222,7 @@ def read_task(
         read.
     inputs, targets : Inputs, Targets
         Encodings, not fitted yet.
-    X, y, sample_weight, validation_data, shift_validation, groups :
-        The user's arguments.
+    given : FitArguments
     min_rows : int, default=1
         Minimum number of rows.
 
@@ -228,7 +233,7 @@ def read_task(
     """
     started = time.monotonic()
     # Forms are checked first: reading rows takes longer.
-    named = []
+    named, shift_validation = [], given.shift_validation
     if shift_validation is not None:
         several = isinstance(shift_validation, list) or (
             isinstance(shift_validation, tuple)
@@ -242,13 +247,13 @@ def read_task(
         named = [("shift_validation", shift_validation)]
         if several:
             named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
-    has_groups = groups is not None
+    has_groups = given.groups is not None
     rows = read_rows(
-        estimator, inputs, targets, X, y, sample_weight, min_rows=min_rows, has_groups=has_groups
+        estimator, inputs, targets, *given[:3], min_rows=min_rows, has_groups=has_groups
     )
-    groups = check_groups(groups, rows.X)
+    groups = check_groups(given.groups, rows.X)
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
-    validation = None if validation_data is None else read(validation_data)
+    validation = None if given.validation_data is None else read(given.validation_data)
     shifted = tuple(read(data, name) for name, data in named)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)

@@ -47,13 +47,13 @@ class _DeepEnsemble(NetworkEnsemble):
     max_time: float | None = None
     bootstrap: bool | float = False
 
-    def _train(self, read):
-        network, given = shared.resolve_network(self), shared.training_fields(self)
-        task = read()
+    def _train(self, given):
+        network, fields = shared.resolve_network(self), shared.training_fields(self)
+        task = shared.read(self, given)
         # Each member validates on other rows, so that nearly every row trains some member.
         task = task.split(self.validation, n_members=self.n_members)
         model, task = shared.build_network(network, task)
-        recipe = shared.make_recipe(self, task, given)
+        recipe = shared.make_recipe(self, task, fields)
         parts = task.splits.parts
         # A sample is of the rows that a member may train on; it validates on the others.
         if self.bootstrap:
@@ -343,9 +343,9 @@ class _MCDropout(NetworkEnsemble):
     dropout: float | str = "auto"
     network: Any = "mlp"
 
-    def _train(self, read):
+    def _train(self, given):
         network = shared.resolve_network(self, drops="dropout")
-        given = shared.training_fields(self)
+        fields = shared.training_fields(self)
         # The same rate drops units in training and in every pass of a prediction.
         dropout = _DROPOUT if isinstance(self.dropout, str) else self.dropout
         if not isinstance(network, MLP) and not isinstance(self.dropout, str):
@@ -353,12 +353,11 @@ class _MCDropout(NetworkEnsemble):
                 '`dropout` must be "auto" with a `network` of your own, whose Dropout layers have '
                 f"their rates. Got {self.dropout!r}."
             )
-        task = read()
-        task = task.split(self.validation)
+        task = shared.read(self, given).split(self.validation)
         # Masks need a network that NumPy can run, layer by layer.
         model, task = shared.build_network(network, task, dropout=dropout)
         shared.check_dropout_layers(model)
-        recipe, head = shared.make_recipe(self, task, given), task.targets.head
+        recipe, head = shared.make_recipe(self, task, fields), task.targets.head
         with _base.training_progress(self.verbose) as progress:
             job = training.TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)
             members = training.train(job, task.data, report=progress.epochs)

@@ -50,19 +50,19 @@ class _HyperDeepEnsemble(NetworkEnsemble):
     l2_range: tuple[float, float] = (1e-7, 1e-1)
     refit: bool = False
 
-    def _train(self, read):
+    def _train(self, given):
         network = shared.resolve_network(self, drops="dropout_range")
-        given = shared.training_fields(self, _TRAINING_FIELDS)
+        fields = shared.training_fields(self, _TRAINING_FIELDS)
         check_min_members(self.min_members, self.n_members)
         ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
-        task = read()
+        task = shared.read(self, given)
         # All members share their validation rows, since they are selected on them.
         task = task.split(self.validation)
         # The rate is a placeholder: the recipe of each setting has its own.
         model, task = shared.build_network(network, task, dropout=0.5)
         shared.check_dropout_layers(model)
         warn_of_few_rows(len(task.data.x_valid))
-        recipe = shared.make_recipe(self, task, given)
+        recipe = shared.make_recipe(self, task, fields)
         with _base.training_progress(self.verbose) as progress:
 
             def train(settings, seeds, data=task.data, start=None, **changes):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +16,13 @@ from sklearn.base import is_classifier
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators import _base
-from skuq.estimators._task import Task, join_validation, read_task, warn_if_worse_than_constant
+from skuq.estimators._task import (
+    FitArguments,
+    Task,
+    join_validation,
+    read_task,
+    warn_if_worse_than_constant,
+)
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
@@ -77,8 +82,7 @@ class NetworkEnsemble:
     verbose: int | None = None
 
     _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = SETTINGS
-    #: Method that trains; ``read(embed=False, n_copies=1)`` reads the arguments of `fit`, see
-    #: `_read`.
+    #: Method that trains; it gets the `FitArguments`, which `read` reads.
     _train: ClassVar[Callable[..., Any]]
     to_keras = _base.to_keras
 
@@ -125,7 +129,7 @@ class NetworkEnsemble:
         self
         """
         validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        self._train(functools.partial(_read, self, X, y, sample_weight, validation, groups))
+        self._train(FitArguments(X, y, sample_weight, validation, groups))
         return self
 
     @property
@@ -164,17 +168,7 @@ class NetworkEnsemble:
         return pool
 
 
-def _read(
-    estimator: Any,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    validation_data: Any,
-    groups: Any,
-    *,
-    embed: bool = False,
-    n_copies: int = 1,
-) -> Task:
+def read(estimator: Any, given: FitArguments, *, embed: bool = False, n_copies: int = 1) -> Task:
     """Read the arguments of `fit`, and check the known noise against them.
 
     Raise ValueError for arguments that cannot be fitted. With `embed`, networks embed the columns
@@ -195,11 +189,7 @@ def _read(
         estimator,
         TableInputs(estimator.preprocess, embed=embed),
         targets,
-        X,
-        y,
-        sample_weight,
-        validation_data=validation_data,
-        groups=groups,
+        given,
         min_rows=2 if needs_two else 1,
     )
     if getattr(estimator, "noise_std", None) is not None:

@@ -59,14 +59,14 @@ class _TabularEnsemble(NetworkEnsemble):
 
     _settings = _SETTINGS
 
-    def _train(self, read):
-        network, given = resolve_settings(self, "network"), shared.training_fields(self)
-        task = read(embed=True, n_copies=network.n_copies)
+    def _train(self, given):
+        network, fields = resolve_settings(self, "network"), shared.training_fields(self)
+        task = shared.read(self, given, embed=True, n_copies=network.n_copies)
         _refuse_contradictions(self, network, task)
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
         task = split_rows(self, task, math.ceil(n_members / len(kinds))).with_linear_part()
-        members, origins = train_kinds(self, task, network, kinds, given, n_members)
+        members, origins = train_kinds(self, task, network, kinds, fields, n_members)
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
         targets = task.targets

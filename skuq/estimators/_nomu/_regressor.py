@@ -33,7 +33,7 @@ from skuq.estimators._nomu._readout import (
 )
 from skuq.estimators._nomu._rows import ArtificialSampler, encode_artificial, split_parts
 from skuq.estimators._nomu._training import NomuTrainer, Setup, loss_settings
-from skuq.estimators._task import VALIDATION, join_validation, read_task
+from skuq.estimators._task import VALIDATION, FitArguments, join_validation, read_task
 from skuq.fitted._nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.networks._nomu_settings import NOMU_SETTINGS
@@ -345,7 +345,7 @@ class NOMURegressor(UncertaintyRegressor):
         self
         """
         validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        self._fit_alike([self], X, y, sample_weight, validation, groups)
+        self._fit_alike([self], FitArguments(X, y, sample_weight, validation, groups))
         return self
 
     def fit_many(
@@ -379,7 +379,8 @@ class NOMURegressor(UncertaintyRegressor):
             Fitted, each as by its own `fit`, up to rounding. (A RandomState instance is shared
             and gives each model another seed.)
         """
-        validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        given = FitArguments(X, y, sample_weight, validation, groups)
         settings = list(settings)
         wrong = [setting for setting in settings if not isinstance(setting, Mapping)]
         if wrong:
@@ -404,10 +405,10 @@ class NOMURegressor(UncertaintyRegressor):
         for chooses in (True, False):
             alike = [m for m in models if resolve_settings(m, "readout").is_chosen == chooses]
             if alike:
-                alike[0]._fit_alike(alike, X, y, sample_weight, validation_data, groups)
+                alike[0]._fit_alike(alike, given)
         return models
 
-    def _fit_alike(self, models, X, y, sample_weight, validation_data, groups):
+    def _fit_alike(self, models, given):
         """Fit models that differ only in what `fit_many` allows; this one is the first of them.
 
         Rows are read once, and the networks of all models train in one program. Either all models
@@ -419,11 +420,7 @@ class NOMURegressor(UncertaintyRegressor):
             self,
             TableInputs(self.preprocess, scaling=None if self.standardize else NoScaling()),
             NumberTargets(standardize=self.standardize, narrow_constants=self.pretrained is None),
-            X,
-            y,
-            sample_weight,
-            validation_data=validation_data,
-            groups=groups,
+            given,
             min_rows=2 if chooses else 1,
         )
         if chooses and len(task.rows.used) < 2:

@@ -42,7 +42,7 @@ from skuq.estimators._operators._training import (
     train_ensemble,
     train_epinet,
 )
-from skuq.estimators._task import read_task
+from skuq.estimators._task import FitArguments, read_task
 from skuq.fitted._operator import FittedOperator, GivenBase, Widths
 from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
 from skuq.networks._epinet import PRIORS
@@ -154,7 +154,7 @@ class OperatorRegressor(UncertaintyRegressor):
             by_column=by_column or self.query_points is None,
             narrow_constants=self.pretrained is None,
         )
-        task = read_task(self, inputs, targets, X, Y, sample_weight)
+        task = read_task(self, inputs, targets, FitArguments(X, Y, sample_weight))
         task = replace(task, rows=task.rows.take(task.rows.used))
         # With noise, networks leave functions out: their errors there tell how large it is.
         n = len(task.rows.y)

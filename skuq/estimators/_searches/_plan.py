@@ -31,7 +31,7 @@ from skuq.catalog._records import HeldOut
 from skuq.ensembles import SelectionRule
 from skuq.ensembles._rules import AutomaticSelection, Candidates, FunctionSelection
 from skuq.estimators._searches._durable import DURABLE_CONSTRAINTS
-from skuq.estimators._task import VALIDATION, Task
+from skuq.estimators._task import VALIDATION, FitArguments, Task
 from skuq.networks import Decisions, TabularSpace, WithTraining
 from skuq.networks._given_spaces import resolve_search_space
 from skuq.search import OracleSearch, SearchStrategy
@@ -229,22 +229,20 @@ def is_splitter(validation: Any) -> bool:
     return not isinstance(validation, Real | str | None)
 
 
-def check_arguments(
-    estimator: Any, plan: SearchPlan, validation_data: Any, shift_validation: Any
-) -> None:
+def check_arguments(estimator: Any, plan: SearchPlan, given: FitArguments) -> None:
     """Refuse arguments of `fit` that contradict parameters."""
     validation = estimator.validation
-    if validation_data is not None and not (validation is None or validation == "auto"):
+    if given.validation_data is not None and not (validation is None or validation == "auto"):
         raise ValueError(
             "Give either `validation` or `validation_data`: with a share or folds as `validation`, "
             f"rows of `fit` validate. Got both, with validation={validation!r}."
         )
-    if validation_data is None and validation is None:
+    if given.validation_data is None and validation is None:
         raise ValueError(
             "`validation` must not be None without `validation_data`: a search compares networks "
             'on rows that they were not trained on. Use "auto", a share or folds.'
         )
-    if getattr(plan.strategy, "evolve_on", None) == "shift" and shift_validation is None:
+    if getattr(plan.strategy, "evolve_on", None) == "shift" and given.shift_validation is None:
         raise ValueError('`evolve_on="shift"` of `search` needs `shift_validation`.')
 
 

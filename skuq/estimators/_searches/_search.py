@@ -59,7 +59,7 @@ from skuq.estimators._searches._trials import (
     warn_of_few_validation_rows,
     warn_of_trials,
 )
-from skuq.estimators._task import Task, join_validation, read_task
+from skuq.estimators._task import FitArguments, Task, join_validation, read_task
 from skuq.exceptions import MissingPartError, SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions, TabularSpace
@@ -178,19 +178,9 @@ class SearchEstimator:
         """
         plan = self._plan(X)
         validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        check_arguments(self, plan, validation_data, shift_validation)
-        task = read_task(
-            self,
-            plan.inputs,
-            plan.targets,
-            X,
-            y,
-            sample_weight,
-            validation_data=validation_data,
-            shift_validation=shift_validation,
-            groups=groups,
-            min_rows=2,
-        )
+        given = FitArguments(X, y, sample_weight, validation_data, groups, shift_validation)
+        check_arguments(self, plan, given)
+        task = read_task(self, plan.inputs, plan.targets, given, min_rows=2)
         validation, n_used = resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
         splits = task.make_splits(validation) if is_splitter(validation) else None
