@@ -85,14 +85,13 @@ class CurveDisplay(Display):
 
     def _draw_diagonal(self, ax, given):
         """Draw the diagonal, on which a calibrated estimator lies."""
-        look = style("line", given, color=GREY, linestyle=":", linewidth=1, label="calibrated")
-        (self.diagonal_,) = ax.plot([0, 1], [0, 1], **look)
+        look = {"color": GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
+        self.diagonal_ = draw_line(ax, [0, 1], [0, 1], given, **look)
 
     def _draw_curve(self, ax, x, y, given, summary=None, **look):
         """Draw the curve in the next colour of the axes, named by the estimator and a summary."""
         label = self.name if summary is None else with_name(self.name, summary)
-        look = style("line", given, **curve_style(ax), label=label, **look)
-        (self.line_,) = ax.plot(x, y, **look)
+        self.line_ = draw_line(ax, x, y, given, **curve_style(ax), label=label, **look)
 
 
 class TrialsDisplay(Display):
@@ -138,6 +137,12 @@ def style(kind: str, given: dict | None, /, **defaults: Any) -> dict:
     if kind == "points" and "c" in given:
         defaults.pop("color", None)
     return {**defaults, **given}
+
+
+def draw_line(ax, x, y, given: dict | None, **look: Any) -> Any:
+    """Draw a line with this look, apart from what the user gives."""
+    (line,) = ax.plot(x, y, **style("line", given, **look))
+    return line
 
 
 def curve_style(ax) -> dict:

@@ -23,6 +23,7 @@ from skuq.plotting._base import (
     Display,
     check_rows,
     curve_style,
+    draw_line,
     from_zero,
     legend,
     predictions_of,
@@ -256,14 +257,8 @@ class ConditionalCoverageDisplay(Display):
             "line", line_kwargs, color="black", linestyle="--", linewidth=1, label="nominal"
         )
         self.line_ = ax.axhline(self.coverage, **look)
-        look = style(
-            "line",
-            point_kwargs,
-            **{**curve_style(ax), "linestyle": "none"},
-            marker="o",
-            label=self.name,
-        )
-        (self.points_,) = ax.plot(at, observed, **look)
+        look = {**curve_style(ax), "linestyle": "none", "marker": "o", "label": self.name}
+        self.points_ = draw_line(ax, at, observed, point_kwargs, **look)
         # Groups can have labels of any kind.
         labels = [f"{c:.4g}" if isinstance(c, float) else str(c) for c in np.asarray(self.centers)]
         step = -(-len(at) // _MOST_LABELS)
@@ -389,8 +384,9 @@ class CoverageWidthDisplay(CurveDisplay):
             covered = np.searchsorted(scale, mark, side="right") - 1
             # Between points of the curve the width is linear in the scale, the coverage constant.
             at = coverage[covered], np.interp(mark, scale, width)
-            look = style(
-                "line",
+            self.marker_ = draw_line(
+                ax,
+                *at,
                 marker_kwargs,
                 color=self.line_.get_color(),
                 marker="o",
@@ -399,7 +395,6 @@ class CoverageWidthDisplay(CurveDisplay):
                 markersize=8,
                 label=with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}"),
             )
-            (self.marker_,) = ax.plot(*at, **look)
         ax.set(
             xlabel="coverage", ylabel=with_unit("mean width of intervals", self.unit), xlim=(0, 1)
         )

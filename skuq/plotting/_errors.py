@@ -17,6 +17,7 @@ from skuq.plotting._base import (
     CurveDisplay,
     Display,
     check_rows,
+    draw_line,
     from_zero,
     legend,
     predictions_of,
@@ -212,8 +213,8 @@ class PredictionBandDisplay(Display):
             # Drawn after the total band, so that it lies on top and leaves the rim visible.
             ends = mean - n_stds * aleatoric, mean + n_stds * aleatoric
             self.aleatoric_band_ = ax.fill_between(x, *ends, **look)
-        look = style("line", line_kwargs, color="black", linewidth=1.5, label="mean")
-        (self.line_,) = ax.plot(x, mean, **look)
+        look = {"color": "black", "linewidth": 1.5, "label": "mean"}
+        self.line_ = draw_line(ax, x, mean, line_kwargs, **look)
         self.scatter_ = None
         if self.x_train is not None and self.y_train is not None:
             x, y = check_rows(x_train=self.x_train, y_train=self.y_train)
@@ -381,22 +382,15 @@ class ErrorStdDisplay(Display):
         first = [rows[0] for rows in np.array_split(order, min(self.n_bins, len(std)))]
         # Equal standard deviations share a bin: the order of their rows means nothing.
         bins = np.split(order, np.unique(np.searchsorted(std[order], std[first]))[1:])
-        look = style(
-            "line",
-            line_kwargs,
-            color=VERMILION,
-            marker="o",
-            label=f"root mean square of {len(bins)} equal bins",
-        )
+        label = f"root mean square of {len(bins)} equal bins"
         # Variances average, standard deviations do not.
         at, observed = ([np.sqrt(np.mean(v[rows] ** 2)) for rows in bins] for v in (std, error))
-        (self.line_,) = ax.plot(at, observed, **look)
+        look = {"color": VERMILION, "marker": "o", "label": label}
+        self.line_ = draw_line(ax, at, observed, line_kwargs, **look)
         # The ideal line spans the predictions; beyond them it would rescale the axes.
         ends = np.array([std.min(), std.max()])
-        look = style(
-            "line", ideal_kwargs, color="black", linestyle="--", linewidth=1, label="ideal"
-        )
-        (self.ideal_,) = ax.plot(ends, ends, **look)
+        look = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "ideal"}
+        self.ideal_ = draw_line(ax, ends, ends, ideal_kwargs, **look)
         ax.set(
             xlabel=with_unit(f"predicted standard deviation of {self.name}", self.unit),
             ylabel=with_unit(f"error of {self.name}", self.unit),
@@ -553,16 +547,12 @@ class RetentionDisplay(CurveDisplay):
         if bounds:
             # They depend on the model's errors, so they have the colour of its curve.
             reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
-            look = style("line", random_kwargs, **reference, linestyle=":", label="random order")
-            ends = [0, left[-1]]
-            (self.random_,) = ax.plot([0, 1], ends, **look)
+            look = {**reference, "linestyle": ":", "label": "random order"}
+            self.random_ = draw_line(ax, [0, 1], [0, left[-1]], random_kwargs, **look)
             # The lowest curve possible: the errors themselves are the uncertainty.
             best = error_retention_curve(errors, errors)
-            dashes = (0, (1, 3, 6, 3))
-            look = style(
-                "line", oracle_kwargs, **reference, linestyle=dashes, label="oracle: by error"
-            )
-            (self.oracle_,) = ax.plot(*best, **look)
+            look = {**reference, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
+            self.oracle_ = draw_line(ax, *best, oracle_kwargs, **look)
         ax.set(
             xlabel="share of rows predicted, most certain first",
             ylabel=with_unit(f"{self.error_name}, others exact", self.unit),

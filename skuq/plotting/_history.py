@@ -18,6 +18,7 @@ from skuq.plotting._base import (
     Display,
     TrialsDisplay,
     curve_style,
+    draw_line,
     legend,
     style,
     upper_fence,
@@ -148,13 +149,11 @@ class SearchHistoryDisplay(TrialsDisplay):
             "points", scatter_kwargs, color=BLUE, s=18, alpha=0.7, linewidth=0, label="trial"
         )
         self.scatter_ = ax.scatter(x[within], scores[within], **look)
-        look = style(
-            "line", line_kwargs, color="black", drawstyle="steps-post", label="best so far"
-        )
         # Failed and discarded trials cannot be the best.
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
         begun = np.isfinite(best)
-        (self.line_,) = ax.plot(x[begun], best[begun], **look)
+        look = {"color": "black", "drawstyle": "steps-post", "label": "best so far"}
+        self.line_ = draw_line(ax, x[begun], best[begun], line_kwargs, **look)
         # Marks of failed trials lie below all scores, and those beyond the fence above it.
         low = scores[done].min()
         margin = 0.08 * (fence - low or abs(low) or 1.0)
@@ -185,9 +184,8 @@ def _mark(ax, x, height, defaults, label, given):
     """Mark trials at one height, or each at its own height; return None without trials."""
     if not len(x):
         return None
-    look = style("line", given, **defaults, linestyle="none", label=f"{label} ({len(x)})")
-    (marks,) = ax.plot(x, np.broadcast_to(height, len(x)), **look)
-    return marks
+    look = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}
+    return draw_line(ax, x, np.broadcast_to(height, len(x)), given, **look)
 
 
 _INTERVALS = {"median": 0.5, "mean": 0.95}  # default of `interval` for each `average`
@@ -345,8 +343,8 @@ class RegretDisplay(Display):
                     error = stats.sem(runs, axis=0) * quantile
                     low, high = middle - error, middle + error
             x = np.arange(1, runs.shape[1] + 1)
-            look = style("line", line_kwargs, **curve_style(ax), drawstyle="steps-post", label=name)
-            self.lines_ += ax.plot(x, middle, **look)
+            look = {**curve_style(ax), "drawstyle": "steps-post", "label": name}
+            self.lines_.append(draw_line(ax, x, middle, line_kwargs, **look))
             # One seed has no spread.
             if len(runs) > 1:
                 look = style(

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from skuq._utils._checks import unwrap_estimator
 from skuq.ensembles import architecture_diversity
 from skuq.metrics._checks import check_choice
-from skuq.plotting._base import BLUE, COLOURS, MARKERS, VERMILION, Display, legend, style
+from skuq.plotting._base import BLUE, COLOURS, MARKERS, VERMILION, Display, draw_line, legend, style
 from skuq.search import SearchResult
 
 _MOST_NUMBERS = 12  # members up to which distances are written into the matrix
@@ -499,8 +499,10 @@ class TeamDisplay(Display):
         # Teams are tuples, which pandas would compare element by element.
         here = scored[[team == self.selected for team in scored["team"]]]
         if len(here):  # the team that predicts is among the drawn teams
-            look = style(
-                "line",
+            self.selected_ = draw_line(
+                ax,
+                here[score],
+                here["accuracy"],
                 selected_kwargs,
                 marker="*",
                 markersize=16,
@@ -510,7 +512,6 @@ class TeamDisplay(Display):
                 zorder=4,
                 label="selected",
             )
-            (self.selected_,) = ax.plot(here[score], here["accuracy"], **look)
         self.colorbar_ = colours.draw(ax)
         ax.set(
             xlabel=f"{score.upper()} score (low is diverse)",
