@@ -256,9 +256,7 @@ def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:
 
 _SIGNIFICANT = 1.92  # nats: half of what a chi-square of one degree exceeds in one case of 20
 _NEGLIGIBLE = 1e-6  # share of a standard deviation that is as good as none
-_GRID_STEP = (
-    0.1  # of a search in the logarithm of a scale: each row's likelihood varies over about 1
-)
+_GRID_STEP = 0.1  # in the logarithm of a scale: each row's likelihood varies over about 1
 _PAIR_FACTORS = np.geomspace(1e-3, 10, 24)  # scales tried for a pair, times that without noise
 _PAIR_HALVINGS = 5  # of the step between them, in logarithms, about the best
 _CHUNK = 2**15  # numbers worked on at a time: their temporaries stay in the cache
