@@ -6,7 +6,7 @@ import inspect
 import itertools
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,46 @@ def check_builder(
         raise SearchSpaceError(
             f"{name} must be a function `build({arguments})`. Got `{given}{signature}`.{advice}"
         ) from error
+
+
+def build_of_shape(
+    build: Callable[..., Any], input_shape: tuple[int, ...], n_outputs: int, source: str
+) -> Any:
+    """Build the Keras model of a user's function; raise SearchSpaceError if it has other shapes.
+
+    `source` names the function in messages.
+    """
+    keras = backend.keras  # raises errors that one of `build` would hide
+    check_builder(source, build)
+    try:
+        model = build(input_shape, n_outputs)
+    except SearchSpaceError:  # it says already what is wrong
+        raise
+    except Exception as error:
+        raise SearchSpaceError(
+            f"{source} raised {type(error).__name__} while building: {error}"
+        ) from error
+    if not isinstance(model, keras.Model):
+        raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
+    try:
+        if not model.built:
+            model.build((None, *input_shape))
+        inputs, outputs = model.input_shape, model.output_shape
+    except Exception as error:
+        raise SearchSpaceError(
+            f"{source} must return a Sequential or functional model. Got a "
+            f"{type(model).__name__} whose shapes are unknown ({type(error).__name__}: {error})."
+        ) from error
+    for name, got, wanted in (
+        ("input", inputs, (None, *input_shape)),
+        ("output", outputs, (None, n_outputs)),
+    ):
+        if got != wanted:
+            raise SearchSpaceError(
+                f"{source} must return a model with one {name} of shape {wanted} "
+                f"(the function gets `input_shape` and `n_outputs`). Got {got}."
+            )
+    return model
 
 
 def check_units(name: str, given: Any) -> list[int]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from skuq._utils._records import saved_as
 from skuq.networks._dense import add_linear
-from skuq.networks._keras_models import check_builder
+from skuq.networks._keras_models import build_of_shape
 
 # Beginnings of the names of the layers of f and of r.
 _MEAN, _SIDE = "mean_", "side_"
@@ -208,7 +208,7 @@ def build_nomu(
         side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
     else:
         # The copy has names of its own: `mean_network` may give its layers the same ones.
-        built = _build_checked("`side` of `network`", side_network, input_shape, n_r)
+        built = build_of_shape(side_network, input_shape, n_r, "`side` of `network`")
         _, hidden_r = _copy(built, inputs, prefix=_SIDE)
         side = hidden_r[-1:] or [inputs]
     outputs = make.dense(_concatenate(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
@@ -260,7 +260,8 @@ class _Layers:
     def mean(self, inputs, n_raw, units, l2, mean_network, linear=None):
         """Build f; return its outputs and those hidden layers that r can see."""
         if mean_network is not None:
-            return _copy(_build_checked("`network`", mean_network, inputs.shape[1:], n_raw), inputs)
+            built = build_of_shape(mean_network, inputs.shape[1:], n_raw, "`network`")
+            return _copy(built, inputs)
         hidden = self.hidden(inputs, units, _MEAN, l2)
         reach = None if linear is None else 0.0
         outputs = self.dense(hidden[-1], n_raw, _MEAN + "output", l2, reach=reach)
@@ -289,23 +290,6 @@ def _concatenate(values, name):
     if len(values) == 1:
         return values[0]
     return keras.layers.Concatenate(dtype="float32", name=name)(values)
-
-
-def _build_checked(name, build, input_shape, n_outputs):
-    """Build a model with a user's function and check its number of outputs."""
-    from skuq.backend import keras
-
-    check_builder(name, build)
-    model = build(input_shape, n_outputs)
-    if not isinstance(model, keras.Model):
-        raise ValueError(f"{name} must return a keras.Model. Got {type(model).__name__}.")
-    if getattr(model, "output_shape", None) != (None, n_outputs):
-        raise ValueError(
-            f"{name} must return a model with one output of shape {(None, n_outputs)} (its "
-            "arguments are `input_shape` and `n_outputs`). Got "
-            f"{getattr(model, 'output_shape', 'one whose shapes are unknown')}."
-        )
-    return model
 
 
 def _copy(model, x, prefix=_MEAN, frozen=False):

@@ -12,7 +12,7 @@ from skuq._utils._messages import warn_user
 from skuq.catalog._records import Member
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._keras_models import (
-    check_builder,
+    build_of_shape,
     check_rebuild,
     forget_compilation,
     freeze_inner_layers,
@@ -48,36 +48,7 @@ def build_checked(
     SearchSpaceError
         If the function raises an error, or its model cannot be trained.
     """
-    keras = backend.keras  # raises errors that one of `build` would hide
-    check_builder(source, build)
-    try:
-        model = build(input_shape, n_raw)
-    except SearchSpaceError:  # it says already what is wrong
-        raise
-    except Exception as error:
-        raise SearchSpaceError(
-            f"{source} raised {type(error).__name__} while building: {error}"
-        ) from error
-    if not isinstance(model, keras.Model):
-        raise SearchSpaceError(f"{source} must return a keras.Model. Got {type(model).__name__}.")
-    try:
-        if not model.built:
-            model.build((None, *input_shape))
-        inputs, outputs = model.input_shape, model.output_shape
-    except Exception as error:
-        raise SearchSpaceError(
-            f"{source} must return a Sequential or functional model. Got a "
-            f"{type(model).__name__} whose shapes are unknown ({type(error).__name__}: {error})."
-        ) from error
-    for name, got, wanted in (
-        ("input", inputs, (None, *input_shape)),
-        ("output", outputs, (None, n_raw)),
-    ):
-        if got != wanted:
-            raise SearchSpaceError(
-                f"{source} must return a model with one {name} of shape {wanted} "
-                f"(the function gets `input_shape` and `n_outputs`). Got {got}."
-            )
+    model = build_of_shape(build, input_shape, n_raw, source)
     freeze_inner_layers(model)
     forget_compilation(model)
     _check_last_activation(model, source)
