@@ -189,6 +189,20 @@ def check_member_weights(
     return checked
 
 
+def check_probabilities(
+    what: str, proba: np.ndarray, axis: int, *, tolerance: float = 1e-6
+) -> np.ndarray:
+    """Return sums along an axis; raise ValueError unless they are 1, of non-negative numbers."""
+    sums = proba.sum(axis=axis)
+    # Positive conditions, so that NaN fails.
+    if not ((proba >= 0).all() and (abs(sums - 1) <= tolerance).all()):
+        raise ValueError(
+            f"{what} must be non-negative and sum to 1. The smallest probability is "
+            f"{proba.min()}; the sums lie between {sums.min()} and {sums.max()}."
+        )
+    return sums
+
+
 def class_codes(
     labels: Any, classes: np.ndarray, problem: str = "y has labels that were not seen in fit"
 ) -> np.ndarray:

@@ -9,7 +9,12 @@ from __future__ import annotations
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from skuq._utils._checks import as_floats, check_member_weights, check_weights
+from skuq._utils._checks import (
+    as_floats,
+    check_member_weights,
+    check_probabilities,
+    check_weights,
+)
 
 # Tolerance for sums of probabilities, which are often given in single or half precision.
 _SUM_TOLERANCE = 1e-3
@@ -125,10 +130,5 @@ def check_proba(proba, *, name: str = "proba", members: bool = False) -> np.ndar
     axes = ("n_members", "n_samples", "n_classes") if members else ("n_samples", "n_classes")
     if proba.ndim != len(axes):
         raise ValueError(f"`{name}` must have shape ({', '.join(axes)}). Got {proba.shape}.")
-    sums = proba.sum(axis=-1)
-    if (proba < 0).any() or (np.abs(sums - 1) > _SUM_TOLERANCE).any():
-        raise ValueError(
-            f"Each row of `{name}` must be non-negative and sum to 1. The smallest probability "
-            f"is {proba.min()}; the sums lie between {sums.min()} and {sums.max()}."
-        )
+    check_probabilities(f"Each row of `{name}`", proba, -1, tolerance=_SUM_TOLERANCE)
     return proba

@@ -16,7 +16,7 @@ from scipy import optimize, special
 from scipy.special import softmax
 from sklearn.neighbors import NearestNeighbors
 
-from skuq._utils._checks import check_member_weights
+from skuq._utils._checks import check_member_weights, check_probabilities
 from skuq._utils._records import saved_as
 from skuq.predictive._mixture import FILLED_IN, ClassUncertainty, RandomSource
 
@@ -72,12 +72,7 @@ class CategoricalMixture:
             raise ValueError(
                 f"proba must have shape (n_members, n_samples, n_classes). Got {proba.shape}."
             )
-        sums = proba.sum(axis=2)
-        if not ((proba >= 0).all() and (np.abs(sums - 1) <= 1e-6).all()):
-            raise ValueError(
-                "Each row of proba must be non-negative and sum to 1. The smallest probability "
-                f"is {proba.min()}; the sums lie between {sums.min()} and {sums.max()}."
-            )
+        check_probabilities("Each row of proba", proba, axis=2)
         weights = check_member_weights(self.weights, len(proba), positive=True, tolerance=1e-9)
         vars(self).update(proba=proba, weights=weights)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from skuq._utils._checks import check_member_weights
+from skuq._utils._checks import check_member_weights, check_probabilities
 from skuq._utils._formulas import LOG_SQRT_2PI
 from skuq._utils._records import saved_as
 from skuq.predictive._mixture import FILLED_IN, Mixture, Uncertainty, check_parameters
@@ -309,12 +309,7 @@ class NestedGaussianMixture(NormalMembers):
         loc, scale, probabilities = check_parameters(
             "n_members", "n_components", **{name: getattr(self, name) for name in names}
         )
-        sums = probabilities.sum(axis=1)
-        if not ((probabilities >= 0).all() and (abs(sums - 1) <= 1e-6).all()):
-            raise ValueError(
-                "probabilities must be non-negative and sum to 1 over components. The smallest "
-                f"is {probabilities.min()}; the sums lie between {sums.min()} and {sums.max()}."
-            )
+        sums = check_probabilities("probabilities of components", probabilities, axis=1)
         weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
         # The check allows 1e-6, but cdf and density should be exact.
         probabilities = probabilities / sums[:, None]
