@@ -350,9 +350,7 @@ def test_fit_refuses(tiny_space, iris, settings, shift, message):
     assert not hasattr(model, "catalog_")
 
 
-def test_fit_of_a_table_begins_with_recipes_and_calibrates_out_of_folds(
-    iris, tmp_path, monkeypatch
-):
+def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monkeypatch):
     X, y = iris
     fixed = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
     model = NESClassifier(2, fixed=fixed, epochs=2, random_state=0, catalog_dir=tmp_path)
