@@ -46,13 +46,11 @@ def pytest_collection():
 
 
 def pytest_collection_finish(session):
-    """Quick tests find earlier programs, optimise no graph, and collect garbage more rarely."""
+    """Quick tests find earlier programs, and collect garbage more rarely."""
     if _has_slow_tests(session.config):
         return
     if "tensorflow" in sys.modules:
-        config = sys.modules["tensorflow"].config
-        config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-        config.list_logical_devices()  # makes the threads
+        sys.modules["tensorflow"].config.list_logical_devices()  # makes the threads
     # skuq would train less at once, and so would processes that tests start.
     os.environ.pop("TF_NUM_INTRAOP_THREADS", None)
     if "skuq.training._engine" in sys.modules:
