@@ -15,13 +15,14 @@ from scipy.optimize import LinearConstraint
 from sklearn.base import clone
 
 from skuq._params import (
+    Hidden,
     Interval,
     Settings,
     StrOptions,
     settings_constraint,
     validate_parameter_constraints,
 )
-from skuq._utils._checks import first_true
+from skuq._utils._checks import check_count, first_true
 from skuq._utils._environment import generator, one_thread_if_small, trial_seed
 from skuq.bayesopt._acquisition import (
     ACQUISITIONS,
@@ -119,9 +120,10 @@ SHORT_FORMS: dict[str, Mapping[Any, Any]] = {
 _CONSTRAINTS: dict = {
     "acquisition": settings_constraint(ACQUISITIONS, Acquisition),
     "objective": [callable, None],
-    "maximizer": settings_constraint(SHORT_FORMS["maximizer"], MultiStart, Direct, MixedInteger),
-    "n_draws": [Interval(Integral, 2, _MOST_DRAWS, closed="both")],
-    "n_initial": [Interval(Integral, 1, None, closed="left")],
+    "maximizer": [
+        *settings_constraint(SHORT_FORMS["maximizer"], MultiStart, MixedInteger),
+        Hidden(Direct),
+    ],
     "noisy": ["boolean"],
     "reseed": ["boolean"],
 }
@@ -159,14 +161,23 @@ class SearchSettings:
     def __post_init__(self) -> None:
         check_surrogate(self.estimator)
         validate_parameter_constraints(_CONSTRAINTS, vars(self), "BayesianOptimizer")
+        for name in ("n_draws", "n_initial"):
+            check_count(name, getattr(self, name))
+        if not 2 <= self.n_draws <= _MOST_DRAWS:
+            raise ValueError(
+                f"`n_draws` must be at least 2 and at most {_MOST_DRAWS}: one function shows no "
+                f"uncertainty, and more need too much memory. Got {self.n_draws}."
+            )
         if not isinstance(self.maximizer, MixedInteger):
             return
         acquisition, inputs = self.acquisition, self.domain.input_constraints.values()
+        # The programme's objective is linear in the network's mean and standard deviation.
+        if not isinstance(acquisition, UpperConfidenceBound | PosteriorMean):
+            raise ValueError(
+                f'maximizer="milp" is for acquisition="ucb" or "mean". Got {acquisition!r}: take '
+                "one of these, or another maximizer."
+            )
         obstacles = {
-            # The programme's objective is linear in the network's mean and standard deviation.
-            f'{acquisition!r}, which is neither "ucb" nor "mean"': (
-                not isinstance(acquisition, UpperConfidenceBound | PosteriorMean)
-            ),
             f"the `deviation` of {acquisition!r}": (
                 getattr(acquisition, "deviation", "std") != "std"
             ),
