@@ -36,8 +36,9 @@ VALIDATION: list = [
 ]
 
 
-_WIDE, _MOST_RIDGE_ROWS = 20, 3000  # fewest columns and most rows of a wide table
+_FEWEST_RIDGE_ROWS, _MOST_RIDGE_ROWS = 20, 3000  # of tables with a linear part
 _LOW_RANK = 0.25  # largest effective rank, as a share of the rows, for tabular networks
+_SMALLEST_UNIT = 1e-4  # of residuals, in standard deviations of y, as float32 resolves it
 
 # Share of a fit's time, and seconds at most, for calibration and all else that follows training.
 _AFTERWARDS, _MOST_AFTERWARDS = 0.1, 1.0
@@ -151,29 +152,30 @@ class Task:
         data = splits.training_data(self.inputs, self.targets)
         return replace(self, splits=splits, data=data)
 
-    @property
-    def is_wide(self) -> bool:
-        """Whether ridge regression may help networks: numbers of more columns than rows."""
+    def suits_ridge(self, *, is_wide: bool) -> bool:
+        """Whether ridge regression may help: numbers, and more columns than rows if `is_wide`."""
         n_rows, n_columns = np.count_nonzero(self.data.weight), self.data.x.shape[1]
-        is_wide = n_columns > max(n_rows, _WIDE) and _WIDE <= n_rows <= _MOST_RIDGE_ROWS
+        has_rows = _FEWEST_RIDGE_ROWS <= n_rows <= _MOST_RIDGE_ROWS
         # Rows of one group predict each other too well.
-        return bool(is_wide) and isinstance(self.targets, NumberTargets) and self.groups is None
+        is_suited = has_rows and isinstance(self.targets, NumberTargets) and self.groups is None
+        return bool(is_suited and (n_columns > n_rows or not is_wide))
 
     def with_linear_part(self) -> Task:
-        """Return the task with a frozen linear part of all networks, if X is wide.
+        """Return the task with a frozen linear part of all networks, if X is wide or y is linear.
 
         If a table has more columns than rows, networks learn the directions in which X varies most.
         Ridge regression finds more in the other directions. So it becomes a part of the networks,
         which learn its residuals. Tabular networks get it only if the effective rank of X is below
-        a quarter of the rows, as in spectra. Each target is moved by the difference between the fit
-        of its row and the prediction without that row (leave-one-out). Residuals are then as large
-        as those of new rows.
+        a quarter of the rows, as in spectra. With fewer columns than rows they get it where y is
+        linear in X but for noise, since networks learn that only roughly; see `fit_ridge`. Each
+        target is moved by the difference between the fit of its row and the prediction without that
+        row (leave-one-out). Residuals are then as large as those of new rows.
         """
         data, targets = self.data, self.targets
-        if not self.is_wide:
+        is_clipped = isinstance(self.inputs.scaling, RobustScaling)
+        if not self.suits_ridge(is_wide=not is_clipped):
             return self
         # Smooth bounds would bend what is linear. Codes of categories are no numbers.
-        is_clipped = isinstance(self.inputs.scaling, RobustScaling)
         x = unclip(np, data.x.astype("float64")) if is_clipped else data.x.copy()
         x[:, list(self.inputs.code_columns)] = 0
         # Among independent columns a tabular network finds the few that count, ridge does not.
@@ -182,6 +184,14 @@ class Task:
         coefficients, intercept, moves, _ = fit_ridge(x, data.y, data.weight)
         if not coefficients.any():
             return self
+        y, y_valid = data.y + moves, data.y_valid
+        # Residuals become targets of unit variance, for which networks are tuned.
+        if is_clipped and not targets.is_transformed:
+            left = np.square(y - x @ coefficients - intercept)
+            unit = np.sqrt(np.average(left, axis=0, weights=data.weight)).clip(_SMALLEST_UNIT, 1)
+            unit = np.where(coefficients.any(axis=0), unit, 1.0)  # others stay as they are
+            coefficients, intercept = coefficients / unit, intercept / unit
+            targets, y, y_valid = targets.in_units(unit), y / unit, y_valid / unit
         # Raw outputs that are means: the first ones, in a mixture one for each component, after
         # their logits.
         head, n_copies = targets.head, targets.n_copies
@@ -191,7 +201,8 @@ class Task:
         means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
         means = np.tile(means, n_copies)
         linear = np.kron(means, coefficients), np.kron(means, intercept)
-        return replace(self, data=replace(data, y=data.y + moves), linear=linear)
+        data = replace(data, y=y, y_valid=y_valid)
+        return replace(self, data=data, targets=targets, linear=linear)
 
 
 class FitArguments(NamedTuple):

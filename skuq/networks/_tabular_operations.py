@@ -61,8 +61,8 @@ class FeatureScale:
 
 
 def unclip(xp, x):
-    """Undo the smooth clip of `RobustScaling`, up to a thousand times its bound of 3."""
-    return x / xp.sqrt(xp.maximum(1 - (x / 3) ** 2, 1e-6))
+    """Undo the smooth clip of `RobustScaling` up to 10, beyond which the result hardly grows."""
+    return x / xp.sqrt(xp.maximum(1 - (x / 3) ** 2, 1 / (1 + (10 / 3) ** 2)))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import cholesky
 from sklearn.linear_model import Ridge, RidgeCV
-from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.metrics.pairwise import euclidean_distances, manhattan_distances
 from sklearn.preprocessing import StandardScaler
 
 from skuq._utils._records import saved_as
@@ -302,7 +302,10 @@ def scale_of_equal_values(value: Any, n: int) -> Any:
 
 # Penalties of ridge regression that are tried, as multiples of the mean eigenvalue.
 _PENALTIES = np.logspace(-8, 4, 37)
+_CLEAR = 0.85  # mean error, to the power 1.5, that is clearly less, as a share of another
+_EXACT = 1e-4  # errors that are none, as a share of those of a constant
 _JITTER = 1e-10  # added to a kernel, whose rows may repeat
+_MOST_COMPARED = 1000  # rows on which regressions are compared, in a second or two
 
 
 def effective_rank(x: np.ndarray) -> float:
@@ -315,12 +318,16 @@ def effective_rank(x: np.ndarray) -> float:
 def fit_ridge(
     x: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Fit ridge regression to a wide table, with the penalty of least leave-one-out error.
+    """Fit ridge regression, with the penalty of least leave-one-out error.
+
+    It is used for outputs that it predicts better than kernel ridge regression, which is not
+    linear. In a table of fewer columns than rows it must be clearly better than with a Gaussian, a
+    quadratic and a Laplacian kernel: then y is linear in x but for noise.
 
     Returns
     -------
     coefficients : ndarray of shape (d, m)
-        Zeros for outputs that kernel ridge regression, which is not linear, predicts better.
+        Zeros for outputs that ridge regression is not used for.
     intercept : ndarray of shape (m,)
     moves : ndarray of shape (n, m)
         Its fit of each row minus its prediction without the row.
@@ -329,23 +336,42 @@ def fit_ridge(
     """
     x, y, weight = (np.asarray(a, dtype="float64") for a in (x, y, weight))
     share = weight / weight.sum()
-    distances = euclidean_distances(x, squared=True)
-    width = np.median(distances[np.triu_indices(len(x), 1)]) or 1.0
-    # Ridge regression on a root of the kernel is kernel ridge regression.
-    kernel = np.exp(-distances / width) + _JITTER * np.eye(len(x))
-    _, errors_of_kernel = _leave_one_out(cholesky(kernel, lower=True), y, share)
-    ridge, errors = _leave_one_out(x, y, share)
-    variance = share @ np.square(y - share @ y)
-    used = errors.sum(axis=0) < np.minimum(errors_of_kernel.sum(axis=0), variance)
+    ridge, left = _leave_one_out(x, y, share)
+    used = _is_linear(x, y, left, share)
     coefficients = np.reshape(ridge.coef_, (y.shape[1], -1)).T
-    residuals = y - x @ coefficients - ridge.intercept_
-    # Without a row, the residual has the sign of that of the fit, and is larger.
-    left = np.copysign(np.sqrt(errors / np.where(share > 0, share, np.inf)[:, None]), residuals)
-    moves = np.where(share[:, None] > 0, left - residuals, 0.0)
+    moves = np.where(share[:, None] > 0, left - (y - x @ coefficients - ridge.intercept_), 0.0)
     # If all columns are constant, the coefficients of the ridge regression are not numbers.
     parts = (np.where(used, part, 0.0) for part in (coefficients, ridge.intercept_, moves))
     coefficients, intercept, moves = parts
     return coefficients, intercept, moves, np.where(used, ridge.alpha_, np.inf)
+
+
+def _is_linear(x: np.ndarray, y: np.ndarray, left: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Whether `left`, what ridge regression leaves of each output (m,), is as `fit_ridge` asks."""
+    rows = np.flatnonzero(share)
+    is_wide = x.shape[1] > len(rows)
+    some = rows[:: -(-len(rows) // _MOST_COMPARED)]
+    x, y, left, part = x[some], y[some], left[some], share[some]
+    kernels = [_decay(euclidean_distances(x, squared=True))]
+    if not is_wide:
+        products = x @ x.T
+        quadratic = np.square(1 + products / (np.trace(products) / len(x) or 1.0))
+        kernels += [quadratic, _decay(manhattan_distances(x))]
+    others = [y - part @ y / part.sum()]
+    for kernel in kernels:
+        # Ridge regression on a root of the kernel is kernel ridge regression.
+        root = cholesky(kernel + _JITTER * np.eye(len(x)), lower=True)
+        others.append(_leave_one_out(root, y, part)[1])
+    # Of squared errors a few far rows decide.
+    power, factor = (2.0, 1.0) if is_wide else (1.5, _CLEAR)
+    error, *errors = (part @ np.abs(residuals) ** power for residuals in (left, *others))
+    # Errors that float32 does not resolve are none.
+    return error < np.maximum(factor * np.min(errors, axis=0), _EXACT**power * errors[0])
+
+
+def _decay(distances: np.ndarray) -> np.ndarray:
+    """Compute a kernel that falls with distances (n, n), in units of their median."""
+    return np.exp(-distances / (np.median(distances[np.triu_indices(len(distances), 1)]) or 1.0))
 
 
 def refit_ridge(
@@ -364,17 +390,19 @@ def refit_ridge(
 
 
 def _leave_one_out(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Fit ridge regression; return it, and squared errors (n, m) of rows left out, times `share`.
+    """Fit ridge regression; return it, and the residuals (n, m) of rows that are left out.
 
-    `share` (n,) are the weights of the rows, which sum to 1.
+    `share` (n,) are the weights of the rows.
     """
-    mean_eigenvalue = np.sum(share @ np.square(x - share @ x)) / len(x)
+    mean_eigenvalue = np.sum(share @ np.square(x - share @ x / share.sum())) / len(x)
     ridge = RidgeCV(
         _PENALTIES * max(mean_eigenvalue, np.finfo(float).tiny),
-        gcv_mode="eigen",
         alpha_per_target=True,
         store_cv_results=True,
     ).fit(x, y, share)
     best = np.searchsorted(ridge.alphas, np.atleast_1d(ridge.alpha_))
-    errors = ridge.cv_results_.reshape(*y.shape, -1)
-    return ridge, np.take_along_axis(errors, best[None, :, None], axis=2)[..., 0]
+    squares = ridge.cv_results_.reshape(*y.shape, -1)  # times the shares
+    squares = np.take_along_axis(squares, best[None, :, None], axis=2)[..., 0]
+    left = np.sqrt(squares / np.where(share > 0, share, np.inf)[:, None])
+    # Without a row, the residual has the sign of that of the fit, and is larger.
+    return ridge, np.copysign(left, y - ridge.predict(x).reshape(y.shape))

@@ -490,6 +490,29 @@ def test_wide_tables_of_low_rank_start_from_ridge_regression():
     assert "Unclip" not in model.members_[0].network
 
 
+def test_tables_that_are_linear_but_for_noise_start_from_ridge_regression(rng):
+    X, new = rng.normal(size=(2, 80, 5))
+    slopes, noise = np.arange(1.0, 6), 0.3 * rng.normal(size=80)
+    settings = {"epochs": 1, "learning_rate": 1e-9, "validation": None, "random_state": 0}
+    model = skuq.TabularEnsembleRegressor(1, loss="crps", **settings)
+    # Each output has its own linear part, or none.
+    model.fit(X, np.column_stack([1e6 + X @ slopes + noise, np.square(X[:, 0])]))
+    means = model.predict(new)
+    assert np.std(means[:, 0] - new @ slopes) < 0.2
+    assert np.ptp(means[:, 1]) < 1e-2
+    # Residuals are targets of unit variance, so that no floor makes narrow distributions wide.
+    scale = model.fitted_.targets.scaling.scale_
+    assert_allclose(scale, [noise.std(), np.square(X[:, 0]).std()], rtol=0.1)
+    assert model.fit(X, X @ slopes).score(new, new @ slopes) > 0.99999
+    assert_allclose(model.fitted_.targets.scaling.scale_, 1e-4 * np.std(X @ slopes), rtol=1e-5)
+    # Beyond ten interquartile ranges the linear part stays as it is.
+    far, farther = model.predict([[1e3, 0, 0, 0, 0], [1e6, 0, 0, 0, 0]])
+    assert_allclose(far, farther, rtol=1e-3)
+    # Networks learn what is curved, though it is a tenth of y.
+    model.fit(X, X @ slopes + np.square(X[:, 4]))
+    assert "Unclip" not in model.members_[0].network
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [skuq.DeepEnsembleRegressor, skuq.TabularEnsembleClassifier])
 def test_fit_ends_after_its_limit_of_time(table, kind):

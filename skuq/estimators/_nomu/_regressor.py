@@ -583,7 +583,7 @@ class NOMURegressor(UncertaintyRegressor):
             learns_noise=isinstance(self.noise_std, str),
             refines=self.refine,
             # Refinement needs a chain of layers.
-            adds_linear=task.is_wide
+            adds_linear=task.suits_ridge(is_wide=True)
             and given is None
             and not self.refine
             and settings.network.mean is None,
