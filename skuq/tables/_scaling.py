@@ -302,7 +302,8 @@ def scale_of_equal_values(value: Any, n: int) -> Any:
 
 # Penalties of ridge regression that are tried, as multiples of the mean eigenvalue.
 _PENALTIES = np.logspace(-8, 4, 37)
-_CLEAR = 0.85  # mean error, to the power 1.5, that is clearly less, as a share of another
+_CLEAR = 0.55  # mean error, to the power 1.5, that is clearly less, as a share of another
+_FARTHEST = 10.0  # from the median, in interquartile ranges, in a table of few columns
 _EXACT = 1e-4  # errors that are none, as a share of those of a constant
 _JITTER = 1e-10  # added to a kernel, whose rows may repeat
 _MOST_COMPARED = 1000  # rows on which regressions are compared, in a second or two
@@ -321,8 +322,8 @@ def fit_ridge(
     """Fit ridge regression, with the penalty of least leave-one-out error.
 
     It is used for outputs that it predicts better than kernel ridge regression, which is not
-    linear. In a table of fewer columns than rows it must be clearly better than with a Gaussian, a
-    quadratic and a Laplacian kernel: then y is linear in x but for noise.
+    linear. In a table of fewer columns than rows it must be clearly better than with a Gaussian and
+    a Laplacian kernel, and better than with a quadratic one: then y is linear in x but for noise.
 
     Returns
     -------
@@ -350,23 +351,25 @@ def _is_linear(x: np.ndarray, y: np.ndarray, left: np.ndarray, share: np.ndarray
     """Whether `left`, what ridge regression leaves of each output (m,), is as `fit_ridge` asks."""
     rows = np.flatnonzero(share)
     is_wide = x.shape[1] > len(rows)
+    # New rows have values that are farther still, where columns have far values.
+    is_near = is_wide or np.abs(x).max() < _FARTHEST
     some = rows[:: -(-len(rows) // _MOST_COMPARED)]
     x, y, left, part = x[some], y[some], left[some], share[some]
-    kernels = [_decay(euclidean_distances(x, squared=True))]
+    kernels = [(1.0 if is_wide else _CLEAR, _decay(euclidean_distances(x, squared=True)))]
     if not is_wide:
         products = x @ x.T
         quadratic = np.square(1 + products / (np.trace(products) / len(x) or 1.0))
-        kernels += [quadratic, _decay(manhattan_distances(x))]
-    others = [y - part @ y / part.sum()]
-    for kernel in kernels:
+        kernels += [(_CLEAR, _decay(manhattan_distances(x))), (1.0, quadratic)]
+    others = [(1.0, y - part @ y / part.sum())]
+    for factor, kernel in kernels:
         # Ridge regression on a root of the kernel is kernel ridge regression.
         root = cholesky(kernel + _JITTER * np.eye(len(x)), lower=True)
-        others.append(_leave_one_out(root, y, part)[1])
-    # Of squared errors a few far rows decide.
-    power, factor = (2.0, 1.0) if is_wide else (1.5, _CLEAR)
-    error, *errors = (part @ np.abs(residuals) ** power for residuals in (left, *others))
+        others.append((factor, _leave_one_out(root, y, part)[1]))
+    power = 2.0 if is_wide else 1.5  # of squared errors a few rows decide
+    errors = [factor * (part @ np.abs(residuals) ** power) for factor, residuals in others]
     # Errors that float32 does not resolve are none.
-    return error < np.maximum(factor * np.min(errors, axis=0), _EXACT**power * errors[0])
+    least = np.maximum(np.min(errors, axis=0), _EXACT**power * errors[0])
+    return is_near & (part @ np.abs(left) ** power < least)
 
 
 def _decay(distances: np.ndarray) -> np.ndarray:
