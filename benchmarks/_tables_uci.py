@@ -76,7 +76,8 @@ def field_suite(score):
         for name in SUITE
         if all(records("leaderboard", part="regression", set=name, method=m) for m in peers)
     ]
-    return field_table("regression", methods, sets, score, {"excitation_current": 5}, ranked=True)
+    digits = {"excitation_current": 8 if score == "crps_own" else 3}
+    return field_table("regression", methods, sets, score, digits, ranked=True)
 
 
 @table
