@@ -341,7 +341,6 @@ def fit_ridge(
     used = _is_linear(x, y, left, share)
     coefficients = np.reshape(ridge.coef_, (y.shape[1], -1)).T
     moves = np.where(share[:, None] > 0, left - (y - x @ coefficients - ridge.intercept_), 0.0)
-    # If all columns are constant, the coefficients of the ridge regression are not numbers.
     parts = (np.where(used, part, 0.0) for part in (coefficients, ridge.intercept_, moves))
     coefficients, intercept, moves = parts
     return coefficients, intercept, moves, np.where(used, ridge.alpha_, np.inf)
@@ -399,7 +398,7 @@ def _leave_one_out(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any
     """
     mean_eigenvalue = np.sum(share @ np.square(x - share @ x / share.sum())) / len(x)
     ridge = RidgeCV(
-        _PENALTIES * max(mean_eigenvalue, np.finfo(float).tiny),
+        _PENALTIES * (mean_eigenvalue or 1.0),  # constant columns allow any penalty
         alpha_per_target=True,
         store_cv_results=True,
     ).fit(x, y, share)

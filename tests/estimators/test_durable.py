@@ -168,6 +168,15 @@ def test_fit_tells_searches_apart(search, trained, tmp_path):
     assert len(trained) == 16
 
 
+def test_trials_of_tables_that_learnt_y_itself_are_another_search(tmp_path, monkeypatch):
+    def end(path, parts, max_wait):
+        raise InterruptedError(parts)
+
+    monkeypatch.setattr("skuq.estimators._searches._durable.CatalogFolder", end)
+    with pytest.raises(InterruptedError, match="what ridge regression leaves"):
+        NESRegressor(1, catalog_dir=tmp_path).fit(*table())
+
+
 def test_fit_knows_a_catalog_to_start_from_by_its_trials(search, trained, tmp_path):
     X, y = table()
 

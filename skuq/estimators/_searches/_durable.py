@@ -22,7 +22,7 @@ from skuq.catalog._folder import catalog_dir_of, find_search, read_estimator
 from skuq.catalog._records import HeldOut
 from skuq.estimators._searches._descriptions import describe, digest_of
 from skuq.exceptions import UnsavableError
-from skuq.networks import Decisions
+from skuq.networks import Decisions, TabularSpace
 from skuq.persistence import MissingPart, dumps, loads
 from skuq.search import NESEvolution
 
@@ -100,6 +100,8 @@ def open_store(
         parts["score of trials, by `calibrate`"] = (
             "log loss at the best temperature" if at_best else "log loss"
         )
+    elif isinstance(plan.space, TabularSpace):  # trials of earlier versions learnt y itself
+        parts["targets of trials"] = "what ridge regression leaves, where y is linear"
     if estimator.catalog_dir is not None:
         return CatalogFolder(
             estimator.catalog_dir, parts, math.inf if max_wait is None else max_wait
