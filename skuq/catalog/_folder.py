@@ -120,13 +120,24 @@ def _trial_name(trial_number: int) -> str:
 
 def read_estimator(path: str | PathLike[str]) -> bytes:
     """Read the file of the estimator, without its trials, in `find_search`'s folder."""
-    file = find_search(path) / _ESTIMATOR
-    if not file.is_file():
+    folder = find_search(path)
+    file = folder / _ESTIMATOR
+    if not has_estimator(folder):
         raise FileNotFoundError(
             f"There is no file {file}, because the estimator could not be saved; `fit` has warned "
             "about it. Fit again with the same data, or read the trials by `Catalog.load`."
         )
     return file.read_bytes()
+
+
+def has_estimator(folder: Path) -> bool:
+    """Tell whether the estimator of a search could be saved."""
+    return (folder / _ESTIMATOR).is_file()
+
+
+def write_estimator(folder: Path, estimator: bytes) -> None:
+    """Write the file of the estimator, without its trials."""
+    atomic_write(folder / _ESTIMATOR, estimator)
 
 
 def read_search(folder: Path) -> SearchDescription:
@@ -474,7 +485,7 @@ class CatalogFolder:
         if estimator is None:  # it could not be saved
             (self.path / _ESTIMATOR).unlink(missing_ok=True)
         else:
-            atomic_write(self.path / _ESTIMATOR, estimator)
+            write_estimator(self.path, estimator)
         if is_new:
             _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
 

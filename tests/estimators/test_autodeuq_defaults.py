@@ -313,6 +313,7 @@ def test_fit_joins_repeats_of_other_folds(repeated, wave):
 
 def test_fit_repeats_exactly_and_survives_copies(repeated, wave, tmp_path, monkeypatch):
     X, _ = wave
+    X = np.vstack([X, 5 * X])  # also far from the rows
     expected = repeated.predict(X, return_std=True)[1]
     stored = clone(repeated).set_params(catalog_dir=tmp_path).fit(*wave)
     for copied in (stored, copy.deepcopy(repeated), copy.copy(repeated), loads(dumps(repeated))):

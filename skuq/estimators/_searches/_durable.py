@@ -18,7 +18,13 @@ from skuq._utils._archive import refuse_broken
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, CatalogFolder
 from skuq.catalog._catalog import CatalogMemory
-from skuq.catalog._folder import catalog_dir_of, find_search, read_estimator
+from skuq.catalog._folder import (
+    catalog_dir_of,
+    find_search,
+    has_estimator,
+    read_estimator,
+    write_estimator,
+)
 from skuq.catalog._records import HeldOut
 from skuq.estimators._searches._descriptions import describe, digest_of
 from skuq.exceptions import UnsavableError
@@ -154,6 +160,15 @@ def begin_search(
             f"`from_catalog`: {error}"
         )
     store.begin(entropy, space, held_out, saved)
+
+
+def store_again(store: Any, estimator: Any) -> None:
+    """Store the estimator again, with what only training rows tell: its uncertainty far from them.
+
+    `from_catalog` has no rows.
+    """
+    if store.path is not None and has_estimator(store.path):
+        write_estimator(store.path, dumps(estimator))
 
 
 def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tuple[Any, Catalog]:

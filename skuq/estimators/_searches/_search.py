@@ -34,6 +34,7 @@ from skuq.estimators._searches._durable import (
     begin_search,
     load_search,
     open_store,
+    store_again,
 )
 from skuq.estimators._searches._plan import (
     SearchPlan,
@@ -211,8 +212,11 @@ class SearchEstimator:
             if retraining is not None and not result.interrupted:
                 result = self._train_again(retraining, plan, task, search, validation, n_used)
                 chosen = recalibrate(found, chosen, result)
-        vars(self).update(vars(found._predict_by(result, chosen)))
-        self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
+            vars(self).update(vars(found._predict_by(result, chosen)))
+            self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
+            if store is not None:
+                found.fitted_ = replace(found.fitted_, far=self.fitted_.far)
+                store_again(store, found)
         warn_of_few_members(self, plan.rule, self.n_members)
         warn_of_trials(self, task)
         return self
@@ -620,7 +624,8 @@ class SearchEstimator:
 
         Nothing is trained, and no data are needed: the ensemble is selected again from the
         stored trials. To continue the search, call `fit` with the same data and the same
-        `catalog_dir`.
+        `catalog_dir`. The uncertainty that is added far from the rows is that of the last `fit`
+        that has ended; until then there is none.
 
         Parameters
         ----------
