@@ -189,7 +189,7 @@ class SearchSettings:
         }
         if obstacle := first_true(obstacles):
             raise ValueError(
-                f'maximizer="milp" cannot use {obstacle}. Leave it out, or take another maximizer.'
+                f'maximizer="milp" cannot use {obstacle}. Do without, or take another maximizer.'
             )
 
     def to_dict(self) -> dict[str, Any]:
