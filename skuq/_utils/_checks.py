@@ -54,7 +54,11 @@ def as_floats(values: Any, name: str = "y") -> np.ndarray:
     Raise ValueError, with the name of the argument, for values that are no numbers.
     """
     try:
-        return np.asarray(fill_masked(values), dtype="float64")
+        values = fill_masked(values)
+        dtype = np.asarray(values).dtype
+        if dtype.kind in "cmM":  # NumPy would drop imaginary parts, and count nanoseconds
+            raise TypeError(f"got {dtype}")
+        return np.asarray(values, dtype="float64")
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be numbers: {error}.") from error
 

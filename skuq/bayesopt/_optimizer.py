@@ -11,6 +11,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
 
 from skuq._params import resolve_settings
@@ -596,7 +597,7 @@ class BayesianOptimizer:
         **params
             `estimator`, `acquisition`, `maximizer`, `n_draws`, `n_initial`, `reseed`, `direction`,
             `verbose` or `callback`. ``acquisition__beta`` is the parameter `beta` of the
-            acquisition, and ``maximizer__n_restarts`` that of the maximiser.
+            acquisition; likewise those of `maximizer` and `estimator`.
 
         Returns
         -------
@@ -611,13 +612,16 @@ class BayesianOptimizer:
         try:
             for name, value in params.items():
                 name, _, inner = name.partition("__")
-                if name not in _CHANGEABLE:
+                is_whole = not inner or name == "estimator" or name in self._settings
+                if name not in _CHANGEABLE or not is_whole:
                     raise ValueError(
                         f"A search can change {', '.join(_CHANGEABLE)}. Got {name!r}: begin "
                         "another search for that."
                     )
                 if inner:
-                    value = resolve_settings(self, name).set_params(**{inner: value})
+                    is_settings = name in self._settings
+                    whole = resolve_settings(self, name) if is_settings else clone(self.estimator)
+                    value = whole.set_params(**{inner: value})
                 setattr(self, name, value)
             self._search_settings()
         except Exception:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from skuq._utils._checks import fill_masked
+from skuq._utils._checks import as_floats, fill_masked
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._domain import SMALL_DOMAIN, Domain
@@ -118,7 +118,11 @@ class ResultLog:
     @property
     def n_left(self) -> float:
         """Number of points that may be proposed: neither known nor pending ones."""
-        return math.inf if self._repeats else self.domain.n_points - len(self.taken)
+        if self._repeats or math.isinf(self.domain.n_points):
+            return math.inf
+        # Points that violate constraints of inputs may be told, but they are none of the domain's.
+        taken = np.reshape(list(self.taken), (-1, self.domain.n_columns))
+        return self.domain.n_points - int(self.domain.feasible.is_feasible(taken).sum())
 
     @property
     def taken(self) -> set[tuple[float, ...]]:
@@ -165,7 +169,7 @@ class ResultLog:
                     shape = next((np.shape(v) for v, lost in zip(y, failed) if not lost), ())
                 y = [np.full(shape, np.nan) if lost else v for v, lost in zip(y, failed)]
             # A copy, as a simulator may write its next output to the same array.
-            y = np.array(y, dtype="float64")
+            y = as_floats(y).copy()
         except (TypeError, ValueError) as error:
             raise ValueError(f"`y` must be numbers. Got {y!r}.") from error
         # One number may be the result of one row, as `ask` returns it.

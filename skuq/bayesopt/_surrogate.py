@@ -14,6 +14,7 @@ Notation: n rows, J constraints.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import math
@@ -26,11 +27,12 @@ import numpy as np
 from scipy import special
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.gaussian_process.kernels import Kernel, WhiteKernel
 from sklearn.metrics import r2_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from skuq._utils._checks import check_targets, fill_masked
+from skuq._utils._checks import check_targets, fill_masked, unwrap_estimator
 from skuq._utils._records import saved_as
 from skuq.predictive import Posterior
 from skuq.predictive._posterior import quasi_random_normals
@@ -116,6 +118,7 @@ def posterior_of(estimator, n_draws=128, random_state=None, *, X=None, output_sh
         return estimator.posterior_fn(n_draws=n_draws, random_state=random_state)
     if not hasattr(estimator, "predict"):
         raise TypeError(f"estimator must have posterior_fn or predict. Got {estimator!r}.")
+    estimator = _without_noise(estimator)
     # One prediction shows the shape of the outputs.
     row = np.zeros((1, estimator.n_features_in_)) if X is None else np.asarray(X)[:1]
     mean, _ = _mean_and_std(estimator, row)
@@ -137,6 +140,21 @@ def posterior_of(estimator, n_draws=128, random_state=None, *, X=None, output_sh
     return Posterior(
         function, (normals,), key=None, n_draws=n_draws, output_shape=output_shape, joint=False
     )
+
+
+def _without_noise(estimator):
+    """Copy a regressor so that Gaussian processes in it predict deviations of the function.
+
+    scikit-learn adds the noise of a `WhiteKernel` to them, which makes every point promising.
+    """
+    estimator = copy.deepcopy(estimator)
+    for model in getattr(estimator, "estimators_", [estimator]):
+        kernel = getattr(unwrap_estimator(model)[0], "kernel_", None)
+        if isinstance(kernel, Kernel):
+            for part in kernel.get_params().values():
+                if isinstance(part, WhiteKernel):
+                    part.noise_level = 0.0
+    return estimator
 
 
 def _mean_and_std(estimator, X):

@@ -6,6 +6,7 @@ Line styles, markers or hatches repeat the distinction, for print without colour
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -123,16 +124,21 @@ class TrialsDisplay(Display):
         return cls.from_catalog(inside.catalog_, ax=ax, **options)
 
 
-def style(kind: str, given: dict | None, /, **defaults: Any) -> dict:
+def style(kind: str, given: Mapping | None, /, **defaults: Any) -> dict:
     """Merge given keywords of the user into the defaults, whatever alias of matplotlib they use.
 
     `kind` is "line", "area" or "points".
     """
     from matplotlib import cbook, collections, lines
 
+    if not isinstance(given, Mapping | None):
+        raise TypeError(
+            "Arguments named `.._kwargs` must be dicts of matplotlib's keywords, such as "
+            f'dict(color="red"), or None. Got {given!r}.'
+        )
     # The user may write "lw" or "linewidth": both must replace the same default.
     artist = lines.Line2D if kind == "line" else collections.Collection
-    given = cbook.normalize_kwargs(given or {}, artist)
+    given = cbook.normalize_kwargs(dict(given or {}), artist)
     # Matplotlib refuses "c" together with "color", and they are no aliases.
     if kind == "points" and "c" in given:
         defaults.pop("color", None)

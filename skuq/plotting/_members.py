@@ -268,7 +268,7 @@ class MemberDiversityDisplay(Display):
         if kind == "tsne":
             self._draw_points(ax, data, names, scatter_kwargs)
         else:
-            self.image_ = ax.imshow(data, **{"cmap": "cividis", "vmin": 0, **(image_kwargs or {})})
+            self.image_ = ax.imshow(data, **style("area", image_kwargs, cmap="cividis", vmin=0))
             self.colorbar_ = ax.figure.colorbar(self.image_, ax=ax)
             self.colorbar_.set_label("distance between architectures")
             ax.set_xticks(range(len(names)), names, rotation=90, fontsize="small")

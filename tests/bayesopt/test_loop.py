@@ -238,6 +238,8 @@ TWO = [[0.0, 0.0], [0.1, 0.0]]
     ({}, lambda s: s.tell(TWO, 1.0), "shape"),
     ({}, lambda s: s.tell([[0.0, 0.0]], [1.0, 2.0]), "shape"),
     ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
+    ({}, lambda s: s.tell(TWO, np.array([1.0, 2 + 1j])), "numbers"),
+    ({}, lambda s: s.tell(TWO, np.array(["2020", "NaT"], "M8[D]")), "numbers"),
     ({}, lambda s: s.tell(["a", 1], 1.0), "`x` must be numbers: could not .*'a'"),
     ({"integer": [0]}, lambda s: s.tell([0.5, 0.2], 1.0), "whole numbers"),
     *(
@@ -435,6 +437,11 @@ def test_maximize_ends_when_the_domain_is_used_up():
     optimizer.ask(3)
     with pytest.raises(ValueError, match="All but 1"):
         optimizer.ask(2)
+    # What is told outside of the feasible set takes no place in it.
+    optimizer = search([(0, 3)], integer=[0], input_constraints=lambda X: X[:, 0] - 1)
+    with pytest.warns(UserWarning, match="violates"):
+        optimizer.tell([[2.0], [3.0]], [0.0, 1.0])
+    assert_array_equal(np.sort(optimizer.ask(2), axis=0), [[0], [1]])
 
 
 EXPLORERS = {
@@ -591,11 +598,14 @@ def test_from_state_refuses(changes, message):
 
 def test_set_params_reaches_inside_of_settings():
     optimizer = search()
+    given = optimizer.set_params(estimator__length=0.7).estimator
     optimizer.set_params(acquisition__delta=0.2, maximizer__n_restarts=3, direction="minimize")
+    assert given.length == 0.7
     assert optimizer.acquisition.delta == 0.2
     assert optimizer.maximizer.n_restarts == 3
     assert optimizer.direction == "minimize"
     several = ({"n_draws": 16, "acquisition__beta": 1.0}, "beta"), ({"n_draws": 1}, "n_draws")
+    several += (({"verbose__beta": 1}, "begin another"),)
     for wrong, message in (({"bounds": SQUARE}, "begin another"), *several):
         with pytest.raises(ValueError, match=message):
             optimizer.set_params(**wrong, reseed=False)

@@ -6,7 +6,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from surrogates import posterior_of
 
 from skuq import DeepEnsembleRegressor
@@ -55,6 +58,21 @@ def test_ask_draws_functions_without_noise(monkeypatch):
     monkeypatch.setattr(DeepEnsembleRegressor, "sample_y", refused)
     search = BayesianOptimizer(model, [(0, 1)] * 2, maximizer=MultiStart("scipy", n_restarts=2))
     search.tell(X, noisy).ask(2)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda gp: gp, lambda gp: make_pipeline(StandardScaler(), gp), OutputwiseRegressor]
+)
+def test_posterior_of_a_process_has_no_noise(wrap):
+    """It is that of a process whose noise is `alpha`, which scikit-learn leaves out."""
+    given = {"optimizer": None, "normalize_y": True}
+    noise = WhiteKernel(0.1) + ConstantKernel() * WhiteKernel(0.2)
+    white = GaussianProcessRegressor(RBF(0.5) + noise, alpha=0.0, **given)
+    plain = GaussianProcessRegressor(RBF(0.5), alpha=0.3, **given)
+    found, expected = (wrap(model).fit(X, Y[:, 0]) for model in (white, plain))
+    draws = [posterior_of(model, 8, random_state=0)(NEW) for model in (found, expected)]
+    assert_allclose(*draws, rtol=1e-9)
+    assert found.predict(NEW, return_std=True)[1].min() > 0.5 * Y[:, 0].std()  # as it was
 
 
 def test_maximize_by_a_process_of_one_output_with_an_axis():

@@ -98,8 +98,11 @@ def test_display_opens_a_figure_and_labels_it_in_the_users_style(name):
 @pytest.mark.parametrize("width", ["linewidth", "lw"])
 def test_keywords_reach_the_artist_under_any_name(name, width):
     draw, artist = DRAW[name], ARTISTS.get(name, "line_")
+    keyword = KEYWORD.get(artist, "line_kwargs")
+    with pytest.raises(TypeError, match=r"must be dicts.*Got 3\."):
+        draw(**{keyword: 3})
     colour = {} if name == "CatalogDisplay" else {"color": "#123456"}
-    display = draw(**{KEYWORD.get(artist, "line_kwargs"): {width: 3.5, **colour}})
+    display = draw(**{keyword: {width: 3.5, **colour}})
     found = getattr(display, artist)
     found = found["kept"] if isinstance(found, dict) else found
     found = found[0] if isinstance(found, list) else found
