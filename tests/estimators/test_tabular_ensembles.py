@@ -387,6 +387,17 @@ def test_fit_to_few_noisy_rows_is_no_surer_than_the_classes_shares():
     assert log_loss(y_new, model.predict_proba(X_new)) < 1.1 * np.log(2)
 
 
+def test_logistic_regression_learns_classes_that_small_differences_of_columns_tell(
+    monkeypatch, rng
+):
+    monkeypatch.setattr("skuq.estimators._ensembles._shared.train_jobs", lambda *_: [])
+    # The difference of two columns is a hundredth of them: its weights are penalised most.
+    level, difference = rng.normal(size=(2, 900))
+    X, y = np.c_[level, level + 0.01 * difference], 3 * difference > rng.logistic(size=900)
+    classifier = skuq.TabularEnsembleClassifier(random_state=0).fit(X[:300], y[:300])
+    assert log_loss(y[300:], classifier.predict_proba(X[300:])) < 0.5
+
+
 @cases(
     ("network", "kinds"),
     ({**SMALL, "frequency_scale": 1.0}, [0, 1, 0, 2]),

@@ -50,7 +50,9 @@ _N_MEMBERS = 8
 _MOST_EVIDENCE_ROWS = 256  # with more rows the held-out ones alone are evidence
 _LEAST_WEIGHT = 1e-3  # of a row that is evidence, in weights of the average row
 _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
-_STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)  # inverse penalties that logistic regression tries
+# Inverse penalties that logistic regression tries, and weaker penalties, each of which must be
+# clearly better than the one before: where classes can be told apart, few rows favour them.
+_STRENGTHS, _WEAK_STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0), (300.0, 3000.0)
 _MOST_NEWTON_STEPS = 200
 _IMPOSSIBLE = -10.0  # logit of classes without a training row
 
@@ -270,9 +272,11 @@ def _fit_linear(task, parts, seeds):
     logits = keras.layers.Dense(n_classes, dtype="float32")
     outputs = logits(embed_categories(inputs, n_codes, n_classes))
     network = keras.Model(inputs, outputs, dtype="float32").to_json()
-    fits, losses = [], []
-    for strength in _STRENGTHS if task.splits.validates else (0.3,):
-        found = []
+    best, least, last = None, np.zeros(1), None  # losses are of single rows
+    for strength in (*_STRENGTHS, *_WEAK_STRENGTHS) if task.splits.validates else (0.3,):
+        if strength in _WEAK_STRENGTHS and last is not best:
+            break
+        found, of_parts = [], []
         for part, seed in zip(parts, seeds):
             train = np.arange(len(x)) if part is None else part[0]
             kernel, bias = _logistic_regression(
@@ -290,11 +294,14 @@ def _fit_linear(task, parts, seeds):
                 x_valid, y_valid, weight = data.x[part[1]], data.y[part[1]], data.weight[part[1]]
             raw = predict_members([member], x_valid, cache=False)[0]
             found.append(member.with_held_out(raw.astype("float32")))
-            losses.append((weight @ head.scores(y_valid, raw)) if len(raw) else 0.0)
-        fits.append(found)
-    best = np.argmin(np.reshape(losses, (len(fits), -1)).sum(axis=1))
+            of_parts.append(weight * head.scores(y_valid, raw) if len(raw) else np.zeros(1))
+        last, losses = found, np.concatenate(of_parts)
+        gain = least - losses
+        chance = 3 * gain.std() * math.sqrt(len(gain)) if strength in _WEAK_STRENGTHS else 0.0
+        if best is None or gain.sum() > chance:
+            best, least = found, losses
     seconds = (time.perf_counter() - started) / len(parts)
-    return [replace(member, seconds=seconds) for member in fits[best]]
+    return [replace(member, seconds=seconds) for member in best]
 
 
 def _indicate(x, n_codes):
