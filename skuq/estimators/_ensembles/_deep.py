@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq import training
 from skuq._params import Interval, StrOptions, parameters
@@ -43,7 +45,7 @@ class _DeepEnsemble(NetworkEnsemble):
 
     n_members: int = 5
     _: KW_ONLY
-    network: Any = "mlp"
+    network: MLP | str | Callable[..., Any] = "mlp"
     max_time: float | None = None
     bootstrap: bool | float = False
 
@@ -214,7 +216,7 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     """
 
     loss: str = "nll"
-    noise_std: Any = None
+    noise_std: ArrayLike | None = None
     target_transform: str = "auto"
 
     _parameter_constraints = {
@@ -329,7 +331,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    class_weight: Any = None
+    class_weight: Mapping[Any, float] | str | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
 
@@ -341,7 +343,7 @@ class _MCDropout(NetworkEnsemble):
     n_passes: int = 100
     _: KW_ONLY
     dropout: float | str = "auto"
-    network: Any = "mlp"
+    network: MLP | str | Callable[..., Any] = "mlp"
 
     def _train(self, given):
         network = shared.resolve_network(self, drops="dropout")
@@ -484,7 +486,7 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     """
 
     loss: str = "nll"
-    noise_std: Any = None
+    noise_std: ArrayLike | None = None
     target_transform: str = "auto"
 
     _parameter_constraints = {**_DROPOUT_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
@@ -589,6 +591,6 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     (2,)
     """
 
-    class_weight: Any = None
+    class_weight: Mapping[Any, float] | str | None = None
 
     _parameter_constraints = {**_DROPOUT_CONSTRAINTS, **CLASS_CONSTRAINTS}

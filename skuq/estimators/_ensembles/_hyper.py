@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq import training
 from skuq._params import Interval, parameters
@@ -18,6 +20,7 @@ from skuq.estimators import _base
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._ensembles import _shared as shared
 from skuq.estimators._ensembles._shared import NetworkEnsemble
+from skuq.networks import MLP
 from skuq.networks._heads import SquaredErrorHead
 from skuq.tables._inputs import warn_of_few_rows
 from skuq.tables._targets import CLASS_CONSTRAINTS
@@ -45,7 +48,7 @@ class _HyperDeepEnsemble(NetworkEnsemble):
     _: KW_ONLY
     n_trials: int = 50
     min_members: int = 2
-    network: Any = "mlp"
+    network: MLP | str | Callable[..., Any] = "mlp"
     dropout_range: tuple[float, float] = (1e-3, 0.9)
     l2_range: tuple[float, float] = (1e-7, 1e-1)
     refit: bool = False
@@ -278,7 +281,7 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     """
 
     loss: str = "nll"
-    noise_std: Any = None
+    noise_std: ArrayLike | None = None
     target_transform: str = "auto"
 
     _parameter_constraints = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
@@ -403,6 +406,6 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     (2, 2)
     """
 
-    class_weight: Any = None
+    class_weight: Mapping[Any, float] | str | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}

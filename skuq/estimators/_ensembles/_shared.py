@@ -75,8 +75,8 @@ class NetworkEnsemble:
     batch_size: int | None = 100
     epochs: int = 1000
     early_stopping_patience: int | None = 50
-    validation: Any = 0.2
-    training: Any = "auto"
+    validation: float | None = 0.2
+    training: Training | str = "auto"
     preprocess: Any = "auto"
     random_state: Any = None
     verbose: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -49,12 +50,12 @@ class _TabularEnsemble(NetworkEnsemble):
 
     n_members: int | str = "auto"
     _: KW_ONLY
-    network: Any = "tabular"
-    learning_rate: Any = "auto"
-    batch_size: Any = "auto"
-    epochs: Any = "auto"
-    early_stopping_patience: Any = "auto"
-    validation: Any = "auto"
+    network: TabularNetwork | str = "tabular"
+    learning_rate: float | str = "auto"  # type: ignore[assignment]
+    batch_size: int | str | None = "auto"  # type: ignore[assignment]
+    epochs: int | str = "auto"  # type: ignore[assignment]
+    early_stopping_patience: int | str | None = "auto"  # type: ignore[assignment]
+    validation: float | str | None = "auto"  # type: ignore[assignment]
     max_time: float | None = None
 
     _settings = _SETTINGS
@@ -384,6 +385,6 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
-    class_weight: Any = None
+    class_weight: Mapping[Any, float] | str | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
