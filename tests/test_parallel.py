@@ -111,3 +111,21 @@ with threadpool_limits(2, user_api="blas"):
 
 def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was():
     assert run_python(LIMITS).stdout == "{1}{2}{2}{1}{2}"
+
+
+FORKED = """
+import os, signal
+from skuq._utils import _environment
+
+_environment._one_thread._lock.acquire()  # as another thread does, which the child does not have
+if not os.fork():
+    signal.alarm(10)
+    with _environment.one_thread_if_small(1):
+        os._exit(0)
+print(os.wait()[1], end="")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no forks")
+def test_one_thread_if_small_is_free_in_a_forked_process():
+    assert run_python(FORKED).stdout == "0"

@@ -7,6 +7,7 @@ the order of dispatch nor the number of workers changes a draw.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.metadata
 import os
@@ -14,7 +15,7 @@ import platform
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -62,11 +63,47 @@ def _sequence(entropy: int, purpose: tuple[str | int, ...]) -> np.random.SeedSeq
     return np.random.SeedSequence([int(entropy), *words])
 
 
-_SMALL = 1500  # rows of a matrix
+class SharedContext:
+    """Context of the whole process: the first of several threads enters it, the last one leaves.
 
-# The limit is one of the process: the first of several threads sets it, and the last one lifts it.
-_LOCK = threading.Lock()
-_LIMIT: dict[str, Any] = {"n_users": 0, "limiter": None, "libraries": None}
+    Parameters
+    ----------
+    enter : callable
+        Enters, and returns a function that leaves.
+    """
+
+    def __init__(self, enter: Callable[[], Callable[[], object]]) -> None:
+        self._enter = enter
+        self._forget_users()
+        if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+            os.register_at_fork(after_in_child=self._forget_users)
+
+    def _forget_users(self) -> None:
+        """Forget the threads of the parent, which do not exist after a fork."""
+        self._lock, self._n_users = threading.Lock(), 0
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        with self._lock:
+            if not self._n_users:
+                self._leave = self._enter()
+            self._n_users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._n_users = max(self._n_users - 1, 0)  # 0 if it was forked in the context
+                if not self._n_users:
+                    self._leave()
+
+
+@functools.cache  # to find the libraries takes longer than a small matrix
+def _linear_algebra() -> Any:
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
+
+
+_SMALL = 1500  # rows of a matrix
+_one_thread = SharedContext(lambda: _linear_algebra().limit(limits=1).restore_original_limits)
 
 
 @contextlib.contextmanager
@@ -76,22 +113,8 @@ def one_thread_if_small(n_rows: float) -> Iterator[None]:
     For small matrices threads mostly wait for each other. Where cores are busy, a factorisation
     of 1000 rows can take a hundred times as long with two threads as with one.
     """
-    if n_rows > _SMALL:
+    with contextlib.nullcontext() if n_rows > _SMALL else _one_thread():
         yield
-        return
-    with _LOCK:
-        if not _LIMIT["n_users"]:
-            if _LIMIT["libraries"] is None:  # to find them takes longer than a small matrix
-                _LIMIT["libraries"] = threadpoolctl.ThreadpoolController().select(user_api="blas")
-            _LIMIT["limiter"] = _LIMIT["libraries"].limit(limits=1)
-        _LIMIT["n_users"] += 1
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _LIMIT["n_users"] -= 1
-            if not _LIMIT["n_users"]:
-                _LIMIT["limiter"].restore_original_limits()
 
 
 @contextlib.contextmanager

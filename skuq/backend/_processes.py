@@ -20,10 +20,12 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
+
+from skuq._utils._environment import SharedContext
 
 _WAKE_SECONDS = 0.1  # a signal that another thread receives does not wake the main thread
 
@@ -101,9 +103,6 @@ class _Worker(threading.Thread):
                 item = _queue.get()
 
 
-# What `keep_random_state` keeps.
-_KEPT: dict[str, Any] = {"lock": threading.Lock(), "n_users": 0, "state": None}
-
 _MAX_IDLE = 8
 _idle: list[None] = []  # an entry for each worker that waits for work
 _queue: SimpleQueue[Any] = SimpleQueue()  # their work
@@ -114,7 +113,6 @@ def _forget_workers() -> None:
     global _queue
     _idle.clear()
     _queue = SimpleQueue()
-    _KEPT.update(lock=threading.Lock(), n_users=0)
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
@@ -199,24 +197,9 @@ def run_in_threads(
     return results
 
 
-@contextlib.contextmanager
-def keep_random_state() -> Iterator[None]:
-    """Restore Python's global generator, from which Keras and Keras-Tuner draw default seeds.
-
-    If several threads are in this context, the first one stores the state and the last one restores
-    it. The numbers that other threads of the caller draw meanwhile are drawn again afterwards.
-    """
-    with _KEPT["lock"]:
-        if not _KEPT["n_users"]:
-            _KEPT["state"] = random.getstate()
-        _KEPT["n_users"] += 1
-    try:
-        yield
-    finally:
-        with _KEPT["lock"]:
-            _KEPT["n_users"] -= 1
-            if not _KEPT["n_users"]:
-                random.setstate(_KEPT["state"])
+#: Context that restores Python's global generator, from which Keras and Keras-Tuner draw default
+#: seeds. The numbers that other threads of the caller draw meanwhile are drawn again afterwards.
+keep_random_state = SharedContext(lambda: functools.partial(random.setstate, random.getstate()))
 
 
 def in_thread(function: Callable[..., Any]) -> Callable[..., Any]:
