@@ -197,7 +197,7 @@ def _run_trial(name: str, *arguments: Any) -> Outcome:
     return payload.run(*arguments)
 
 
-# From this many trials on, even one job runs in a process: the caller's memory stays flat.
+# With more trials, even one job runs in a process: the caller's memory stays flat.
 _MANY_TRIALS = 50
 # Starting worker processes takes several seconds. Two cores are busy in the calling process, too,
 # where folds train side by side.

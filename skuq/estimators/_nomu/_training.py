@@ -366,6 +366,18 @@ class NomuTrainer:
         held_out = standardise_rows(validation, self.inputs, self.targets)
         return TrainingData(x, y, weight, *held_out)
 
+    @property
+    def _common_settings(self) -> dict[str, Any]:
+        """Settings that the networks of f alone and of f and r have in common."""
+        network = self.network
+        return {
+            "hidden_units": network.units(_HIDDEN_UNITS[self.interpolates])[0],
+            "activation": network.activation,
+            "l2": float(self.loss.l2),  # Keras takes no numbers of NumPy
+            "initial_range": network.initial_range,
+            "mean_network": network.mean,
+        }
+
     def _template(self, mean: Member | None = None, linear: Any = None) -> Any:
         """Build the network of the uncertainty r, which contains the layers of the mean f.
 
@@ -381,22 +393,17 @@ class NomuTrainer:
         elif self.given is not None:  # it takes encoded rows, and the network standardised ones
             scaling = self.inputs.scaling
             given = self.given.model, scaling.scale_.tolist(), scaling.mean_.tolist()
-        network, head = self.network, self.head
-        hidden_units, side_hidden_units = network.units(_HIDDEN_UNITS[self.interpolates])
+        network, head, common = self.network, self.head, self._common_settings
 
         def build(input_shape, n_raw):
             return build_nomu(
                 input_shape,
                 head.n_outputs,
-                hidden_units=hidden_units,
-                side_hidden_units=side_hidden_units,
-                activation=network.activation,
+                **common,
+                side_hidden_units=network.units(_HIDDEN_UNITS[self.interpolates])[1],
                 connect_layers=network.connect_layers,
                 n_sides=head.n_sides,
-                l2=float(self.loss.l2),  # Keras takes no numbers of NumPy
                 side_l2=float(self.loss.side_l2),
-                initial_range=network.initial_range,
-                mean_network=network.mean,
                 side_network=network.side,
                 given=given,
                 sample=None if self.given is None else self.inputs.transform(self.rows.X),
@@ -407,7 +414,6 @@ class NomuTrainer:
 
     def _mean_template(self, n_raw: int, linear: Any = None) -> Any:
         """Build the network of the mean f alone, with a frozen linear part if there is one."""
-        network = self.network
         if linear is not None:
             # The noise has no linear part.
             kernel, bias = linear
@@ -415,20 +421,7 @@ class NomuTrainer:
                 np.pad(kernel, [(0, 0), (0, n_raw - len(bias))]),
                 np.pad(bias, (0, n_raw - len(bias))),
             )
-        hidden_units, _ = network.units(_HIDDEN_UNITS[self.interpolates])
-
-        def build(input_shape, n_raw):
-            return build_mean(
-                input_shape,
-                n_raw,
-                hidden_units=hidden_units,
-                activation=network.activation,
-                l2=float(self.loss.l2),
-                initial_range=network.initial_range,
-                mean_network=network.mean,
-                linear=linear,
-            )
-
+        build = functools.partial(build_mean, linear=linear, **self._common_settings)
         source = "NOMU's network of the mean"
         return build_checked(build, self.rows.X.shape[1:], n_raw, source)
 
