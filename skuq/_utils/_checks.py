@@ -49,18 +49,19 @@ def fill_masked(values: Any) -> Any:
 
 
 def as_floats(values: Any, name: str = "y") -> np.ndarray:
-    """Convert values to an array of floats, with NaN for what a masked array hides.
+    """Convert values to an array of floats, with NaN for missing dates and masked values.
 
-    Raise ValueError, with the name of the argument, for values that are no numbers.
+    Raise ValueError, with the name of the argument, for values that are no real numbers or dates.
     """
     try:
         values = fill_masked(values)
-        dtype = np.asarray(values).dtype
-        if dtype.kind in "cmM":  # NumPy would drop imaginary parts, and count nanoseconds
-            raise TypeError(f"got {dtype}")
-        return np.asarray(values, dtype="float64")
+        kind = np.asarray(values).dtype.kind
+        if kind == "c":  # NumPy would drop imaginary parts
+            raise TypeError("got complex ones")
+        floats = np.asarray(values, dtype="float64")
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be numbers: {error}.") from error
+    return np.where(pd.isna(values), np.nan, floats) if kind in "mM" else floats
 
 
 def check_targets(y: Any, estimator: Any) -> np.ndarray:

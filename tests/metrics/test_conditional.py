@@ -28,6 +28,13 @@ def test_coverage_curve_by_hand():
     # Rows of the same number stay together.
     _, coverage, counts = metrics.coverage_curve(y, *ends, [1, 1, 1, 2, 2, 2], n_bins=3)
     assert_array_equal(counts, [3, 3])
+    # Dates are in order, too, but a missing one has no place in it.
+    dates = np.array(["2020-06", "2020-05", "2020-01", "2020-02", "2020-03", "2020-04"], "M8[D]")
+    _, of_dates, _ = metrics.coverage_curve(y, *ends, dates, n_bins=3)
+    assert_allclose(of_dates, [1, 0, 0.5])
+    dates[0] = "NaT"
+    with pytest.raises(ValueError, match="`by` must be finite"):
+        metrics.coverage_curve(y, *ends, dates)
 
 
 @pytest.mark.parametrize("n_values", [None, 6], ids=["distinct", "with ties"])
