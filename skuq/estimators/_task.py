@@ -161,29 +161,38 @@ class Task:
         return bool(is_suited and (n_columns > n_rows or not is_wide))
 
     def with_linear_part(self) -> Task:
-        """Return the task with a frozen linear part of all networks, if X is wide or y is linear.
+        """Return the first of `linear_tasks`: with a linear part where that is clearly better."""
+        return self.linear_tasks()[0]
+
+    def linear_tasks(self) -> list[Task]:
+        """List the task with a frozen linear part of all networks, if X is wide or y is linear.
 
         If a table has more columns than rows, networks learn the directions in which X varies most.
         Ridge regression finds more in the other directions. So it becomes a part of the networks,
         which learn its residuals. Tabular networks get it only if the effective rank of X is below
         a quarter of the rows, as in spectra. With fewer columns than rows they get it where y is
-        linear in X but for noise, since networks learn that only roughly; see `fit_ridge`. Each
+        linear in X but for noise, since networks learn that only roughly; see `fit_ridge`. Where
+        this is not clear, the first task is without it and a second one with it. Each
         target is moved by the difference between the fit of its row and the prediction without that
         row (leave-one-out). Residuals are then as large as those of new rows.
         """
-        data, targets = self.data, self.targets
-        is_clipped = isinstance(self.inputs.scaling, RobustScaling)
+        data, is_clipped = self.data, isinstance(self.inputs.scaling, RobustScaling)
         if not self.suits_ridge(is_wide=not is_clipped):
-            return self
+            return [self]
         # Smooth bounds would bend what is linear. Codes of categories are no numbers.
         x = unclip(np, data.x.astype("float64")) if is_clipped else data.x.copy()
         x[:, list(self.inputs.code_columns)] = 0
         # Among independent columns a tabular network finds the few that count, ridge does not.
         if is_clipped and effective_rank(x) > _LOW_RANK * np.count_nonzero(data.weight):
-            return self
-        coefficients, intercept, moves, _ = fit_ridge(x, data.y, data.weight)
+            return [self]
+        return [self._with_ridge(x, *fit[:3]) for fit in fit_ridge(x, data.y, data.weight)]
+
+    def _with_ridge(self, x: np.ndarray, coefficients: Any, intercept: Any, moves: Any) -> Task:
+        """Return the task with a fit of `fit_ridge` as the linear part."""
         if not coefficients.any():
             return self
+        data, targets = self.data, self.targets
+        is_clipped = isinstance(self.inputs.scaling, RobustScaling)
         y, y_valid = data.y + moves, data.y_valid
         # Residuals become targets of unit variance, for which networks are tuned.
         if is_clipped and not targets.is_transformed:

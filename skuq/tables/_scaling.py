@@ -303,7 +303,9 @@ def scale_of_equal_values(value: Any, n: int) -> Any:
 # Penalties of ridge regression that are tried, as multiples of the mean eigenvalue.
 _PENALTIES = np.logspace(-8, 4, 37)
 _CLEAR = 0.55  # mean error, to the power 1.5, that is clearly less, as a share of another
+_LIKELY = 0.9  # the same, if noise may hide by how much it is less
 _FARTHEST = 10.0  # from the median, in interquartile ranges, in a table of few columns
+_NOISY = 0.05  # mean error, to the power 1.5, that noise may dominate, as a share of a constant's
 _EXACT = 1e-4  # errors that are none, as a share of those of a constant
 _JITTER = 1e-10  # added to a kernel, whose rows may repeat
 _MOST_COMPARED = 1000  # rows on which regressions are compared, in a second or two
@@ -316,59 +318,77 @@ def effective_rank(x: np.ndarray) -> float:
     return float(np.trace(products) ** 2 / max(np.square(products).sum(), np.finfo(float).tiny))
 
 
-def fit_ridge(
-    x: np.ndarray, y: np.ndarray, weight: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def fit_ridge(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[tuple[np.ndarray, ...]]:
     """Fit ridge regression, with the penalty of least leave-one-out error.
 
     It is used for outputs that it predicts better than kernel ridge regression, which is not
     linear. In a table of fewer columns than rows it must be clearly better than with a Gaussian and
     a Laplacian kernel, and better than with a quadratic one: then y is linear in x but for noise.
+    Noise may hide by how much; where it is less clear, networks can tell.
 
     Returns
     -------
-    coefficients : ndarray of shape (d, m)
-        Zeros for outputs that ridge regression is not used for.
-    intercept : ndarray of shape (m,)
-    moves : ndarray of shape (n, m)
-        Its fit of each row minus its prediction without the row.
-    penalties : ndarray of shape (m,)
-        As `refit_ridge` takes them: infinite for outputs whose coefficients are zeros.
+    fits : list of tuples
+        The fit for outputs where this is clear; then, if there are outputs where it is only likely,
+        the fit for both. Each is
+
+        coefficients : ndarray of shape (d, m)
+            Zeros for outputs that ridge regression is not used for.
+        intercept : ndarray of shape (m,)
+        moves : ndarray of shape (n, m)
+            Its fit of each row minus its prediction without the row.
+        penalties : ndarray of shape (m,)
+            As `refit_ridge` takes them: infinite for outputs whose coefficients are zeros.
     """
     x, y, weight = (np.asarray(a, dtype="float64") for a in (x, y, weight))
     share = weight / weight.sum()
     ridge, left = _leave_one_out(x, y, share)
-    used = _is_linear(x, y, left, share)
     coefficients = np.reshape(ridge.coef_, (y.shape[1], -1)).T
     moves = np.where(share[:, None] > 0, left - (y - x @ coefficients - ridge.intercept_), 0.0)
-    parts = (np.where(used, part, 0.0) for part in (coefficients, ridge.intercept_, moves))
-    coefficients, intercept, moves = parts
-    return coefficients, intercept, moves, np.where(used, ridge.alpha_, np.inf)
+    is_clear, is_likely = _is_linear(x, y, left, share)
+    fits = []
+    for used in [is_clear, is_likely][: 2 if (is_likely > is_clear).any() else 1]:
+        parts = (np.where(used, part, 0.0) for part in (coefficients, ridge.intercept_, moves))
+        fits.append((*parts, np.where(used, ridge.alpha_, np.inf)))
+    return fits
 
 
-def _is_linear(x: np.ndarray, y: np.ndarray, left: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Whether `left`, what ridge regression leaves of each output (m,), is as `fit_ridge` asks."""
+def _is_linear(
+    x: np.ndarray, y: np.ndarray, left: np.ndarray, share: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether `left`, what ridge regression leaves of each output (m,), is as `fit_ridge` asks.
+
+    Returns for which outputs this is clear, and for which it is clear or likely.
+    """
     rows = np.flatnonzero(share)
     is_wide = x.shape[1] > len(rows)
     # New rows have values that are farther still, where columns have far values.
     is_near = is_wide or np.abs(x).max() < _FARTHEST
     some = rows[:: -(-len(rows) // _MOST_COMPARED)]
     x, y, left, part = x[some], y[some], left[some], share[some]
-    kernels = [(1.0 if is_wide else _CLEAR, _decay(euclidean_distances(x, squared=True)))]
+    kernels = [(is_wide, _decay(euclidean_distances(x, squared=True)))]
     if not is_wide:
         products = x @ x.T
         quadratic = np.square(1 + products / (np.trace(products) / len(x) or 1.0))
-        kernels += [(_CLEAR, _decay(manhattan_distances(x))), (1.0, quadratic)]
-    others = [(1.0, y - part @ y / part.sum())]
-    for factor, kernel in kernels:
+        kernels += [(False, _decay(manhattan_distances(x))), (True, quadratic)]
+    others = [(True, y - part @ y / part.sum())]
+    for is_close, kernel in kernels:
         # Ridge regression on a root of the kernel is kernel ridge regression.
         root = cholesky(kernel + _JITTER * np.eye(len(x)), lower=True)
-        others.append((factor, _leave_one_out(root, y, part)[1]))
+        others.append((is_close, _leave_one_out(root, y, part)[1]))
     power = 2.0 if is_wide else 1.5  # of squared errors a few rows decide
-    errors = [factor * (part @ np.abs(residuals) ** power) for factor, residuals in others]
+    error = part @ np.abs(left) ** power
+    errors = np.array([part @ np.abs(residuals) ** power for _, residuals in others])
+    clear, likely = (
+        np.min([e if is_close else factor * e for (is_close, _), e in zip(others, errors)], axis=0)
+        for factor in (_CLEAR, _LIKELY)
+    )
     # Errors that float32 does not resolve are none.
-    least = np.maximum(np.min(errors, axis=0), _EXACT**power * errors[0])
-    return is_near & (part @ np.abs(left) ** power < least)
+    is_clear = is_near & (error < np.maximum(clear, _EXACT**power * errors[0]))
+    # Noise hides by how much ridge regression is better, but not where there is hardly any. With
+    # more rows than are compared networks have learnt what is linear.
+    hides = (error > _NOISY * errors[0]) & (len(rows) <= _MOST_COMPARED)
+    return is_clear, is_clear | (is_near & hides & (error < likely))
 
 
 def _decay(distances: np.ndarray) -> np.ndarray:

@@ -528,6 +528,29 @@ def test_tables_that_are_linear_but_for_noise_start_from_ridge_regression(rng):
             assert "Unclip" not in model.fit(columns, y).members_[0].network
 
 
+def test_networks_show_whether_a_noisy_table_is_linear(rng, monkeypatch):
+    """Noise hides by how much ridge regression is better than kernels."""
+    X = rng.normal(size=(90, 5))
+    y, new, trained = X @ np.arange(1.0, 6) + 3 * rng.normal(size=90), X[:50], []
+    train = training.train
+    monkeypatch.setattr(training, "train", lambda *a, **k: trained.append(1) or train(*a, **k))
+    model = skuq.TabularEnsembleRegressor(2, epochs=1, learning_rate=1e-9, random_state=0)
+    # Untrained networks err more than ridge regression; without held-out rows nothing shows it.
+    for settings, n_trained, is_linear in (
+        ({}, 2, True),
+        ({"validation": None}, 1, False),
+        ({"max_time": 1e-3}, 1, False),
+    ):
+        trained.clear()
+        fitted = clone(model).set_params(**settings).fit(X, y)
+        assert len(trained) == n_trained
+        assert ["Unclip" in m.network for m in fitted.members_] == [is_linear] * 2
+    assert np.corrcoef(clone(model).fit(X, y).predict(new), new @ np.arange(1.0, 6))[0, 1] > 0.97
+    # A linear y with a bend: networks that learn it err less without the linear part.
+    monkeypatch.setattr(f"{MODULE}._error", lambda task, *_: float(task.linear is not None))
+    assert "Unclip" not in clone(model).fit(X, y).members_[0].network
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [skuq.DeepEnsembleRegressor, skuq.TabularEnsembleClassifier])
 def test_fit_ends_after_its_limit_of_time(table, kind):

@@ -38,6 +38,7 @@ from skuq.networks._tabular import class_recipes, embed_categories, numeric_colu
 from skuq.predictive._calibration import fit_out_of_bag, limit_noise, pool_variances
 from skuq.tables._targets import normal_components, unpack_copies
 from skuq.training import TrainingJob, predict_members
+from skuq.training._checks import has_diverged
 from skuq.training._job import pad_splits
 
 _VALIDATION = 0.1  # share of the rows, up to
@@ -124,6 +125,50 @@ def split_rows(estimator, task, n_splits):
     return task.split(share, n_members=n_splits)
 
 
+def train_better(estimator, tasks, *given):
+    """Train all members for each task; return the task whose members err less, and `train_kinds`.
+
+    Errors are those on the rows that members hold out. Without such rows the first task is the only
+    one, also if it took more than half of `max_time`.
+    """
+    found, limit = [], estimator.max_time
+    for task in tasks if tasks[0].splits.validates else tasks[:1]:
+        if found and limit is not None and task.seconds_left(limit) < limit / 2:
+            break
+        found.append((task, *train_kinds(estimator, task, *given)))
+    return min(found, key=lambda each: _error(*each)) if len(found) > 1 else found[0]
+
+
+def _error(task, members, origins):
+    """Compute the logarithm of the mean absolute error on held-out rows, on average of outputs."""
+    found = [k for k, member in enumerate(members) if not has_diverged(member)]
+    members, origins = [members[k] for k in found], [origins[k] for k in found]
+    held_out = [
+        (np.abs(y - mean), weight) for y, weight, _, mean in _held_out(task, members, origins)
+    ]
+    if not held_out:
+        return np.inf
+    errors, weights = map(np.concatenate, zip(*held_out))
+    mean = np.average(errors, axis=0, weights=weights if weights.any() else None)
+    return np.log(np.maximum(mean * task.targets.scaling.scale_, _TINY)).mean()
+
+
+def _held_out(task, members, origins):
+    """Yield y, weights, raw outputs and means of the rows that each member holds out."""
+    data, head = task.data, task.targets.head
+    for member, origin in zip(members, origins):
+        y, weight = data.y_valid, data.weight_valid
+        if origin.part is not None and origin.part[1] is not None:
+            y, weight = data.y[origin.part[1]], data.weight[origin.part[1]]
+        raw = member.held_out.astype("float64")
+        if len(raw):
+            yield y, weight, raw, _means(head, raw)
+
+
+def _means(head, raw):
+    return raw if isinstance(head, SquaredErrorHead) else head.moments(raw)[0]
+
+
 def train_kinds(estimator, task, network, kinds, given, n_members):
     """Train all members, and list their origins; members of all kinds train at the same time."""
     data, parts = task.data, task.splits.parts
@@ -200,21 +245,14 @@ def weigh_members(task, members, origins, n_kinds):
     on their validation rows, as in `mix_classes`. Each member then counts inversely to its mean
     squared error: where there is little noise, some members err several times as much as others.
     """
-    data, head = task.data, task.targets.head
     kinds = np.array([origin.kind for origin in origins])
     counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
     by_split: dict = {}  # log likelihood and weight of each validation row, by split and kind
     errors = []  # squared errors of each member, and the weights of its rows
-    for member, (kind, split, part) in zip(members, origins):
-        y, weight = data.y_valid, data.weight_valid
-        if part is not None and part[1] is not None:
-            y, weight = data.y[part[1]], data.weight[part[1]]
-        if not len(member.held_out):
-            continue
-        raw = member.held_out.astype("float64")
+    for origin, (y, weight, raw, mean) in zip(origins, _held_out(task, members, origins)):
         if n_kinds > 1:
-            by_split.setdefault(split, {})[kind] = head.log_likelihood(y, raw), weight
-        mean = raw if isinstance(head, SquaredErrorHead) else head.moments(raw)[0]
+            likelihood = task.targets.head.log_likelihood(y, raw)
+            by_split.setdefault(origin.split, {})[origin.kind] = likelihood, weight
         errors.append((np.square(y - mean).mean(axis=-1), weight))
     # Splits in which a member diverged cannot be compared.
     complete = [found for found in by_split.values() if len(found) == n_kinds]

@@ -20,7 +20,7 @@ from skuq.estimators._ensembles._kinds import (
     list_kinds,
     mix_classes,
     split_rows,
-    train_kinds,
+    train_better,
     weigh_members,
 )
 from skuq.estimators._ensembles._shared import NetworkEnsemble
@@ -66,8 +66,10 @@ class _TabularEnsemble(NetworkEnsemble):
         _refuse_contradictions(self, network, task)
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
-        task = split_rows(self, task, math.ceil(n_members / len(kinds))).with_linear_part()
-        members, origins = train_kinds(self, task, network, kinds, fields, n_members)
+        task = split_rows(self, task, math.ceil(n_members / len(kinds)))
+        task, members, origins = train_better(
+            self, task.linear_tasks(), network, kinds, fields, n_members
+        )
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
         targets = task.targets

@@ -305,7 +305,7 @@ class NomuTrainer:
     def _linear(self) -> tuple:
         """Standardised rows, targets and weights, and their ridge regression."""
         x, y = self.inputs.transform(self.rows.X), self.targets.transform(self.rows.y)
-        return (x, y, self.rows.weight), fit_ridge(x, y, self.rows.weight)
+        return (x, y, self.rows.weight), fit_ridge(x, y, self.rows.weight)[0]
 
     def _train_side(self, setup: Setup, mean: Member, report: Callable | None) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
