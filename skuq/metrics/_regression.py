@@ -676,21 +676,26 @@ def sharpness(std, *, sample_weight=None):
     return float(np.sqrt(average(std**2, sample_weight)).mean())
 
 
-def _levels(y_true, mean, std, pit, kind, sample_weight):
-    """Compute the smallest level that includes each row's target, (n[, m]), and weights (n,)."""
-    check_choice("kind", kind, ("quantile", "interval"))
+def read_pit(y_true, mean, std, pit):
+    """Check that either normals or PIT values are given, and return PIT values (n[, m])."""
     values = {"y_true": y_true, "mean": mean, "std": std, "pit": pit}
     given = [name for name, value in values.items() if value is not None]
     if given not in (["y_true", "mean", "std"], ["pit"]):
         raise ValueError(f"Give either `y_true`, `mean` and `std`, or `pit`. Got {given}.")
     if pit is None:
-        pit = pit_values(y_true, mean, std)
-    else:
-        (pit,) = check_same_shape(pit=pit)
-        if pit.min() < 0 or pit.max() > 1:
-            raise ValueError(
-                f"`pit` must have numbers in [0, 1]. Got values from {pit.min()} to {pit.max()}."
-            )
+        return pit_values(y_true, mean, std)
+    (pit,) = check_same_shape(pit=pit)
+    if pit.min() < 0 or pit.max() > 1:
+        raise ValueError(
+            f"`pit` must have numbers in [0, 1]. Got values from {pit.min()} to {pit.max()}."
+        )
+    return pit
+
+
+def _levels(y_true, mean, std, pit, kind, sample_weight):
+    """Compute the smallest level that includes each row's target, (n[, m]), and weights (n,)."""
+    check_choice("kind", kind, ("quantile", "interval"))
+    pit = read_pit(y_true, mean, std, pit)
     # The smallest central interval that holds y has the coverage |2 PIT - 1|.
     return (np.abs(2 * pit - 1) if kind == "interval" else pit), check_weights(sample_weight, pit)
 

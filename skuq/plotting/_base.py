@@ -45,7 +45,7 @@ class Display:
 
 
 class CurveDisplay(Display):
-    """Base of displays of one curve for each estimator, which can share their axes.
+    """Base of displays of one curve or histogram for each estimator, which can share their axes.
 
     A subclass has the attribute `name`, and `from_predictions` with the keywords `name` and `ax`.
     `_read_estimator` returns the other arguments of the latter.

@@ -16,12 +16,11 @@ from skuq.metrics import (
     reliability_curve,
 )
 from skuq.metrics._checks import check_inside_unit
-from skuq.metrics._regression import pit_values
+from skuq.metrics._regression import read_pit
 from skuq.plotting._base import (
     COLOURS,
     GREY,
     CurveDisplay,
-    Display,
     from_zero,
     legend,
     predictions_of,
@@ -112,7 +111,7 @@ class QuantileCalibrationDisplay(CurveDisplay):
         -------
         QuantileCalibrationDisplay
         """
-        pit = np.ravel(pit_values(y, mean, std) if pit is None else pit)
+        pit = np.ravel(read_pit(y, mean, std, pit))
         expected, observed = quantile_calibration_curve(pit=pit, n_levels=n_levels)
         # The area is exact: it does not depend on the levels of the curve.
         area = miscalibration_area(pit=pit)
@@ -155,12 +154,15 @@ class QuantileCalibrationDisplay(CurveDisplay):
 
 
 @dataclass(eq=False, repr=False)
-class PITDisplay(Display):
+class PITDisplay(CurveDisplay):
     """Histogram of the predicted probabilities of a value up to the target.
 
     All bars of a calibrated regressor have the same height, up to chance. A hump means that
     the predictions are too wide, a trough (high ends) that they are too narrow, a slope
     that the mean is biased.
+
+    `from_estimator` uses the `cdf` of `predict_distribution(X)`. An estimator without it must have
+    `predict(X, return_std=True)`, which gives the parameters of normals.
 
     Parameters
     ----------
@@ -206,13 +208,17 @@ class PITDisplay(Display):
     name: str | None = None
 
     @classmethod
-    def from_predictions(cls, y, mean, std, *, n_bins=10, name=None, ax=None, **plot_options):
-        """Create a display from predicted normals.
+    def from_predictions(
+        cls, y=None, mean=None, std=None, *, pit=None, n_bins=10, name=None, ax=None, **plot_options
+    ):
+        """Create a display from predicted normals or from the probability integral transform.
 
         Parameters
         ----------
         y, mean, std : array-like of shape (n_samples,)
             Targets, and predicted means and standard deviations.
+        pit : array-like, optional
+            Probability integral transform of each target, instead of `y`, `mean` and `std`.
         n_bins : int, default=10
             Number of bins.
         name : str, optional
@@ -226,30 +232,12 @@ class PITDisplay(Display):
         -------
         PITDisplay
         """
-        return cls(pit_values(y, mean, std), n_bins=n_bins, name=name).plot(ax, **plot_options)
-
-    @classmethod
-    def from_estimator(cls, estimator, X, y, *, n_bins=10, name=None, ax=None, **plot_options):
-        """Predict with a fitted estimator, and draw.
-
-        Parameters
-        ----------
-        estimator : fitted regressor
-            If it has `predict_distribution(X)`, the `cdf` of the distribution is used.
-            Otherwise `predict(X, return_std=True)` gives the parameters of normals.
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-            Targets.
-        n_bins, name, ax, **plot_options
-            The same as in `from_predictions`; `name` is the estimator's class by default.
-
-        Returns
-        -------
-        PITDisplay
-        """
-        name = type(estimator).__name__ if name is None else name
-        pit = predictions_of(estimator, X, y).pit()
+        pit = read_pit(y, mean, std, pit)
         return cls(pit, n_bins=n_bins, name=name).plot(ax, **plot_options)
+
+    @staticmethod
+    def _read_estimator(estimator, X, y):
+        return {"pit": predictions_of(estimator, X, y).pit()}
 
     def plot(self, ax=None, *, chance=0.95, bar_kwargs=None, line_kwargs=None, band_kwargs=None):
         """Draw the histogram.

@@ -108,7 +108,10 @@ def test_pit_is_that_of_the_mixture_where_there_is_one(process):
     model, X = process
     y = np.cos(X[:, 0])
     mean, std = model.predict(X, return_std=True)
-    assert_allclose(PITDisplay.from_estimator(model, X, y).pit, norm.cdf(y, mean, std))
+    given = PITDisplay.from_estimator(model, X, y, n_bins=4)
+    assert_allclose(given.pit, norm.cdf(y, mean, std))
+    other = PITDisplay.from_predictions(pit=given.pit, n_bins=4)
+    assert [bar.get_height() for bar in other.bars_] == [bar.get_height() for bar in given.bars_]
 
 
 def test_pit_band_is_binomial():
@@ -188,6 +191,8 @@ def test_retention_of_classifiers_counts_wrong_labels():
     (lambda m, X: RetentionDisplay([-1.0], [1.0]).plot(), "negative"),
     (lambda m, X: PITDisplay([1.5]).plot(), r"\[0, 1\]"),
     (lambda m, X: PITDisplay([0.5]).plot(chance=1), "chance"),
+    (lambda m, X: PITDisplay.from_predictions([1.0]), r"Give either .*`pit`. Got \['y_true'\]"),
+    (lambda m, X: QuantileCalibrationDisplay.from_predictions(), "Give either `y_true`"),
     (lambda m, X: PITDisplay.from_estimator(TwoMembers(), X, np.hstack([X, X])), "shape of me"),
 )
 def test_regression_displays_say_what_is_wrong_of_values(process, draw, message):
