@@ -352,8 +352,6 @@ _CLASS_EMBEDDINGS: tuple[dict, ...] = (
     {"embedding": "none"},
     {"frequency_scale": 3.0},
 )
-# With steps and short waves, which a longer training of 200 to 2,000 rows learns.
-_PIECES: dict = {"embedding": "piecewise-linear"}
 _LINEAR: dict = {"n_layers": 0, "embedding": "none", "weight_decay": 0.1}
 _FEWEST_ROWS, _FEW_ROWS = 200, 2_000
 _TRAININGS_OF_FEWEST: tuple[dict, ...] = (
@@ -366,7 +364,7 @@ _TRAININGS: tuple[dict, ...] = (
 )
 _LONG, _PATIENCE = 128, 64  # early stopping of trainings that have more epochs
 # Further recipes of classes, which searches try.
-_OTHER_CLASS_RECIPES: tuple[dict, ...] = ({"residual": True}, _PIECES)
+_OTHER_CLASS_RECIPES: tuple[dict, ...] = ({"residual": True}, {"embedding": "piecewise-linear"})
 
 
 def numeric_columns(x: np.ndarray, categories: Container[int]) -> list[int]:
@@ -398,13 +396,13 @@ def class_recipes(n_rows: int, has_numbers: bool = True) -> list[dict]:
         if not has_numbers:
             return list(_TRAININGS[::-1])
         return [{**_TRAININGS[-1], **embedding} for embedding in _CLASS_EMBEDDINGS]
-    has_few = n_rows <= _FEWEST_ROWS
-    first, second = _TRAININGS_OF_FEWEST if has_few else _TRAININGS
-    embeddings = list(_CLASS_EMBEDDINGS[:2]) if has_numbers else [{}]
-    recipes = [*({**first, **embedding} for embedding in embeddings), {**first, **_LINEAR}]
-    if has_numbers and not has_few:
-        embeddings.insert(1, _PIECES)
-    return recipes + [{**second, **embedding} for embedding in embeddings]
+    first, *others = _TRAININGS if n_rows > _FEWEST_ROWS else _TRAININGS_OF_FEWEST
+    embeddings = _CLASS_EMBEDDINGS[:2] if has_numbers else ({},)
+    return [
+        *({**first, **embedding} for embedding in embeddings),
+        {**first, **_LINEAR},
+        *({**training, **embedding} for training in others for embedding in embeddings),
+    ]
 
 
 _MOST_STEPS_PER_EPOCH = 512  # an epoch of a large table trains on a part of its rows
