@@ -55,13 +55,14 @@ def as_floats(values: Any, name: str = "y") -> np.ndarray:
     """
     try:
         values = fill_masked(values)
-        kind = np.asarray(values).dtype.kind
-        if kind == "c":  # NumPy would drop imaginary parts
-            raise TypeError("got complex ones")
+        array = np.asarray(values)
+        if array.dtype.kind == "c":
+            raise TypeError("imaginary parts would be lost")
         floats = np.asarray(values, dtype="float64")
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be numbers: {error}.") from error
-    return np.where(pd.isna(values), np.nan, floats) if kind in "mM" else floats
+    # Missing dates are the smallest integer, also those of a time zone, which are objects.
+    return np.where(pd.isna(array), np.nan, floats) if array.dtype.kind in "mMO" else floats
 
 
 def check_targets(y: Any, estimator: Any) -> np.ndarray:

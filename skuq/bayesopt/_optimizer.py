@@ -610,12 +610,12 @@ class BayesianOptimizer:
         """
         before = {name: getattr(self, name) for name in _CHANGEABLE}
         try:
-            for name, value in params.items():
-                name, _, inner = name.partition("__")
-                is_whole = not inner or name == "estimator" or name in self._settings
+            for given, value in params.items():
+                name, _, inner = given.partition("__")
+                is_whole = name == given or name == "estimator" or name in self._settings
                 if name not in _CHANGEABLE or not is_whole:
                     raise ValueError(
-                        f"A search can change {', '.join(_CHANGEABLE)}. Got {name!r}: begin "
+                        f"A search can change {', '.join(_CHANGEABLE)}. Got {given!r}: begin "
                         "another search for that."
                     )
                 if inner:

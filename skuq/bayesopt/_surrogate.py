@@ -147,14 +147,20 @@ def _without_noise(estimator):
 
     scikit-learn adds the noise of a `WhiteKernel` to them, which makes every point promising.
     """
-    estimator = copy.deepcopy(estimator)
+    if any(True for _ in _white_kernels(estimator)):  # others may hold what cannot be copied
+        estimator = copy.deepcopy(estimator)
+        for part in _white_kernels(estimator):
+            part.noise_level = 0.0
+    return estimator
+
+
+def _white_kernels(estimator):
+    """Yield the kernels of noise of fitted Gaussian processes."""
     for model in getattr(estimator, "estimators_", [estimator]):
         kernel = getattr(unwrap_estimator(model)[0], "kernel_", None)
         if isinstance(kernel, Kernel):
-            for part in kernel.get_params().values():
-                if isinstance(part, WhiteKernel):
-                    part.noise_level = 0.0
-    return estimator
+            parts = kernel, *kernel.get_params().values()
+            yield from (part for part in parts if isinstance(part, WhiteKernel))
 
 
 def _mean_and_std(estimator, X):

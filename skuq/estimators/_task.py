@@ -172,9 +172,10 @@ class Task:
         which learn its residuals. Tabular networks get it only if the effective rank of X is below
         a quarter of the rows, as in spectra. With fewer columns than rows they get it where y is
         linear in X but for noise, since networks learn that only roughly; see `fit_ridge`. Where
-        this is not clear, the first task is without it and a second one with it. Each
-        target is moved by the difference between the fit of its row and the prediction without that
-        row (leave-one-out). Residuals are then as large as those of new rows.
+        this is not clear for some outputs, they have no linear part in the first task, and one in a
+        second task. Each target is moved by the difference between the fit of its row and the
+        prediction without that row (leave-one-out). Residuals are then as large as those of new
+        rows.
         """
         data, is_clipped = self.data, isinstance(self.inputs.scaling, RobustScaling)
         if not self.suits_ridge(is_wide=not is_clipped):

@@ -604,7 +604,7 @@ def test_set_params_reaches_inside_of_settings():
     assert optimizer.maximizer.n_restarts == 3
     assert optimizer.direction == "minimize"
     several = ({"n_draws": 16, "acquisition__beta": 1.0}, "beta"), ({"n_draws": 1}, "n_draws")
-    several += (({"verbose__beta": 1}, "begin another"),)
+    several += (({"verbose__beta": 1}, "'verbose__beta': begin another"),)
     for wrong, message in (({"bounds": SQUARE}, "begin another"), *several):
         with pytest.raises(ValueError, match=message):
             optimizer.set_params(**wrong, reseed=False)

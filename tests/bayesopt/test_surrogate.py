@@ -1,5 +1,7 @@
 """Posteriors of any regressor, and one regressor for each output."""
 
+import threading
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -73,6 +75,12 @@ def test_posterior_of_a_process_has_no_noise(wrap):
     draws = [posterior_of(model, 8, random_state=0)(NEW) for model in (found, expected)]
     assert_allclose(*draws, rtol=1e-9)
     assert found.predict(NEW, return_std=True)[1].min() > 0.5 * Y[:, 0].std()  # as it was
+
+
+def test_surrogates_that_cannot_be_copied_are_not():
+    model = gaussian_process().fit(X, Y[:, 0])
+    model.lock = threading.Lock()
+    assert np.isfinite(posterior_of(model, 8, random_state=0)(NEW)).all()
 
 
 def test_maximize_by_a_process_of_one_output_with_an_axis():

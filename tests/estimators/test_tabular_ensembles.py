@@ -546,7 +546,17 @@ def test_networks_show_whether_a_noisy_table_is_linear(rng, monkeypatch):
         assert len(trained) == n_trained
         assert ["Unclip" in m.network for m in fitted.members_] == [is_linear] * 2
     assert np.corrcoef(clone(model).fit(X, y).predict(new), new @ np.arange(1.0, 6))[0, 1] > 0.97
-    # A linear y with a bend: networks that learn it err less without the linear part.
+
+    # A training that lost members is not kept, however little the others err.
+    def losing(*given, **settings):
+        members = train(*given, **settings)
+        is_linear = "Unclip" in members[0].network
+        return [FloatingPointError("diverged"), *members[1:]] if is_linear else members
+
+    monkeypatch.setattr(training, "train", losing)
+    assert len(clone(model).fit(X, y).members_) == 2
+    # Networks that err less without the linear part are kept.
+    monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(f"{MODULE}._error", lambda task, *_: float(task.linear is not None))
     assert "Unclip" not in clone(model).fit(X, y).members_[0].network
 

@@ -33,8 +33,9 @@ def test_coverage_curve_by_hand():
     _, of_dates, _ = metrics.coverage_curve(y, *ends, dates, n_bins=3)
     assert_allclose(of_dates, [1, 0, 0.5])
     dates[0] = "NaT"
-    with pytest.raises(ValueError, match="`by` must be finite"):
-        metrics.coverage_curve(y, *ends, dates)
+    for missing in (dates, pd.Series(dates).dt.tz_localize("UTC")):
+        with pytest.raises(ValueError, match="`by` must be finite"):
+            metrics.coverage_curve(y, *ends, missing)
 
 
 @pytest.mark.parametrize("n_values", [None, 6], ids=["distinct", "with ties"])

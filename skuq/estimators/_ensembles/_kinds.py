@@ -129,7 +129,8 @@ def train_better(estimator, tasks, *given):
     """Train all members for each task; return the task whose members err less, and `train_kinds`.
 
     Errors are those on the rows that members hold out. Without such rows the first task is the only
-    one, also if it took more than half of `max_time`.
+    one, also if it took more than half of `max_time`. A training that lost more members than
+    another, for want of time or because they diverged, is not kept.
     """
     found, limit = [], estimator.max_time
     for task in tasks if tasks[0].splits.validates else tasks[:1]:
@@ -140,17 +141,22 @@ def train_better(estimator, tasks, *given):
 
 
 def _error(task, members, origins):
-    """Compute the logarithm of the mean absolute error on held-out rows, on average of outputs."""
+    """Compute what tells which training is better: the one with less, in the order of the parts.
+
+    These are minus the number of members that did not diverge, and the logarithm of the mean
+    absolute error on the rows that they hold out, averaged over outputs.
+    """
     found = [k for k, member in enumerate(members) if not has_diverged(member)]
     members, origins = [members[k] for k in found], [origins[k] for k in found]
     held_out = [
         (np.abs(y - mean), weight) for y, weight, _, mean in _held_out(task, members, origins)
     ]
     if not held_out:
-        return np.inf
+        return 0, np.inf
     errors, weights = map(np.concatenate, zip(*held_out))
     mean = np.average(errors, axis=0, weights=weights if weights.any() else None)
-    return np.log(np.maximum(mean * task.targets.scaling.scale_, _TINY)).mean()
+    scaled = np.maximum(mean * task.targets.scaling.scale_, _TINY)
+    return -len(members), np.log(scaled).mean()
 
 
 def _held_out(task, members, origins):
