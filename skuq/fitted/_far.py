@@ -25,7 +25,7 @@ from scipy.spatial.distance import cdist
 from skuq._utils._records import record_repr, saved_as, state_of
 from skuq.exceptions import FileFormatError
 from skuq.predictive import CategoricalMixture, TransformedMixture
-from skuq.tables._scaling import FARTHEST
+from skuq.tables._scaling import FARTHEST, clip_columns
 
 PROCESS_ROWS = 256  # rows of the process at most
 TINY = 1e-12  # added under roots, whose gradients at 0 are infinite
@@ -415,7 +415,7 @@ def _look(xp: Any, arrays: FarArrays, numbers: Any, least: Any) -> tuple[Any, An
     that is more. Instead of D90, classes have the other distance of `joint_near`.
     """
     standardised = (numbers - arrays.centre) * arrays.inverse_stds
-    standardised = xp.clip(standardised, arrays.bounds[0], arrays.bounds[1])
+    standardised = clip_columns(xp, standardised, arrays.bounds[0], arrays.bounds[1])
     squared = _nearest_square(xp, xp.matmul(standardised, arrays.decorrelation), arrays.joint_rows)
     distance = xp.sqrt(squared + TINY)
     unsure = 1 - 1 / xp.maximum(distance / arrays.numbers[4], 1.0)

@@ -22,6 +22,11 @@ FARTHEST = 1e6
 _LARGEST, _SMALLEST = 1e150, 1e-153
 
 
+def clip_columns(xp: Any, z: Any, low: Any, high: Any) -> Any:
+    """Bound columns by arrays (d,), which `clip` of Keras could not save."""
+    return xp.minimum(xp.maximum(z, low), high)
+
+
 def hard_clip(xp: Any, z: Any) -> Any:
     """Clip standardised values (arrays or tensors) at a million standard deviations."""
     return xp.clip(z, -FARTHEST, FARTHEST)
@@ -125,7 +130,7 @@ class Scaling:
 
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor with operations `xp`."""
-        X = X if self.limits is None else xp.clip(X, *self.limits)
+        X = X if self.limits is None else clip_columns(xp, X, *self.limits)
         # Not by scikit-learn's transform, which would validate X again: for one row that costs
         # more than a small network.
         with np.errstate(over="ignore"):  # values that overflow are clipped

@@ -43,6 +43,7 @@ def assert_same(model, X, inputs=None):
         # A float32's digits of the largest: small epistemic parts are differences.
         largest = max(np.abs(values).max(), 1e-2)
         np.testing.assert_allclose(outputs[name], values, atol=2e-5 * largest, rtol=1e-4)
+    assert network.to_json()  # it can be saved
     return network
 
 
