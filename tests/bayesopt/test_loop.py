@@ -436,7 +436,7 @@ def test_maximize_ends_when_the_domain_is_used_up():
     optimizer.ask(3)
     with pytest.raises(ValueError, match="All but 1"):
         optimizer.ask(2)
-    # What is told outside of the feasible set takes no place in it.
+    # Results at points that violate constraints do not count as points of the domain.
     optimizer = search([(0, 3)], integer=[0], input_constraints=lambda X: X[:, 0] - 1)
     with pytest.warns(UserWarning, match="violates"):
         optimizer.tell([[2.0], [3.0]], [0.0, 1.0])

@@ -141,9 +141,9 @@ def train_better(estimator, tasks, *given):
 
 
 def _error(task, members, origins):
-    """Compute what tells which training is better: the one with less, in the order of the parts.
+    """Compute a key by which the better of several trainings comes first.
 
-    These are minus the number of members that did not diverge, and the logarithm of the mean
+    It is a pair: minus the number of members that did not diverge, then the logarithm of their mean
     absolute error on the rows that they hold out, averaged over outputs.
     """
     found = [k for k, member in enumerate(members) if not has_diverged(member)]
