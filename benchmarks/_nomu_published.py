@@ -14,39 +14,6 @@ def _rows(text):
     return {name: tuple(map(float, numbers)) for name, *numbers in rows}
 
 
-#: Tables 5 and 6: medians of 500 runs, by METHODS.
-MEDIANS_1D = {
-    "auc": _rows(
-        """
-        abs       0.07  0.14  0.16  0.08  1.02  0.72
-        step      0.29  0.93  0.25  0.14  1.90  0.82
-        kink      0.08  0.17  0.22  0.09  1.81  1.01
-        square    0.12  0.16  0.38  0.14  1.72  1.86
-        cubic     0.07  0.00  0.10  0.10  0.63  0.52
-        sine1     1.10  1.14  0.90  1.21  9.38  9.75
-        sine2     0.38  0.42  0.36  0.50  3.18  2.43
-        sine3     0.20  0.31  0.28  0.20  1.43  1.33
-        forrester 0.19  0.18  0.26  0.25  1.28  1.58
-        levy      0.40  0.53  0.38  0.45  3.43  3.58
-        """
-    ),
-    # Signs unknown: HDE of forrester, HDE* of square and of sine3.
-    "nll_min": _rows(
-        """
-        abs       -2.85 -2.82 -1.76 -2.91 -0.19 -0.72
-        step      -1.04 -0.61 -0.78 -2.49  0.61 -1.18
-        kink      -2.74 -2.64 -1.28 -2.81  0.56 -0.35
-        square    -2.45 -3.80 -0.56 -2.27  0.53  0.07
-        cubic     -2.98 -6.03 -2.41 -2.65 -0.77 -1.42
-        sine1      0.10 -0.06  0.09  0.09  1.97  1.65
-        sine2     -1.35 -1.48 -1.03 -0.92  1.21  0.45
-        sine3     -1.55 -1.69 -1.07 -1.66  0.26  0.02
-        forrester -1.98 -2.68 -1.10 -1.75 -0.11 -0.50
-        levy      -1.12 -0.93 -0.76 -1.04  1.35  0.74
-        """
-    ),
-}
-
 #: Table 1: ranks (AUC, NLL_min), by METHODS without HDE*.
 RANKS_1D = _rows(
     """
@@ -131,8 +98,6 @@ SENSITIVITY_1D = _rows(
     """
 )
 
-#: Table 3: NLL and half its 95 % interval, 20 splits.
-UCI_METHODS = ("NOMU", "DE", "MCDO", "MCDO2", "LL", "NLM-HPO", "NLM")
 UCI = _rows(
     """
     boston   2.68 0.11 2.41 0.49 2.46 0.11 2.40 0.07 2.57 0.09 2.58 0.17 3.63 0.39
@@ -143,8 +108,6 @@ UCI = _rows(
     """
 )
 
-#: Table 13: NLL and half its 95 % interval, one split for each feature.
-UCI_GAP_METHODS = ("NOMU", "LL", "NLM-HPO", "NLM")
 UCI_GAP = _rows(
     """
     boston   2.80 0.11 2.79 0.09 2.81 0.15 3.60 0.21

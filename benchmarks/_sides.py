@@ -7,7 +7,6 @@ in it count from after the import of the libraries.
 """
 
 import contextlib
-import functools
 import importlib
 import json
 import math
@@ -21,8 +20,8 @@ from unittest import mock
 import _rivals
 import numpy as np
 from _data import uci
-from trial_speed import run_fit, run_skuq, training_data, trials
 
+EPOCHS = 100  # of a trial
 SEEDED = 30  # the configurations depend on how many are drawn: one number for all rows
 SIDES = {}
 
@@ -47,6 +46,32 @@ def ensemble_data(data_dir):
     parts = [(X, y[:, None]) for X, y in concrete(data_dir)]
     inputs, targets = Scaling().fit(parts[0][0]), TargetScaling().fit(parts[0][1])
     parts = [(inputs.transform(X), targets.forward(y), np.ones(len(X))) for X, y in parts]
+    return TrainingData(*parts[0], *parts[1])
+
+
+def trials(n_trials):
+    """The space and its seeded configurations."""
+    from skuq.networks import DenseSpace
+
+    space = DenseSpace()
+    decisions = space.decisions()
+    rng = np.random.default_rng(0)
+    return space, (decisions.architecture + decisions.hyperparameters).sample_many(rng, n_trials)
+
+
+def training_data(data_dir):
+    from skuq.tables import TrainingData
+    from skuq.tables._scaling import Scaling, TargetScaling
+    from skuq.tables._splits import split_rows
+
+    X, y, *_ = uci(data_dir, "concrete", 0)
+    y = y[:, None]
+    train, valid = split_rows(len(X), 1 / 3, np.random.default_rng(0))
+    inputs, targets = Scaling().fit(X[train]), TargetScaling().fit(y[train])
+    parts = [
+        (inputs.transform(X[part]), targets.forward(y[part]), np.ones(len(part)))
+        for part in (train, valid)
+    ]
     return TrainingData(*parts[0], *parts[1])
 
 
@@ -98,7 +123,7 @@ def resident_bytes():
 
 
 def with_totals(results):
-    """Sum up the (validation loss, epochs, seconds) of trial_speed.py's trials."""
+    """Sum up the (validation loss, epochs, seconds) of trials."""
     trials = [
         {"val_loss": loss, "epochs": n, "seconds": s, "seconds_per_epoch": s / n if n else None}
         for loss, n, s in results
@@ -107,38 +132,69 @@ def with_totals(results):
 
 
 @side
-def trials_skuq(data_dir, **settings):
-    return with_totals(run_skuq(data_dir, **settings))
+def trials_skuq(data_dir, n_trials):
+    """Seconds, epochs and validation loss (None if diverged) of each trial."""
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
+    from skuq.networks import GaussianHead
+    from skuq.training import Recipe, TrainingJob, train
 
-
-@side
-def trials_fit(data_dir, **settings):
-    return with_totals(run_fit(data_dir, **settings))
-
-
-@side
-def search(data_dir, n_trials, n_jobs):
-    """A whole fit in warm workers."""
-    from skuq import AutoDEUQRegressor
-    from skuq.search import RandomSearch
-
-    X, y = concrete(data_dir)[0]
-    search = RandomSearch(discard=False)
-    settings = {"search": search, "space": "dense", "n_jobs": n_jobs}
-    # Few trials of one job would run in this process and leave the worker cold.
-    slots = importlib.import_module("skuq.search._slots")
-    with mock.patch.object(slots, "_MANY_TRIALS", 0):
-        AutoDEUQRegressor(n_trials=2, epochs=1, random_state=1, **settings).fit(X, y)
+    space, configurations = trials(n_trials)
+    data, results = training_data(data_dir), []
+    for seed, configuration in enumerate(configurations, start=1):
         started = time.perf_counter()
-        model = AutoDEUQRegressor(n_trials=n_trials, random_state=0, **settings).fit(X, y)
+        model = space.build(configuration, (8,), 2)
+        recipe = Recipe(epochs=EPOCHS, **space.recipe(configuration))
+        job = TrainingJob.of_model(model, GaussianHead(), recipe, [seed])
+        (member,) = train(job, data)
+        diverged = isinstance(member, FloatingPointError)
+        outcome = (None, 0) if diverged else (member.score, len(member.history["loss"]))
+        results.append([*outcome, time.perf_counter() - started])
+    return with_totals(results)
+
+
+@side
+def trials_fit(data_dir, n_trials, jit_compile, steps_per_execution):
+    """The same through Keras' own training."""
+    from skuq.backend import keras
+    from skuq.networks import GaussianHead
+
+    space, configurations = trials(n_trials)
+    data, head, results = training_data(data_dir), GaussianHead(), []
+    for seed, configuration in enumerate(configurations, start=1):
+        started = time.perf_counter()
+        keras.utils.set_random_seed(seed)
+        model = space.build(configuration, (8,), 2)
+        model.compile(
+            keras.optimizers.get(
+                {
+                    "class_name": configuration["optimizer"],
+                    "config": {"learning_rate": configuration["learning_rate"]},
+                }
+            ),
+            loss=head.loss,
+            jit_compile=jit_compile,
+            steps_per_execution=steps_per_execution,
+        )
+        callbacks = keras.callbacks
+        history = model.fit(
+            data.x,
+            data.y,
+            validation_data=(data.x_valid, data.y_valid),
+            batch_size=configuration["batch_size"],
+            epochs=EPOCHS,
+            verbose=0,
+            callbacks=[
+                callbacks.ReduceLROnPlateau(patience=configuration["reduce_lr_patience"]),
+                callbacks.EarlyStopping(
+                    patience=configuration["early_stopping_patience"], restore_best_weights=True
+                ),
+                callbacks.TerminateOnNaN(),
+            ],
+        ).history
+        best = np.nanmin(history["val_loss"]) if np.isfinite(history["val_loss"]).any() else None
         seconds = time.perf_counter() - started
-    completed = [model.catalog_.member(index) for index in model.catalog_.completed]
-    return {
-        "seconds": seconds,
-        "completed": len(completed),
-        "epochs": sum(len(member.history["loss"]) for member in completed),
-        "seconds_in_trials": sum(member.seconds for member in completed),
-    }
+        results.append([best and float(best), len(history["loss"]), seconds])
+    return with_totals(results)
 
 
 def train_alone(model, head, recipe, data, seed, jit=None):
@@ -349,76 +405,6 @@ def step_time(data_dir, n_rows, jit, n_steps, n_calls):
         totals.append(sum(runs))
     per_step = [total / (epochs * steps_per_epoch) for total in totals[1:]]
     return {"seconds": min(per_step), "all_seconds_per_step": per_step, "first": totals[0]}
-
-
-@side
-def both_tiers(data_dir, n_trials, epochs):
-    """Seconds a step as a graph and through XLA, and what compiling took longer."""
-    from skuq.backend import keras  # noqa: F401  # before the clock starts
-    from skuq.networks import GaussianHead
-
-    space, configurations = trials(SEEDED)
-    data, results = training_data(data_dir), []
-    for seed, configuration in enumerate(configurations[:n_trials], start=1):
-        model = space.build(configuration, (8,), 2)
-        recipe = seeded_recipe(space, configuration, epochs=epochs)
-        steps = epochs * math.ceil(len(data.x) / recipe.batch_size)
-        result = {"n_weights": model.count_params(), "batch_size": recipe.batch_size}
-        for jit in (False, True):
-            runs = []
-            with contextlib.suppress(FloatingPointError):  # diverged: too short to time
-                for _ in range(2):  # the second finds its program compiled
-                    with program_seconds() as seconds:
-                        started = time.perf_counter()
-                        train_alone(model, GaussianHead(), recipe, data, seed, jit=jit)
-                    runs.append((time.perf_counter() - started, sum(seconds)))
-            if len(runs) == 2:
-                result["xla" if jit else "graph"] = runs[1][1] / steps
-                result["xla_start" if jit else "graph_start"] = runs[0][0] - runs[1][0]
-        results.append(result)
-    return {"seconds": 0.0, "trials": results}
-
-
-@side
-def prediction_paths(data_dir, n_rows):
-    """Milliseconds of the NumPy pass and of a compiled float64 graph, same members."""
-    from skuq.backend import compile_forward
-    from skuq.catalog import Member
-    from skuq.networks import build_mlp
-    from skuq.training import predict_members
-    from skuq.training._networks import draw_variables
-    from skuq.training._predict import _keras_forward
-
-    space, configurations = trials(SEEDED)
-    models = {
-        "1x50": build_mlp((8,), 2),
-        "3x128 tanh": build_mlp((8,), 2, (128,) * 3, activation="tanh"),
-    }
-    models |= {f"searched {i}": space.build(configurations[i], (8,), 2) for i in (0, 3, 9, 25)}
-    rng, results = np.random.default_rng(0), {}
-    for name, model in models.items():
-        weights, state = draw_variables(model, 1)
-        member = Member(model.to_json(), weights, tuple(state), {}, 0, None, 1, 0.0, "graph")
-        _, forward = _keras_forward(member.network, "float64")
-        compiled = compile_forward(forward, weights.size, (), (8,))
-        weights = weights.astype(float)
-
-        def in_numpy(x, member=member):
-            return predict_members([member], x)
-
-        def in_a_graph(x, compiled=compiled, weights=weights):  # in chunks, as it would have to be
-            chunks = range(0, len(x), 2**14)
-            return np.concatenate(
-                [np.asarray(compiled(weights, (), x[i : i + 2**14])) for i in chunks]
-            )
-
-        for n in n_rows:
-            x, n_calls = rng.normal(size=(n, 8)), max(3, min(200, 20_000 // n))
-            results[f"{name}, {n} rows"] = [
-                1e3 * _rivals.median_seconds(functools.partial(path, x), n_calls)
-                for path in (in_numpy, in_a_graph)
-            ]
-    return {"seconds": 0.0, "milliseconds": results}
 
 
 @side

@@ -107,16 +107,6 @@ def hq_shifted():
 
 
 @table
-def hq_deslib():
-    names = ("KNORA-E", "META-DES", "static selection", "HQ-GD alpha+K")
-    rows = []
-    for pool in ("digits", "cora"):
-        found = [r for r in records("hq", part="deslib") if r["run"][0] == pool]
-        rows.append([pool, *(mean(values([r["accuracies"] for r in found], n)) for n in names)])
-    return markdown(["", *names[:-1], "HQ (α + K)"], rows)
-
-
-@table
 def hq_speed():
     runs = {tuple(r["run"]): r for r in records("hq", part="speed")}
     rows = []
@@ -135,21 +125,12 @@ def hq_speed():
 
 DATASETS = ("pendigits", "letter", "electricity", "bank")
 METHODS = ("NES-RE", "NES-RS", "DeepEns (RS)", "DeepEns + ES", "HyperEns")
-BOTH = "NES-RE, both"
 BOOSTING = {
     "HistGradientBoosting": "gradient boosting",
     "  sigmoid": ".. sigmoid",
     "  isotonic": ".. isotonic",
     "  temperature": ".. temperature",
 }
-SELECTORS = (
-    "forward",
-    "forward, use_best",
-    "replacement",
-    "replacement, use_best",
-    "quick",
-    "top",
-)
 CHOSEN_ON = ("clean", "shifted", "all")
 
 
@@ -166,87 +147,28 @@ def score(runs, method, size, column):
 
 @table
 def nes_methods(dataset):
-    runs, both, peers = (nes(part, dataset) for part in ("tabular", "both", "peers"))
+    runs, peers = nes("tabular", dataset), nes("peers", dataset)
     seeds = ", ".join(map(str, runs))
-    head = [f"seeds {seeds}", "NLL M=3", "M=5", "M=10", "minus NES-RE", "minus NES-RS"]
+    head = [f"seeds {seeds}", "NLL M=5", "M=10", "minus NES-RE"]
     head += ["error %", "ECE %", "average member", "oracle", "trained"]
     rows, nll = [], []
-    for method in (*METHODS, BOTH):
-        scored = both if method == BOTH else runs
-        cells = [mean_error(score(scored, method, size, "nll")) for size in (3, 5, 10)]
-        base = {seed: runs[seed] for seed in scored}
-        for rival in ("NES-RE", "NES-RS"):
-            gaps = score(scored, method, 10, "nll") - score(base, rival, 10, "nll")
-            cells.append("" if method == rival else mean_error(gaps))
-        cells += [mean_error(score(scored, method, 10, c), 2, 100) for c in ("error", "ece")]
-        cells += [mean_error(score(scored, method, 10, c)) for c in ("average", "oracle")]
-        trained = next(iter(scored.values()))["methods"][method]["networks"]["10"]
-        name = f".. both (seeds {', '.join(map(str, scored))})" if method == BOTH else method
-        rows.append([name, *cells, str(trained)])
-        nll.append(np.nan if method == BOTH else score(scored, method, 10, "nll").mean())
-    for row, cell in zip(rows, bold_lowest([row[3] for row in rows], nll)):
-        row[3] = cell
+    for method in METHODS:
+        cells = [mean_error(score(runs, method, size, "nll")) for size in (5, 10)]
+        gaps = score(runs, method, 10, "nll") - score(runs, "NES-RE", 10, "nll")
+        cells.append("" if method == "NES-RE" else mean_error(gaps))
+        cells += [mean_error(score(runs, method, 10, c), 2, 100) for c in ("error", "ece")]
+        cells += [mean_error(score(runs, method, 10, c)) for c in ("average", "oracle")]
+        trained = next(iter(runs.values()))["methods"][method]["networks"]["10"]
+        rows.append([method, *cells, str(trained)])
+        nll.append(score(runs, method, 10, "nll").mean())
+    for row, cell in zip(rows, bold_lowest([row[2] for row in rows], nll)):
+        row[2] = cell
     for method, name in BOOSTING.items():
         found = [r["methods"][method] for r in peers.values()]
-        cells = [mean_error(values(found, "nll")), "", ""]
+        cells = [mean_error(values(found, "nll")), ""]
         cells += [mean_error(values(found, c), 2, 100) for c in ("error", "ece")]
-        rows.append([name, "", "", *cells, "", "", f"{mean(values(found, 'seconds'), 1)} s"])
+        rows.append([name, "", *cells, "", "", f"{mean(values(found, 'seconds'), 1)} s"])
     return markdown(head, rows)
-
-
-def by_trials(runs, method, first):
-    """NLL of ten members of the first networks."""
-    curves = [r["methods"][method]["nll_by_trials"] for r in runs.values()]
-    return mean([curve[first]["10"] for curve in curves], 3)
-
-
-@table
-def nes_first_networks():
-    rows = []
-    for dataset in DATASETS:
-        runs = nes("tabular", dataset)
-        for method in METHODS[:2]:
-            cells = [by_trials(runs, method, k) for k in ("20", "40", "60", "80")]
-            rows.append([f"{dataset}, {method}", *cells])
-    return markdown(["first networks", "20", "40", "60", "80"], rows)
-
-
-@table
-def nes_both():
-    """NES-RE that changes learning rate and L2 too, beside others of the same seeds."""
-    rows = []
-    for dataset in DATASETS:
-        both, runs = nes("both", dataset), nes("tabular", dataset)
-        base = {seed: runs[seed] for seed in both}
-        varied, plain = score(both, BOTH, 10, "nll"), score(base, "NES-RE", 10, "nll")
-        cells = [mean_error(varied), mean_error(plain), mean_error(varied - plain)]
-        cells.append(mean_error(score(base, "HyperEns", 10, "nll")))
-        rows.append([f"{dataset} (seeds {', '.join(map(str, both))})", *cells])
-    head = ["NLL of ten members", ".. both", "NES-RE", "difference, paired", "HyperEns"]
-    return markdown(head, rows)
-
-
-@table
-def nes_selectors():
-    """Ways to choose from the pool of NES-RE, and paired by seed minus the first."""
-    pools = {dataset: nes("tabular", dataset) for dataset in DATASETS}
-    pools["pendigits, pool of 200"] = nes("large", "pendigits")
-    columns = []
-    for runs in pools.values():
-        nll = {s: values([r["selectors"][s] for r in runs.values()], "nll") for s in SELECTORS}
-        gaps = (mean_error(nll[s] - nll["forward"]) for s in SELECTORS[1:])
-        rest = [f"{mean(nll[s], 3)} ({gap})" for s, gap in zip(SELECTORS[1:], gaps)]
-        columns.append([mean(nll["forward"], 3), *rest])
-    return markdown(["", *pools], transposed([SELECTORS, *columns]))
-
-
-@table
-def nes_large():
-    runs = nes("large", "pendigits")
-    firsts = [str(k) for k in range(20, 201, 20)]
-    rows = [[m, *(by_trials(runs, m, k) for k in firsts)] for m in METHODS[:2]]
-    rows.append(["DeepEns (RS)", *[""] * 9, mean(score(runs, "DeepEns (RS)", 10, "nll"), 3)])
-    return markdown(["first networks", *firsts], rows)
 
 
 def severity_nll(runs, severity, method, chosen_on):
@@ -287,27 +209,6 @@ def nes_gains():
             )
             rows.append([f"{dataset}: {method}", *(mean_error(gain, 2) for gain in gains)])
     return markdown(["gain", *severities], rows)
-
-
-@table
-def nes_ahead():
-    """NLL of NES-RE minus that of another, chosen on the same rows, paired by seed."""
-    rows, severities = [], ("0", "1", "2", "3", "4", "5")
-    for dataset in ("pendigits", "letter"):
-        runs = nes("shift", dataset)
-        for rival, how, note in (
-            ("NES-RS", "shifted", ""),
-            ("NES-RE-0", "shifted", ""),
-            ("DeepEns (RS)", "shifted", ""),
-            ("NES-RS", "all", ", chosen on all severities"),
-            ("NES-RS", "clean", ", chosen on clean rows"),
-        ):
-            gaps = (
-                severity_nll(runs, s, "NES-RE", how) - severity_nll(runs, s, rival, how)
-                for s in severities
-            )
-            rows.append([f"{dataset}: {rival}{note}", *(mean_error(gap, 2) for gap in gaps)])
-    return markdown(["", "clean", *severities[1:]], rows)
 
 
 @table
@@ -436,19 +337,6 @@ def classes_small_standing(part, *methods):
         for m, (*first, error) in zip(methods, figures)
     ]
     return markdown([f"{len(names)} sets", *heads], rows)
-
-
-@table
-def classes_small_splits(part, *names):
-    """Mean log losses of some sets over the splits that three methods have run."""
-    methods = ("tabular", "plain", "logistic")
-    rows = []
-    for name in (n.replace("-", " ") for n in names):
-        runs = [records("classes", part=part, set=name, method=m) for m in methods]
-        splits = set.intersection(*({r["split"] for r in of_method} for of_method in runs))
-        found = [mean_error([r["nll"] for r in of if r["split"] in splits]) for of in runs]
-        rows.append([f"{name} ({len(splits)} splits)", *found])
-    return markdown(["log loss", *(ON_CLASSES[m] for m in methods)], rows)
 
 
 @table

@@ -2,7 +2,6 @@
 
 import numpy as np
 from _tables import markdown, number, significant, stored, table, values
-from trial_speed import AGAINST_FIT, seconds_to_level
 
 COSTS = {
     "tabular": "`TabularEnsembleRegressor`",
@@ -28,42 +27,6 @@ def costs():
     methods = [name for name in COSTS if any(name == method for method, _ in kept)]
     rows = [[COSTS[name], *(kept.get((name, n), "") for n in sizes)] for name in methods]
     return markdown(["processor seconds", *(f"{n:,} rows" for n in sizes)], rows)
-
-
-@table
-def trial_speed():
-    """Random trials, all or with early discarding, against `model.fit`."""
-    records = [r for r in stored("trial_speed") if r["part"] == AGAINST_FIT]
-    levels = [seconds_to_level(record)[0] for record in records]
-    whole = {name: [] for name in levels[0]}
-    for record in records:
-        seconds = {name: side["seconds"] for name, side in record["sides"].items()}
-        fits = {name: seconds.pop(name) for name in list(seconds) if name not in whole}
-        for name, value in {**seconds, "fit": min(fits.values())}.items():
-            whole[name].append(value)
-    to_level = {name: [reached[name] for reached in levels] for name in whole}
-    rows = []
-    for name in whole:
-        row = [name]
-        for seconds in (whole, to_level):
-            ratios = np.divide(seconds["fit"], seconds[name])
-            total = np.sum(seconds["fit"]) / np.sum(seconds[name])
-            each = ", ".join(f"{ratio:.1f}" for ratio in ratios)
-            row += [f"{np.mean(seconds[name]):.0f} s", f"{total:.1f} ({each})"]
-        rows.append(row)
-    head = ["", "all trials", "times as fast (each seed)"]
-    return markdown([*head, "to the score that all reach", "times as fast (each seed)"], rows)
-
-
-@table
-def metrics_speed():
-    """The slowest scores on a million rows, by what is asked."""
-    scores, rows = stored("metrics")["rows"], []
-    for goal, what in ((1.0, "does not sort"), (3.0, "sorts")):
-        slow_first = sorted((s for s in scores if s["goal"] == goal), key=lambda s: -s["seconds"])
-        slowest = ", ".join(f"{s['score']} {s['seconds']:.2f} s" for s in slow_first[:3])
-        rows.append([what, str(len(slow_first)), f"< {goal:.0f} s", slowest])
-    return markdown(["", "scores", "goal", "the three slowest"], rows)
 
 
 @table

@@ -9,20 +9,15 @@ from _tables import (
     number,
     records,
     significant,
-    stored,
     table,
     transposed,
     values,
 )
 from calibration import N_SPLITS, coverage, misses_by_chance, pooled_bins
-from discarding import rows as discarding_rows
 from leaderboard import FIELD, SUITE, mean_ranks, mean_scores
-from portfolio import rows as portfolio_rows
 from published import TABLE_I
 from scipy import stats
-from strategies import rows as strategy_rows
 from tabular import GOALS, LARGE, SMALL, VARIANTS
-from uci_regression import min_ranks
 
 CLASSIFIERS = {
     "tabular": "**skuq, tabular**",
@@ -235,23 +230,9 @@ def autodeuq_rivals():
     return markdown(head, transposed(columns))
 
 
-@table
-def autodeuq_selections():
-    """The same searches under other selections."""
-    head, columns = ["NLL (RMSE)"], []
-    for name in ("yacht", "concrete"):
-        runs = autodeuq_runs(name, n_trials=100)
-        selections = {"as above": runs}
-        for rule in runs[0]["other_selections"]:
-            selections[rule] = [r["other_selections"][rule] for r in runs]
-        head.append(f"{name} ({span(r['split'] for r in runs)})")
-        columns.append(
-            [
-                f"{mean(values(s, 'nll'), 3)} ({mean(values(s, 'rmse'), 3)})"
-                for s in selections.values()
-            ]
-        )
-    return markdown(head, transposed([list(selections), *columns]))
+def min_ranks(values):
+    """Ranks from 1 for the lowest by Table I's rule: equal to two decimals is the same rank."""
+    return stats.rankdata(np.round(values, 2), method="min")
 
 
 @table
@@ -280,42 +261,6 @@ def paper_protocol():
     return markdown(
         ["NLL (RMSE)", *head, "mean rank"], [*rows, ["minutes of a search", *minutes, ""]]
     )
-
-
-@table
-def discarding():
-    """Apply the rule of early discarding to searches that ran every trial to its end."""
-    return markdown(*discarding_rows(records("discarding")))
-
-
-@table
-def portfolio(kind, part):
-    """Regret of searches that are replayed on stored trials, leaving one set out."""
-    return markdown(*portfolio_rows(stored("portfolio")[kind], part))
-
-
-@table
-def strategies():
-    """AgEBO beside random search, evolution and Bayesian optimisation alone."""
-    return markdown(*strategy_rows(records("strategies")))
-
-
-@table
-def few_rows(dataset):
-    """Folds and `refit`, split by split."""
-    rows = []
-    for title, settings in {
-        "a quarter held out (default)": {},
-        "`refit=True`": {"refit": True},
-        "`validation=5`": {"cv": 5},
-        "`validation=5, refit=True`": {"cv": 5, "refit": True},
-    }.items():
-        runs = sorted(autodeuq_runs(dataset, n_trials=20, **settings), key=lambda r: r["split"])
-        columns = {"nll": 2, "rmse": 2, "crps": 2, "coverage_90": 2, "seconds": 0}
-        rows.append(
-            [title, *(", ".join(number(r[c], d) for r in runs) for c, d in columns.items())]
-        )
-    return markdown([f"{dataset} (0, 1)", "NLL", "RMSE", "CRPS", "90 % coverage", "seconds"], rows)
 
 
 @table
@@ -512,9 +457,6 @@ EQUAL_TIME = {
     (60, "recipe"): "the one recipe, 60 s",
     (60, "nes"): "NES, 60 s",
     (300, "recipe"): "the one recipe, 300 s",
-    ("300 former", "recipe"): "the one recipe, 300 s, former defaults",
-    ("300 former", "random"): "random search, 300 s, former defaults",
-    ("300 former", "agebo"): "AgEBO without early discarding, 300 s, former defaults",
 }
 
 
@@ -528,7 +470,7 @@ def equal_time(part):
     }
     pairs = sorted({key[2:] for key in found})
     if part == "splits":
-        budgets = {60: "60 s", 300: "300 s", "300 former": "300 s, former defaults"}
+        budgets = {60: "60 s", 300: "300 s"}
         ours = {(key, "autodeuq"): f"**AutoDEUQ**, {words}" for key, words in budgets.items()}
         order = list(budgets)
         columns = dict(sorted({**ours, **EQUAL_TIME}.items(), key=lambda c: order.index(c[0][0])))

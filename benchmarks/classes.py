@@ -2,7 +2,6 @@
 
     python benchmarks/classes.py --data-dir DIR                        # all that is not done yet
     python benchmarks/classes.py --data-dir DIR --only few --methods tabular plain
-    python benchmarks/classes.py --summary                             # prints what is kept
 
 Every finished run is written to ``benchmarks/results/classes.json`` at once and not repeated.
 Peers that are not installed are left out. All estimators have their defaults, but for what a
@@ -18,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from _stored import STORED, add, matches, read
-from scipy.stats import rankdata
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
@@ -174,18 +172,6 @@ PACKAGES = {
     "realmlp": "pytabkit",
     "tabm": "pytabkit",
 }
-#: Methods whose mean ranks are compared.
-RANKED = (
-    "tabular",
-    "plain",
-    "logistic",
-    "forest",
-    "boosting, temperature",
-    "catboost",
-    "lightgbm",
-    "realmlp",
-    "tabm",
-)
 
 
 def classified(model, data):
@@ -276,45 +262,9 @@ def run(part, data_dir, methods, sets, splits):
             print(*key.values(), f"NLL {record['nll']:.4f}, {record['seconds']} s", flush=True)
 
 
-def summarise(part):
-    """Print mean NLL, its ratios to the best method and to the plain network, ECE and ranks."""
-    cells = {}
-    for record in read(RESULTS):
-        if record["part"] == part:
-            pair = record["set"], record.get("split", 0)
-            cells.setdefault(pair, {})[record["method"]] = record
-    methods = [m for m in CLASSIFIERS if any(m in found for found in cells.values())]
-    if not methods:
-        return
-    print(f"\n{part}: {len(cells)} pairs of a set and a split")
-    head = ("runs", "NLL", "/ best", "worst", "/ plain", "/ shares", "ECE", "seconds", "cpu")
-    print(f"{'':26s}" + "".join(f"{name:>9s}" for name in head))
-    for method in methods:
-        pairs = [found for found in cells.values() if method in found]
-        own = [found[method] for found in pairs]
-        nll = np.array([record["nll"] for record in own])
-        best = np.array([min(r["nll"] for r in found.values()) for found in pairs])
-        ratio = (nll / best)[best > 0.02]
-        plain = [(f[method]["nll"], f["plain"]["nll"]) for f in pairs if "plain" in f]
-        plain = np.exp(np.mean([np.log(a / b) for a, b in plain])) if plain else np.nan
-        shares = max(r["nll"] / r.get("nll_of_shares", np.inf) for r in own)
-        rest = (np.mean([r.get(c, np.nan) for r in own]) for c in ("ece", "seconds", "cpu_seconds"))
-        figures = (nll.mean(), ratio.mean(), ratio.max(initial=0), plain, shares, *rest)
-        print(f"{method:26s}{len(own):9d}" + "".join(f"{figure:9.3f}" for figure in figures))
-    ranked = [m for m in RANKED if m in methods]
-    ranks = [
-        rankdata([found[m]["nll"] for m in ranked])
-        for found in cells.values()
-        if all(m in found for m in ranked)
-    ]
-    if ranks:
-        means = ", ".join(f"{m} {r:.2f}" for m, r in zip(ranked, np.mean(ranks, axis=0)))
-        print(f"mean rank by NLL over {len(ranks)} pairs: {means}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2, 3, 4])
@@ -322,12 +272,9 @@ def main():
         m for m in CLASSIFIERS if importlib.util.find_spec(PACKAGES.get(m, "skuq")) is not None
     ]
     parser.add_argument("--methods", nargs="+", choices=installed, default=installed)
-    parser.add_argument("--summary", action="store_true", help="print what has been run")
     a = parser.parse_args()
     for part in a.only:
-        if not a.summary:
-            run(part, a.data_dir, a.methods, a.sets, a.splits)
-        summarise(part)
+        run(part, a.data_dir, a.methods, a.sets, a.splits)
 
 
 if __name__ == "__main__":

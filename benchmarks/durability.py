@@ -10,8 +10,7 @@
 - overhead: searches of one-second trials with and without a folder, side by side.
 - memory: 5 000 tiny trials; resident memory of the searching process.
 
-Writes ``benchmarks/results/durability.json``; what is there is not run again, and `--summary`
-prints it.
+Writes ``benchmarks/results/durability.json``; what is there is not run again.
 """
 
 import argparse
@@ -364,33 +363,6 @@ def resident_mb():
 PARTS = {p.__name__: p for p in (kill, workers, resume, overhead, memory)}
 
 
-def summary(results):
-    if "kill" in results:
-        r = results["kill"]
-        print(
-            f"kill: {len(r['runs'])} kills, {r['lost']} trials lost, {r['trained_twice']} trained "
-            f"twice, {r['complete']} catalogs complete; finished before the kill: "
-            f"{[run['finished_before'] for run in r['runs']]}"
-        )
-    if "workers" in results:
-        r = results["workers"]
-        print(
-            f"workers: {r['killed']} killed, {r['trials']} trials of {N_TRIALS}, "
-            f"{r['completed']} completed"
-        )
-    if "resume" in results:
-        r = results["resume"]
-        for where in ("in the caller", "in two processes"):
-            runs = [np.median([run[key] for run in r[where]]) for key in ("from_start", "from_fit")]
-            print(f"resume, {where}: {runs[0]:.1f} s from start, {runs[1]:.1f} s from fit")
-        print(f"disk / weights: {r['ratio']:.3f}")
-    if "overhead" in results:
-        print(f"overhead: {results['overhead']['median_overhead_percent']:.2f} %")
-    if "memory" in results:
-        r = results["memory"]
-        print(f"memory over {r['trials']} trials: {[round(mb) for mb in r['resident_mb']]} MB")
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -398,7 +370,6 @@ def main():
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS))
     parser.add_argument("--again", action="store_true", help="run what has a result, too")
     parser.add_argument("--n-trials", type=int, default=5000, help="of the part memory")
-    parser.add_argument("--summary", action="store_true")
     parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--resume", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -411,11 +382,10 @@ def main():
         child(folder, int(n_trials), int(n_jobs))
         return
     results = read(RESULTS, dict)
-    for name in [] if arguments.summary else arguments.only:
+    for name in arguments.only:
         if arguments.again or name not in results:
             results[name] = PARTS[name](arguments)
             write(RESULTS, results)
-    summary(results)
 
 
 if __name__ == "__main__":

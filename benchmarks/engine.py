@@ -3,12 +3,12 @@
     python benchmarks/engine.py --data-dir DIR [--only ROW ...]
     python benchmarks/engine.py --summary
 
-Each side runs in a process of its own on one thread (`two_jobs` alone has all cores) and
-times itself from after the import of the libraries: building, tracing and compiling
-count. The whole process' seconds and processor time are kept beside that; ratios are of
-the former. With `--repeats` the median run counts, on both sides. Rows are written to
-``benchmarks/results/engine.json`` as they end, other rows stay. `--quick` runs everything
-at toy size to see that it works, and writes nothing.
+Each side runs in a process of its own on one thread and times itself from after the import
+of the libraries: building, tracing and compiling count. The whole process' seconds and
+processor time are kept beside that; ratios are of the former. With `--repeats` the
+median run counts, on both sides. Rows are written to ``benchmarks/results/engine.json`` as
+they end, other rows stay. `--quick` runs everything at toy size to see that it works, and
+writes nothing.
 """
 
 import argparse
@@ -25,13 +25,19 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _sides import SEEDED
+from _sides import EPOCHS, SEEDED
 from _stored import STORED, read, write
-from trial_speed import EPOCHS, ONE_THREAD
 
 SIDES = Path(__file__).parent / "_sides.py"
 RESULTS = STORED / "engine.json"
-ONE_THREAD = {**ONE_THREAD, "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ONE_THREAD = {
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
 ROWS = {}
 
 
@@ -93,15 +99,6 @@ def trials_against_fit(run, n_trials, fit_settings):
         figure("median seconds an epoch", a, b, b / a, ""),
     ]
     return figures, {"ours": ours, **rivals}
-
-
-@row(n_trials=60, quick={"n_trials": 4})
-def two_jobs(run, n_trials):
-    one, two = (run("search", n_trials=n_trials, n_jobs=n, threads=None) for n in (1, 2))
-    note = f"epochs {two['epochs']}, {one['epochs']}"
-    ratio = one["seconds"] / two["seconds"]
-    figures = [figure("2 jobs, 1 job", two["seconds"], one["seconds"], ratio, ">= 1.7", note)]
-    return figures, {"1 job": one, "2 jobs": two}
 
 
 def ensemble_row(run, rivals_of, goal, epochs, n_members, repeats):
@@ -174,34 +171,6 @@ def ten_seeds(run, **settings):
     return figures, {"ours": ours}
 
 
-@row(n_trials=30, epochs=8, quick={"n_trials": 3, "epochs": 1})
-def tiers(run, **settings):
-    """Measure the numbers of `skuq.training._engine`."""
-    side = run("both_tiers", **settings)
-    timed = [t for t in side["trials"] if "xla" in t and "graph" in t]
-    saved = np.array([t["graph"] - t["xla"] for t in timed])
-    inputs = np.array([[1.0, t["n_weights"]] for t in timed])
-    (step, weight), *_ = np.linalg.lstsq(inputs, saved, rcond=None)
-    longer = float(np.median([t["xla_start"] - t["graph_start"] for t in timed]))
-    figures = [
-        figure("s, XLA's start beyond a graph's (median)", longer, None, longer, ""),
-        figure("ms saved a step (constant of the fit)", 1e3 * step, None, 1e3 * step, ""),
-        figure("ns saved a step and weight", 1e9 * weight, None, 1e9 * weight, ""),
-    ]
-    return figures, {"ours": side}
-
-
-@row(n_rows=(1, 1000, 100_000), quick={"n_rows": (1, 100)})
-def predict_paths(run, **settings):
-    """Why networks of the usual layers predict in NumPy."""
-    side = run("prediction_paths", **settings)
-    figures = [
-        figure(f"ms, {name}", ours, rival, rival / ours, "")
-        for name, (ours, rival) in side["milliseconds"].items()
-    ]
-    return figures, {"ours": side}
-
-
 @row(n_calls=1000, quick={"n_calls": 5})
 def predict_one_row(run, n_calls):
     ours, rival = (run(name, n_calls=n_calls) for name in ("one_row_ours", "one_row_sklearn"))
@@ -269,15 +238,14 @@ def rows(run, n_rows, **settings):
     return figures, sides
 
 
-def in_own_process(data_dir, name, *, threads=1, repeats=1, **settings):
+def in_own_process(data_dir, name, *, repeats=1, **settings):
     """Run a side in its own process; return its report and the process' figures.
 
     With several runs, return those of the median run.
     """
     given = json.dumps({"name": name, **settings})
     command = [sys.executable, str(SIDES), str(data_dir), given]
-    environment = {k: v for k, v in os.environ.items() if k not in ONE_THREAD}
-    environment |= ONE_THREAD if threads == 1 else {}
+    environment = {**os.environ, **ONE_THREAD}
     runs = []
     for _ in range(repeats):
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

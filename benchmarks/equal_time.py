@@ -7,8 +7,6 @@ Every method gets the same seconds and the same two jobs:
 
 - "autodeuq": `AutoDEUQRegressor(max_time=...)`, or the classifier.
 - "recipe": `TabularEnsembleRegressor`, or the classifier, with as many members as the time allows.
-- "random": AutoDEUQ with random search in the same space.
-- "agebo": AutoDEUQ without early discarding.
 - "nes": `NESClassifier(max_time=...)`, if it is asked for.
 
 Each method runs in a process of its own, which has imported everything and trained a small network
@@ -36,25 +34,19 @@ from tabular import SMALL
 RESULTS = STORED / "equal_time.json"
 LARGER = ("kin8nm", "power")
 LARGE_CLASSES = ("letter", "pendigits", "adult", "bank", "electricity")
-METHODS = ("autodeuq", "recipe", "random", "agebo")
+METHODS = ("autodeuq", "recipe")
 N_JOBS = 2
 
 
 def make(method, classes, seconds, seed):
     """Make the estimator of a method."""
     import skuq
-    from skuq.search import AgEBO, RandomSearch
 
     kind = "Classifier" if classes else "Regressor"
     if method == "recipe":
         return getattr(skuq, f"TabularEnsemble{kind}")(max_time=seconds, random_state=seed)
-    settings = {
-        "random": {"search": RandomSearch(discard=False)},
-        "agebo": {"search": AgEBO(discard=False)},
-    }
-    return getattr(skuq, f"{'NES' if method == 'nes' else 'AutoDEUQ'}{kind}")(
-        max_time=seconds, n_jobs=N_JOBS, random_state=seed, **settings.get(method, {})
-    )
+    search = getattr(skuq, f"{'NES' if method == 'nes' else 'AutoDEUQ'}{kind}")
+    return search(max_time=seconds, n_jobs=N_JOBS, random_state=seed)
 
 
 def fit_recipe(model, seconds, X, y):

@@ -10,13 +10,11 @@ most accurate on the rows to choose on. What is served is compared with the best
 model, the vote of all, and greedy selection. The paper's pattern is that the worst team kept
 and the share of teams above the best single model rise from one rule to the next.
 
-`speed` measures seconds and memory. `deslib` compares with DESlib, which is optional and
-needs scikit-learn 1.6 (DESlib 0.3.7). Adds to ``benchmarks/results/hq.json``; what it holds
-is not run again, and `--summary` prints it. `--plot` draws the accuracies of the teams kept.
+`speed` measures seconds and memory. Adds to ``benchmarks/results/hq.json``; what it holds is
+not run again. `--plot` draws the accuracies of the teams kept.
 """
 
 import argparse
-import importlib
 import multiprocessing
 import resource
 import time
@@ -26,7 +24,6 @@ from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-import sklearn
 from _stored import STORED, read, write
 from scipy import sparse
 from scipy.special import softmax
@@ -63,11 +60,6 @@ RULES = {
 # Teams kept and scored; their lowest, highest and mean accuracy on the rows to judge on (%);
 # how many are above the best single model there; accuracy and size of the team served.
 COLUMNS = ("kept", "scored", "low", "high", "mean", "above", "served", "size")
-DESLIB = {
-    "KNORA-E": ("deslib.des.knora_e", "KNORAE"),
-    "META-DES": ("deslib.des.meta_des", "METADES"),
-    "static selection": ("deslib.static.static_selection", "StaticSelection"),
-}
 
 
 class Part(NamedTuple):
@@ -305,23 +297,6 @@ def outcome(load, data_dir, run, max_size):
     return {"judged": record}
 
 
-def deslib_outcome(load, data_dir, run):
-    """Accuracies of DESlib's methods and of ours with the same models in this process."""
-    split = load(data_dir, run)
-    choose, judge = split.choose, split.judge["test"]
-    team = np.array([select_teams(choose.predictions, choose.y).selected_])
-    result = {
-        "chosen single": percent(judge.accuracies[choose.accuracies.argmax()]),
-        "vote of all": percent(vote_of_all(judge)),
-        "HQ-GD alpha+K": percent(judge.team_accuracies(team, choose.accuracies)[0]),
-    }
-    for name, (module, method) in DESLIB.items():
-        method = getattr(importlib.import_module(module), method)
-        model = method(pool_classifiers=list(split.models), random_state=0)
-        result[name] = percent(model.fit(choose.X, choose.y).score(judge.X, judge.y))
-    return {"sklearn": sklearn.__version__, "accuracies": result}
-
-
 def cifar10_first(data_dir, n_models):
     data = np.load(data_dir / "ensemble_predictions" / "cifar10_testbed_top1.npz")
     return data["pred_test"][:n_models], data["labels_test"]
@@ -379,104 +354,6 @@ def in_new_process(function, *arguments):
         return pool.apply(function, arguments)
 
 
-def print_speed(records):
-    print("\nspeed: one process, 10 000 rows; soft is synthetic with 10 classes; peak of memory")
-    columns = f"{'goal':>6s}{'scored':>9s}{'possible':>9s}{'MB':>6s}{'MB before':>11s}"
-    print(f"{'':46s}{'seconds':>9s}{columns}")
-    for r in records:
-        print(
-            f"{', '.join(r['run']):46s}{r['seconds']:9.2f}{r['goal']:6d}{r['scored']:9d}"
-            f"{r['possible']:9d}{r['megabytes']:6.0f}{r['megabytes_before']:11.0f}"
-        )
-
-
-def rule_means(runs):
-    """Means over runs: rule -> column -> number, with the share of teams above."""
-    result = {}
-    for rule in runs[0]["rules"]:
-        rows = np.array([run["rules"][rule] for run in runs], dtype=float)
-        result[rule] = dict(zip(COLUMNS, rows.mean(axis=0)))
-        result[rule]["share"] = np.mean(100 * rows[:, 5] / rows[:, 0])
-    return result
-
-
-def print_rules(title, runs):
-    singles = [np.mean([run[name] for run in runs]) for name in ("best single", "chosen single")]
-    print(f"\n{title}: means of {len(runs)} runs; best single model {singles[0]:.2f}", end="")
-    print(f" (the one chosen: {singles[1]:.2f})")
-    print(f"{'':16s}" + "".join(f"{c:>8s}" for c in (*COLUMNS[:6], "share", *COLUMNS[6:])))
-    means = rule_means(runs)
-    for rule in ["all teams", "as many best", *(f"{m} {rule}" for m in MEASURES for rule in RULES)]:
-        row = means[rule]
-        counts = "".join(f"{row[c]:8.1f}" for c in ("kept", "scored"))
-        accuracies = "".join(f"{row[c]:8.2f}" for c in ("low", "high", "mean"))
-        print(f"{rule:16s}{counts}{accuracies}{row['above']:8.1f}{row['share']:8.1f}", end="")
-        print(f"{row['served']:8.2f}{row['size']:8.1f}")
-
-
-def rises(means, measure):
-    """Return the rises of lower bound and share, from Q mean to HQ alpha and to HQ alpha+K."""
-    steps = [means[f"{measure} {rule}"] for rule in ("Q mean", "HQ alpha", "HQ alpha+K")]
-    pairs = [(a[c], b[c]) for c in ("low", "share") for a, b in zip(steps, steps[1:])]
-    return ["yes" if b > a else "=" if b == a else "no" for a, b in pairs]
-
-
-def print_pattern(by_title):
-    print("\nDoes it rise? Q mean -> HQ alpha -> HQ alpha+K, of means over runs")
-    print(f"{'':30s}{'lower bound':>14s}{'share above':>16s}")
-    for title, runs in by_title.items():
-        means = rule_means(runs)
-        marked = [rises(means, measure) for measure in MEASURES]
-        for measure, marks in zip(MEASURES, marked):
-            print(f"{title:24s}{measure:6s}" + "{:>8s}{:>6s}{:>10s}{:>6s}".format(*marks))
-        each = np.array([rises(rule_means([run]), m) for run in runs for m in MEASURES]) == "yes"
-        low, share = each[:, :2].all(axis=1).mean(), each[:, 2:].all(axis=1).mean()
-        print(
-            f"  of {len(MEASURES)} measures all four yes {marked.count(['yes'] * 4)}, "
-            f"none no {sum('no' not in marks for marks in marked)}; of single runs and measures "
-            f"bound yes twice {low:.0%}, share {share:.0%}, all {each.all(axis=1).mean():.0%}"
-        )
-
-
-def print_served(by_title):
-    rivals = ("best single", "chosen single", "vote of all", "greedy error", "greedy NLL")
-    ours = {"best of all": "all teams", "HQ-GD a+K": "gd HQ alpha+K", "Q-GD mean": "gd Q mean"}
-    names = (*rivals, *ours, "HQ, 6 meas.", "hindsight")
-    print("\nAccuracy of what is served; the first and the last column know the judged rows")
-    print(f"{'':22s}" + "".join(f"{name:>14s}" for name in names))
-    for title, runs in by_title.items():
-        means = rule_means(runs)
-        cells = [np.mean([run.get(name, np.nan) for run in runs]) for name in rivals]
-        cells += [means[rule]["served"] for rule in ours.values()]
-        cells.append(np.mean([means[f"{m} HQ alpha+K"]["served"] for m in MEASURES]))
-        cells.append(means["all teams"]["high"])
-        print(f"{title:22s}" + "".join(f"{cell:14.2f}" for cell in cells))
-
-
-def print_deslib(records):
-    for pool in sorted({r["run"][0] for r in records}):
-        runs = [r for r in records if r["run"][0] == pool]
-        print(f"\n{pool}: means of {len(runs)} runs with scikit-learn {runs[0]['sklearn']}")
-        for name in runs[0]["accuracies"]:
-            print(f"  {name:18s}{np.mean([r['accuracies'][name] for r in runs]):8.2f}")
-
-
-def print_tables(records, parts):
-    by_title = {}
-    for pool in filter(POOLS.__contains__, parts):
-        runs = [r["judged"] for r in records if r["part"] == pool]
-        for name in runs[0] if runs else ():
-            by_title[f"{pool}, {name}"] = [run[name] for run in runs]
-    for title, runs in by_title.items():
-        print_rules(title, runs)
-    if by_title:
-        print_pattern(by_title)
-        print_served(by_title)
-    for part, show in (("deslib", print_deslib), ("speed", print_speed)):
-        if part in parts and (of_part := [r for r in records if r["part"] == part]):
-            show(of_part)
-
-
 def relative_accuracies(load, data_dir, n_runs, rules):
     """Accuracies of the teams kept minus the best single model's, over all runs."""
     values = {rule: [] for rule in rules}
@@ -532,35 +409,20 @@ def steps(data_dir, parts):
         for run in range(n_runs):
             if pool in parts:
                 yield (pool, run), partial(outcome, load, data_dir, run, max_size)
-            if "deslib" in parts and pool in ("digits", "cora"):
-                yield ("deslib", [pool, run]), partial(deslib_outcome, load, data_dir, run)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parts = ("speed", *POOLS, "deslib")
-    parser.add_argument("--data-dir", type=Path)
+    parts = ("speed", *POOLS)
+    parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--only", nargs="+", default=parts, choices=parts)
     parser.add_argument("--plot", type=Path)
-    parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
-    if arguments.data_dir is None and (arguments.plot or not arguments.summary):
-        parser.error("--data-dir is needed to run or to plot")
     records = read(RESULTS)
-    skipped = set()
-    for (part, run), make in () if arguments.summary else steps(arguments.data_dir, arguments.only):
-        if part in skipped or any((r["part"], r["run"]) == (part, run) for r in records):
-            continue
-        try:
+    for (part, run), make in steps(arguments.data_dir, arguments.only):
+        if not any((r["part"], r["run"]) == (part, run) for r in records):
             records.append({"part": part, "run": run} | make())
-        except (ImportError, AttributeError) as error:  # not installed, or too old for sklearn
-            if part != "deslib":
-                raise
-            print(f"deslib: skipped, with scikit-learn {sklearn.__version__}: {error}")
-            skipped.add(part)
-            continue
-        write(RESULTS, records)
-    print_tables(records, arguments.only)
+            write(RESULTS, records)
     if arguments.plot:
         plot(arguments.data_dir, arguments.plot)
 

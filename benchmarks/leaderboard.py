@@ -84,7 +84,6 @@ FIELD = {
     "treeffuser": "Treeffuser",
     "boosted quantiles": "boosted quantiles",
 }
-LEVEL = 0.9
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 N_WORST = 3  # rows of largest NLL that are stored
 LARGEST_GP = 1500  # rows

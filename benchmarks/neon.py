@@ -1,6 +1,6 @@
 """NEON's defaults on tables: coverage and likelihood beside the plain ensemble's.
 
-    python benchmarks/neon.py --data-dir DIR [--sets yacht wine] [--splits 0 1] [--summary]
+    python benchmarks/neon.py --data-dir DIR [--sets yacht wine] [--splits 0 1]
 
 Every finished run is written to ``benchmarks/results/neon.json`` at once and not repeated. Splits
 are those of the UCI sets, and scores those of benchmarks/leaderboard.py: NLL of the normal with the
@@ -12,7 +12,6 @@ import argparse
 import warnings
 from pathlib import Path
 
-import numpy as np
 from _stored import STORED, add, matches, read
 from leaderboard import from_estimator, regression_data, regression_scores
 from tabular import SMALL
@@ -40,37 +39,17 @@ def run_missing(data_dir, name, split, method):
     print(record, flush=True)
 
 
-def summarise():
-    head = (
-        f"{'set':10s}{'method':20s}{'splits':>7s}{'NLL':>8s}{'RMSE':>8s}{'coverage':>9s}{'s':>7s}"
-    )
-    print(head)
-    for name in SMALL:
-        for method in METHODS:
-            found = [r for r in read(RESULTS) if (r["set"], r["method"]) == (name, method)]
-            if found:
-                nll, rmse, coverage, seconds = (
-                    np.mean([r[k] for r in found])
-                    for k in ("nll", "rmse", "coverage", "fit_seconds")
-                )
-                scores = f"{nll:8.2f}{rmse:8.3f}{coverage:9.2f}{seconds:7.1f}"
-                print(f"{name:10s}{method:20s}{len(found):7d}{scores}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--sets", nargs="+", default=list(SMALL), choices=list(SMALL))
     parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--methods", nargs="+", default=["neon", "plain"], choices=list(METHODS))
-    parser.add_argument("--summary", action="store_true", help="print what has been run")
     arguments = parser.parse_args()
-    if not arguments.summary:
-        for split in arguments.splits:
-            for name in arguments.sets:
-                for method in arguments.methods:
-                    run_missing(arguments.data_dir, name, split, method)
-    summarise()
+    for split in arguments.splits:
+        for name in arguments.sets:
+            for method in arguments.methods:
+                run_missing(arguments.data_dir, name, split, method)
 
 
 if __name__ == "__main__":

@@ -1,26 +1,22 @@
 """Neural ensemble search on tables: against deep ensembles, under shift, against peers.
 
-    python benchmarks/nes.py --data-dir DIR [--only tabular both shift peers large] [--pools DIR]
+    python benchmarks/nes.py --data-dir DIR [--only tabular shift peers] [--pools DIR]
 
 tabular: pools of equal size for NES-RE, NES-RS, and the paper's rivals on the best
 architecture of the random search: DeepEns (RS), DeepEns + ES (appendix C.3) and HyperEns
 (C.4). Ensembles of 3, 5 and 10 are chosen on validation rows and judged on test rows:
-pendigits (other writers), letter, electricity and bank (later rows). NLL also against the
-size of the pool, for the first trials of each; and the other ways to choose.
+pendigits (other writers), letter, electricity and bank (later rows).
 shift: choosing on shifted validation rows against clean ones. Pendigits and letter have
 corrupted cells in severities 1 to 5, of other kinds where judged than where chosen;
 electricity and bank have the end of the training period to choose on.
 peers: scikit-learn's gradient boosting, also calibrated, on the training and validation
 rows together ("temperature" needs scikit-learn 1.8).
-both: NES-RE of architectures alone, and NES-RE that changes learning rate and L2 too
-(`NESEvolution(vary="both")`), side by side.
-large: NES and DeepEns (RS) with a pool of `--n-large`; best with one data set and seed.
 
 Of large sets `--max-train` rows are drawn by the seed, a quarter of them to validate; test
 rows are always all there are. Adds to nes.json in `--results-dir`, by default
-``benchmarks/results``; what it holds is not run again but with `--redo`, and `--summary`
-prints it. In `--pools` fitted searches are kept, so that shift need not repeat those of
-tabular; it takes some 50 MB a search.
+``benchmarks/results``; what it holds is not run again but with `--redo`. In `--pools`
+fitted searches are kept, so that shift need not repeat those of tabular; it takes some 50 MB
+a search.
 """
 
 import argparse
@@ -34,7 +30,6 @@ import numpy as np
 import sklearn
 from _nes_data import DATASETS, NATURAL, shifted_sets, split
 from _stored import STORED, add, read
-from _tables import mean_error, print_table
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier
 
@@ -50,21 +45,10 @@ from skuq.metrics import (
     oracle_nll_loss,
 )
 
-PARTS = ("tabular", "both", "shift", "peers", "large")
+PARTS = ("tabular", "shift", "peers")
 SIZES = (3, 5, 10)  # M
 METHODS = ("NES-RE", "NES-RS", "DeepEns (RS)", "DeepEns + ES", "HyperEns")
-BOTH = "NES-RE, both"
-METHODS_OF = {"tabular": METHODS, "both": ("NES-RE", BOTH), "large": METHODS[:3]}  # by part
-SELECTORS = {
-    "forward": {},
-    "forward, use_best": {"use_best": True},
-    "replacement": {"method": "replacement"},
-    "replacement, use_best": {"method": "replacement", "use_best": True},
-    "quick": {"method": "quick"},
-    "top": {"method": "top"},
-}
 CELL = ("part", "dataset", "seed", "settings")  # what tells records apart
-STEP = 20  # trials, of the curves against the size of the pool
 
 
 class Searches:
@@ -121,9 +105,6 @@ class Searches:
 
     def method(self, name):
         """The fitted pool, its seconds with all it needs, and networks trained for M members."""
-        if name == BOTH:
-            both = sklearn.clone(self.estimator).set_params(search__vary="both")
-            return *self.fit("re-both", both), lambda size: self.n_trials
         if name in ("NES-RE", "NES-RS"):
             model, seconds = self.search("re") if name == "NES-RE" else self.random
             return model, seconds, lambda size: self.n_trials
@@ -173,10 +154,10 @@ def chosen_scores(likelihood, test_proba, y, n_members, first=None, **how):
     return scores(y, test_proba[chosen.indices], chosen.weights)
 
 
-def tabular(searches, names):
-    """All methods of `names`, all sizes, pools cut short, and all selectors."""
+def tabular(searches):
+    """All methods in all sizes."""
     parts, record = searches.parts, {"methods": {}}
-    for name in names:
+    for name in METHODS:
         model, seconds, n_networks = searches.method(name)
         likelihood = log_likelihood(pool_proba(model, parts.valid.X), parts.valid.y)
         test = pool_proba(model, parts.test.X)
@@ -187,23 +168,7 @@ def tabular(searches, names):
             str(size): chosen_scores(likelihood, test, parts.test.y, size, size if deep else None)
             for size in SIZES
         }
-        if not deep:
-            firsts = [k for k in range(STEP, len(test), STEP) if k > max(SIZES)]
-            found["nll_by_trials"] = {
-                str(k): {
-                    str(size): chosen_scores(likelihood, test, parts.test.y, size, k)["nll"]
-                    for size in SIZES
-                }
-                for k in (*firsts, len(test))
-            }
         record["methods"][name] = found
-        if name == "NES-RE":
-            record["selectors"] = {
-                kind: chosen_scores(likelihood, test, parts.test.y, max(SIZES), **how)
-                for kind, how in SELECTORS.items()
-            }
-        if name == "NES-RS":
-            record["single"] = chosen_scores(likelihood, test, parts.test.y, 1, method="top")
     return record
 
 
@@ -263,8 +228,7 @@ def settings_of(part, arguments):
     """Return the settings that must be equal for two records to be compared."""
     settings = {"max_train": arguments.max_train}
     if part != "peers":
-        n_trials = arguments.n_large if part == "large" else arguments.n_trials
-        settings |= {"n_trials": n_trials, "epochs": arguments.epochs}
+        settings |= {"n_trials": arguments.n_trials, "epochs": arguments.epochs}
     return settings
 
 
@@ -283,7 +247,7 @@ def run(part, dataset, seed, arguments):
         if part == "shift":
             found = shift(searches, shifted_sets(dataset, parts, seed))
         else:
-            found = tabular(searches, METHODS_OF[part])
+            found = tabular(searches)
     return {
         **dict(zip(CELL, (part, dataset, seed, settings))),
         "n_rows": {name: len(rows.y) for name, rows in parts._asdict().items()},
@@ -297,168 +261,29 @@ def is_cell(record, *cell):
     return tuple(record[k] for k in CELL) == cell
 
 
-def is_complete(record):
-    """Whether it has all methods of its part: once the part "both" had one."""
-    return {*METHODS_OF.get(record["part"], ())} <= {*record.get("methods", ())}
-
-
-def column(rows, digits=4, scale=1, best=False):
-    """Cells for lists of values; the lowest mean has a star."""
-    means = [np.mean(values) for values in rows]
-    stars = ["*" if best and mean == min(means) else " " for mean in means]
-    return [mean_error(v, digits, scale) + s for v, s in zip(rows, stars)]
-
-
-def print_columns(title, columns, first=22):
-    """Columns: head -> cells, of which the first has the names of the rows."""
-    print_table(title, list(columns), [*zip(*columns.values())], first)
-
-
-def print_methods(title, records):
-    """All scores of ensembles; returns the names of the methods that all records have."""
-    names = [n for n in (*METHODS, BOTH) if all(n in r["methods"] for r in records)]
-
-    def values(name, size, score):
-        return np.array([r["methods"][name]["sizes"][str(size)][score] for r in records])
-
-    top = max(SIZES)
-    columns = {"": names}
-    for size in SIZES:
-        columns[f"NLL M={size}"] = column([values(n, size, "nll") for n in names], best=True)
-    gaps = [values(n, top, "nll") - values("NES-RE", top, "nll") for n in names]
-    columns["minus NES-RE"] = column(gaps)
-    columns["error %"] = column([values(n, top, "error") for n in names], 2, 100, best=True)
-    columns["ECE %"] = column([values(n, top, "ece") for n in names], 2, 100, best=True)
-    for score in ("brier", "average", "oracle", "disagreement"):
-        columns[score] = column([values(n, top, score) for n in names])
-    methods = [[r["methods"][n] for r in records] for n in names]
-    columns["trained"] = [str(runs[0]["networks"][str(top)]) for runs in methods]
-    columns["seconds"] = [f"{np.mean([m['seconds'] for m in runs]):.0f}" for runs in methods]
-    print_columns(f"{title}; from `minus NES-RE` on M = {top}", columns)
-    return names
-
-
-def print_tabular(title, records):
-    names, top = print_methods(title, records), max(SIZES)
-    shown = [
-        f"{score} {mean_error([r['single'][score] for r in records], 4)}"
-        for score in ("nll", "error", "ece")
-    ]
-    print("best single network of NES-RS:", ", ".join(shown))
-
-    pools = [n for n in names if "nll_by_trials" in records[0]["methods"][n]]
-    columns = {"": pools}
-    # The last number of trials differs if some trials have failed.
-    counts = [set(r["methods"][n]["nll_by_trials"]) for n in pools for r in records]
-    for k in sorted(set.intersection(*counts), key=int):
-        curves = [[r["methods"][n]["nll_by_trials"][k][str(top)] for r in records] for n in pools]
-        columns[f"K={k}"] = column(curves, best=True)
-    print_columns(f"NLL of the first K trials, M = {top}", columns)
-
-    columns = {"": list(SELECTORS)}
-    for score, digits, scale in (("nll", 4, 1), ("error", 2, 100), ("ece", 2, 100)):
-        cells = [[r["selectors"][s][score] for r in records] for s in SELECTORS]
-        columns[score] = column(cells, digits, scale, best=True)
-    counts = [[r["selectors"][s]["members"] for r in records] for s in SELECTORS]
-    columns["members"] = [f"{np.mean(c):.1f}" for c in counts]
-    print_columns(f"Ways to choose from the pool of NES-RE, M = {top}", columns)
-
-
-def print_shift(title, records):
-    severities = list(records[0]["severities"])
-    rows = [
-        (n, how) for n, hows in records[0]["severities"][severities[-1]].items() for how in hows
-    ]
-
-    def values(severity, row, score):
-        name, how = row
-        cells = [r["severities"][severity][name][how] for r in records]
-        return np.array([cell[str(max(SIZES))][score] for cell in cells])
-
-    for score, scale in (("nll", 1), ("error", 100), ("ece", 100)):
-        columns = {"chosen on": [f"{name}, {how}" for name, how in rows]}
-        for s in severities:
-            cells = [values(s, row, score) for row in rows]
-            columns[f"severity {s}"] = column(cells, 4 if scale == 1 else 2, scale, best=True)
-        print_columns(f"{title}, M = {max(SIZES)}: {score}{' %' * (scale > 1)}", columns)
-    names = list(dict(rows))
-    columns = {"": names}
-    for s in severities:
-        gains = [values(s, (n, "clean"), "nll") - values(s, (n, "shifted"), "nll") for n in names]
-        columns[f"severity {s}"] = column(gains)
-    print_columns("Gain in NLL of shifted over clean rows to choose on", columns)
-    chosen, others = ("NES-RE", "shifted"), [n for n in names if n != "NES-RE"]
-    columns = {"": others}
-    for s in severities:
-        gaps = [values(s, chosen, "nll") - values(s, (n, "shifted"), "nll") for n in others]
-        columns[f"severity {s}"] = column(gaps)
-    print_columns("NLL of NES-RE minus that of others, chosen on shifted rows", columns)
-
-
-def print_peers(title, records):
-    names = list(records[0]["methods"])
-    columns = {"": names}
-    for score, digits, scale in (("nll", 4, 1), ("error", 2, 100), ("ece", 2, 100)):
-        cells = [[r["methods"][n][score] for r in records] for n in names]
-        columns[score] = column(cells, digits, scale, best=True)
-    columns["seconds"] = column([[r["methods"][n]["seconds"] for r in records] for n in names], 1)
-    print_columns(title, columns)
-
-
-def beside_both(record, records):
-    """Add the other method of the part "both" of the same cell, if it has been run."""
-    cell = ("both", *(record[k] for k in CELL[1:]))
-    more = next((r["methods"] for r in records if is_cell(r, *cell)), {})
-    return {**record, "methods": {**more, **record["methods"]}}
-
-
-def summary(records, arguments):
-    show = {"tabular": print_tabular, "large": print_tabular, "both": print_methods}
-    show |= {"shift": print_shift, "peers": print_peers}
-    for part in arguments.only:
-        settings = settings_of(part, arguments)
-        for dataset in arguments.datasets:
-            cells = [(part, dataset, seed, settings) for seed in arguments.seeds]
-            found = [r for r in records if any(is_cell(r, *cell) for cell in cells)]
-            found = [r for r in found if is_complete(r)]
-            if part == "tabular":
-                found = [beside_both(r, records) for r in found]
-            if found:
-                rows = ", ".join(f"{n} {name}" for name, n in found[0]["n_rows"].items() if n)
-                described = ", ".join(f"{k}={v}" for k, v in settings.items())
-                seeds = ", ".join(str(r["seed"]) for r in found)
-                show[part](f"{part}: {dataset} ({rows}; {described}; seeds {seeds})", found)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--pools", type=Path)
     parser.add_argument("--only", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--datasets", nargs="+", default=DATASETS, choices=DATASETS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--n-trials", type=int, default=80)
-    parser.add_argument("--n-large", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--max-train", type=int, default=6000)
     parser.add_argument("--n-jobs", type=int, default=1)
     parser.add_argument("--redo", action="store_true")
-    parser.add_argument("--summary", action="store_true", help="print what has been run")
     arguments = parser.parse_args()
-    if arguments.data_dir is None and not arguments.summary:
-        parser.error("--data-dir is needed to run")
     path = arguments.results_dir / "nes.json"
     cells = [(p, d, s) for p in arguments.only for s in arguments.seeds for d in arguments.datasets]
-    for part, dataset, seed in [] if arguments.summary else cells:
+    for part, dataset, seed in cells:
         settings = settings_of(part, arguments)
         cell = part, dataset, seed, settings
-        known = any(is_cell(r, *cell) and is_complete(r) for r in read(path))
-        if known and not arguments.redo:
+        if any(is_cell(r, *cell) for r in read(path)) and not arguments.redo:
             continue
         print(f"{part} {dataset} {seed}", flush=True)
         add(path, run(part, dataset, seed, arguments), CELL)
-    summary(read(path), arguments)
 
 
 if __name__ == "__main__":

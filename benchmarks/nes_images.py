@@ -1,6 +1,6 @@
 """Neural ensemble search on images: DARTS cells on a subset of Fashion-MNIST.
 
-    python benchmarks/nes_images.py --data-dir DIR [--n-trials 40] [--seed 0] [--summary]
+    python benchmarks/nes_images.py --data-dir DIR [--n-trials 40] [--seed 0]
 
 Far smaller than the paper's: 2000 images to train on and 1000 to validate on, of 14 x 14
 pixels (the mean of four), networks of three cells and eight channels, 15 epochs. NES-RE looks
@@ -18,13 +18,11 @@ from pathlib import Path
 
 import numpy as np
 from _stored import STORED, add, read
-from _tables import mean_error
 from nes import (
     CELL,
     SIZES,
     log_likelihood,
     pool_proba,
-    print_columns,
     scores,
 )
 from problems import corrupt_images
@@ -147,39 +145,19 @@ def run(arguments):
         keep("NES-RE", [evolved] * (1 + len(SEVERITIES)), seconds, arguments.n_trials)
 
 
-def summary(records):
-    for severity in ("0", *map(str, SEVERITIES)):
-        columns = {"": [r["dataset"] for r in records]}
-        for size in SIZES:
-            cells = [r["severities"][severity][str(size)] for r in records]
-            columns[f"NLL M={size}"] = [mean_error([cell["nll"]], 4) for cell in cells]
-        for name in ("error", "ece", "average", "oracle", "disagreement", "entropy", "entropy_ood"):
-            if name in cells[0]:
-                columns[name] = [mean_error([cell[name]], 4) for cell in cells]
-        columns["trained"] = [str(r["networks"]) for r in records]
-        columns["seconds"] = [str(r["seconds"]) for r in records]
-        print_columns(f"severity {severity}; from `error` on M = {max(SIZES)}", columns)
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--results-dir", type=Path, default=STORED)
     parser.add_argument("--n-trials", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--n-jobs", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--summary", action="store_true")
     arguments = parser.parse_args()
     arguments.path = arguments.results_dir / "nes_images.json"
-    if arguments.summary:
-        summary(read(arguments.path))
-    elif arguments.data_dir is None:
-        parser.error("--data-dir is needed")
-    else:
-        run(arguments)
+    run(arguments)
 
 
 if __name__ == "__main__":

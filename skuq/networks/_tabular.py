@@ -328,8 +328,7 @@ _KNOWN_RECIPES: tuple[dict, ...] = (
     {"residual": True, "dropout": 0.1},
     {"embedding": "none"},
 )
-# Of few rows: the portfolio of benchmarks/portfolio.py, the order of its configurations whose
-# first ones give the best ensembles on average.
+# For few rows: configurations ordered so that the first ones give the best ensembles on average.
 _ONE_LAYER = {"n_layers": 1, "loss": "nll"}
 _PORTFOLIO: tuple[dict, ...] = (
     {"loss": "nll"},
