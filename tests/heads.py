@@ -3,8 +3,7 @@
 from skuq.networks import _dense, _given_spaces, _heads, _mixture_heads, _nomu
 
 CategoricalHead, SquaredErrorHead = _heads.CategoricalHead, _heads.SquaredErrorHead
-StudentTHead, QuantileHead = _heads.StudentTHead, _heads.QuantileHead
-GaussianMixtureHead, PackedHead = _mixture_heads.GaussianMixtureHead, _mixture_heads.PackedHead
+GaussianMixtureHead = _mixture_heads.GaussianMixtureHead
 NomuHead, build_nomu, READOUTS = _nomu.NomuHead, _nomu.build_nomu, _nomu.READOUTS
 WidthDepthSpace = _dense.WidthDepthSpace
 resolve_search_space = _given_spaces.resolve_search_space

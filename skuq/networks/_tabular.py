@@ -1,4 +1,4 @@
-"""Networks for tables (embeddings and an MLP, which can hold several copies), and their space.
+"""Networks for tables (embeddings and an MLP), and their space.
 
 The defaults of the search space are a good recipe without a search. Only NumPy is needed until a
 model is built.
@@ -6,8 +6,7 @@ model is built.
 References
 ----------
 D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
-and boosted trees on tabular data", NeurIPS 2024; Y. Gorishniy, A. Kotelnikov and A. Babenko,
-"TabM: advancing tabular deep learning with parameter-efficient ensembling", ICLR 2025.
+and boosted trees on tabular data", NeurIPS 2024.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ import numpy as np
 
 from skuq import backend
 from skuq._params import Interval, Options, Settings, StrOptions
-from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
 from skuq.networks._dense import add_linear
-from skuq.networks._mixture_heads import PackedHead
 from skuq.networks._space import Categorical, Decisions, Integer, Real, Space
 
 _FLOAT32 = {"dtype": "float32"}
@@ -62,16 +59,13 @@ class TabularNetwork(Settings):
         members of classifiers 3.
     dropout : {0.0, 0.05, 0.1, 0.2} or "auto", default="auto"
         Share of hidden units dropped in training, falling to 0. "auto" is 0, for classes 0.1.
-    n_copies : int, default=1
-        Number of copies of each network that share all but a few of their weights (TabM,
-        BatchEnsemble). There are ``n_members * n_copies`` members in all.
 
     Examples
     --------
     >>> from skuq import TabularEnsembleRegressor
     >>> from skuq.networks import TabularNetwork
-    >>> TabularEnsembleRegressor(network=TabularNetwork(width=128, n_copies=4))
-    TabularEnsembleRegressor(network=TabularNetwork(n_copies=4, width=128))
+    >>> TabularEnsembleRegressor(network=TabularNetwork(width=128))
+    TabularEnsembleRegressor(network=TabularNetwork(width=128))
     """
 
     n_layers: Any = "auto"
@@ -82,7 +76,6 @@ class TabularNetwork(Settings):
     embedding_dim: Any = "auto"
     frequency_scale: Any = "auto"
     dropout: Any = "auto"
-    n_copies: Any = 1
 
     _parameter_constraints = {
         "n_layers": [Interval(numbers.Integral, 1, 4, closed="both"), _AUTO],
@@ -93,7 +86,6 @@ class TabularNetwork(Settings):
         "embedding_dim": [Options(numbers.Integral, {2, 4, 8}), _AUTO],
         "frequency_scale": [Interval(numbers.Real, 0.02, 10, closed="both"), _AUTO],
         "dropout": [Options(numbers.Real, {0.0, 0.05, 0.1, 0.2}), _AUTO],
-        "n_copies": [Interval(numbers.Integral, 1, None, closed="left")],
     }
 
     def validate(self) -> None:
@@ -116,7 +108,7 @@ class TabularNetwork(Settings):
         return {
             name: value
             for name, value in self.get_params(deep=False).items()
-            if name != "n_copies" and not (isinstance(value, str) and value == "auto")
+            if not (isinstance(value, str) and value == "auto")
         }
 
 
@@ -131,15 +123,14 @@ def build_tabular(
     category_dim: int | Sequence[int] = 8,
     dropout: float | None = None,
     residual: bool = False,
-    n_copies: int = 1,
     linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
-    """Build a Keras model for tables, with linear outputs, from parts of RealMLP and TabM.
+    """Build a Keras model for tables, with linear outputs, from parts of RealMLP.
 
     The layers are, in order: embeddings of categories, embeddings of numbers, a scale for each
     feature, hidden blocks (dense layer in the neural tangent parametrisation, parametric
     activation, dropout, residual connection) and outputs. Their names, as used in
-    `rate_factors_of_layers`, are "categories", "embedding", "scale", "repeat", "hidden_1",
+    `rate_factors_of_layers`, are "categories", "embedding", "scale", "hidden_1",
     "activation_1", "dropout_1", "residual_2" .. and "output". Without hidden layers there is no
     scale either, and outputs start at 0: training up to the best epoch is a penalty then.
 
@@ -148,9 +139,9 @@ def build_tabular(
     input_shape : tuple (n_features,)
         Shape of one row.
     n_outputs : int
-        Number of raw outputs, of all copies together.
+        Number of raw outputs.
     hidden_units : sequence of int, default=(256, 256, 256)
-        Widths of the hidden layers of one copy.
+        Widths of the hidden layers.
     activation : str, default="silu"
         Keras' name of the activation f in ``x + alpha * (f(x) - x)``.
     embedding : str or mapping, optional
@@ -165,9 +156,6 @@ def build_tabular(
         to set their rate.
     residual : bool, default=False
         Add a hidden block's input to its output, where both have the same width.
-    n_copies : int, default=1
-        Number of members in one network (TabM), which share the kernels of hidden layers. Their
-        outputs are concatenated, see `PackedHead`.
     linear : tuple of kernel (n_features, n_outputs) and bias (n_outputs,), optional
         Frozen linear part, which is added to the outputs. It reads inputs as they were before the
         smooth clip of `RobustScaling`. The other part of the outputs starts at 0.
@@ -179,7 +167,7 @@ def build_tabular(
 
     References
     ----------
-    Holzmueller et al., "Better by default", NeurIPS 2024. Gorishniy et al., "TabM", ICLR 2025.
+    Holzmueller et al., "Better by default", NeurIPS 2024.
 
     Examples
     --------
@@ -192,22 +180,6 @@ def build_tabular(
 
     if len(input_shape) != 1:
         raise ValueError(f"`input_shape` must be (n_features,). Got {input_shape!r}.")
-    # Every copy has the same number of outputs, see `PackedHead`.
-    if n_outputs % check_count("n_copies", n_copies):
-        raise ValueError(
-            f"`n_outputs` must be a multiple of `n_copies`. Got n_outputs={n_outputs} and "
-            f"n_copies={n_copies}."
-        )
-
-    def dense(x, units, name, *, shared=True, first=False, zero=False):
-        """Apply a dense layer; in the first one, copies get different factors of their inputs."""
-        if n_copies == 1:
-            return _tabular_layers.NTKDense(units, zero, name=name, **_FLOAT32)(x)
-        signs = "random-signs" if embedding is None else "normal"
-        return _tabular_layers.EnsembleDense(
-            units, n_copies, shared, signs if first else "ones", zero, name=name, **_FLOAT32
-        )(x)
-
     layers = backend.keras.layers
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     x = embed_categories(inputs, categories or {}, category_dim)
@@ -216,11 +188,9 @@ def build_tabular(
         x = _embed_numbers(x, input_shape[0], categories or {}, **settings)
     if hidden_units:
         x = _tabular_layers.FeatureScale(name="scale", **_FLOAT32)(x)
-    if n_copies > 1:  # each copy gets all features
-        x = layers.Concatenate(name="repeat", **_FLOAT32)([x] * n_copies)
     for i, units in enumerate(hidden_units, start=1):
         entered = x
-        x = dense(x, units, f"hidden_{i}", first=i == 1)
+        x = _tabular_layers.NTKDense(units, name=f"hidden_{i}", **_FLOAT32)(x)
         activate = _tabular_layers.ParametricActivation(
             activation, name=f"activation_{i}", **_FLOAT32
         )
@@ -229,10 +199,8 @@ def build_tabular(
             x = layers.Dropout(dropout, name=f"dropout_{i}", **_FLOAT32)(x)
         if residual and i > 1 and entered.shape == x.shape:
             x = layers.Add(name=f"residual_{i}", **_FLOAT32)([entered, x])
-    # Copies do not share the output layer.
-    is_linear = not hidden_units
-    zero = is_linear or linear is not None
-    outputs = dense(x, n_outputs // n_copies, "output", shared=False, first=is_linear, zero=zero)
+    zero = not hidden_units or linear is not None
+    outputs = _tabular_layers.NTKDense(n_outputs, zero, name="output", **_FLOAT32)(x)
     if linear is not None:
         outputs = add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
@@ -458,8 +426,8 @@ class TabularSpace(Settings):
         classes : bool, default=False
             Whether y are classes, for which the default has some dropout.
         losses : tuple of {"crps", "nll"}, default=()
-            Choices of a further decision about the loss, the `score` of a `GaussianMixtureHead`;
-            the first is the default.
+            Choices of a further decision about the loss of a `GaussianMixtureHead`; the first is
+            the default.
         linear : tuple of ndarray, optional
             Frozen linear part of all networks, see `build_tabular`.
 
@@ -551,16 +519,10 @@ class BoundTabularSpace:
 
         The recipe has the weights of both losses, so that one program trains either.
         """
-        if "loss" not in configuration:
-            return head
-        if isinstance(head, PackedHead):
-            return replace(head, head=self.head(configuration, head.head))
-        return replace(head, score="weighted")
+        return replace(head, weighs_losses=True) if "loss" in configuration else head
 
-    def build(
-        self, configuration: Mapping, input_shape: tuple, n_outputs: int, *, n_copies: int = 1
-    ):
-        """Build the Keras model, with `n_outputs` linear outputs for all copies together."""
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """Build the Keras model, with `n_outputs` linear outputs."""
         kind, columns = configuration["embedding"], self._numeric_columns
         embedding = None
         if kind != "none" and columns:
@@ -583,7 +545,6 @@ class BoundTabularSpace:
             ],
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
-            n_copies=n_copies,
             linear=self.linear,
         )
 
