@@ -384,7 +384,7 @@ def prediction_paths(data_dir, n_rows):
     """Milliseconds of the NumPy pass and of a compiled float64 graph, same members."""
     from skuq.backend import compile_forward
     from skuq.catalog import Member
-    from skuq.networks import build_mlp
+    from skuq.networks._dense import build_mlp
     from skuq.training import predict_members
     from skuq.training._networks import draw_variables
     from skuq.training._predict import _keras_forward

@@ -16,7 +16,6 @@ not repeated. With `--catalog-dir` a run that was interrupted goes on with its t
 """
 
 import argparse
-import copy
 import time
 import warnings
 from pathlib import Path
@@ -28,7 +27,6 @@ from published import MEASURED, TABLE_I
 from scipy.stats import rankdata
 
 from skuq import AutoDEUQRegressor
-from skuq.ensembles import select_greedy
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import coverage_score, crps_loss, gaussian_nll_loss
 
@@ -46,17 +44,6 @@ def scores(distribution, y):
         "rmse": float(np.sqrt(np.mean((mean - y) ** 2))),
         "coverage_90": coverage_score(y, low, high),
     }
-
-
-def reselected(model, X, y, select):
-    """Scores of the same catalog under another selection, a name or a function."""
-
-    def choose(*given, sample_weight):
-        return select(*given)
-
-    other = copy.copy(model).reselect(selection=choose if callable(select) else select)
-    result = scores(other.predict_distribution(X), y)
-    return {"nll": result["nll"], "rmse": result["rmse"], "n_members": len(other.selection_)}
 
 
 def run(data, seed, settings, catalog_dir):
@@ -81,15 +68,6 @@ def run(data, seed, settings, catalog_dir):
         "weights": model.selection_.weights.round(4).tolist(),
         "validation_loss": model.selection_.loss,
         "n_failed": int((frame.status == "failed").sum()),
-        "other_selections": {
-            "greedy, min_members=1": reselected(
-                model, X_test, y_test, lambda *a: select_greedy(*a, min_members=1)
-            ),
-            "greedy, k_init=5": reselected(
-                model, X_test, y_test, lambda *a: select_greedy(*a, k_init=5)
-            ),
-            "top": reselected(model, X_test, y_test, "top"),
-        },
     }
 
 
@@ -115,9 +93,6 @@ def print_table(dataset, records):
     columns = ("nll", "rmse", "crps", "coverage_90")
     print(f"{'AutoDEUQRegressor':34s}", *(cell([r[c] for r in records]) for c in columns))
     print(f"{'  NLL of the mixture itself':34s}", cell([r["nll_mixture"] for r in records]))
-    for name in records[0]["other_selections"]:
-        others = [r["other_selections"][name] for r in records]
-        print(f"{'  selection: ' + name:34s}", *(cell([o[c] for o in others]) for c in columns[:2]))
     print(f"{'  median NLL over the runs':34s}{np.median([r['nll'] for r in records]):10.3f}")
     for name, figures in MEASURED.get(dataset, {}).items():
         shown = "".join(f"{'-' if f is None else f'{f:.3f}':>16s}" for f in figures)

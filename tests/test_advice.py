@@ -28,7 +28,7 @@ from skuq.backend import keras
 from skuq.bayesopt import BayesianOptimizer
 from skuq.ensembles import select_teams
 from skuq.metrics import crps_sample_loss, get_scorer
-from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
+from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.persistence import dumps, loads
 from skuq.plotting import MemberDiversityDisplay
 from skuq.search import AgEBO
@@ -80,11 +80,6 @@ def behind(encoder):
 
 def encoded(**settings):
     return fit(MANY, preprocess=TablePreprocessor(**settings))
-
-
-def copies(**settings):
-    network = TabularNetwork(n_layers=1, width=32, embedding="none", n_copies=2)
-    return fit(kind=skuq.TabularEnsembleRegressor, network=network, epochs=1, **settings)
 
 
 def calibrated(**settings):
@@ -215,7 +210,6 @@ CALLS = {
         *("leave one of them out", {"network": NOMUNetwork((3, 3))}),
     ),
     "refine": (nomu, {"refine": True}, "Set noise_std=0.0", {"refine": True, "noise_std": 0.0}),
-    "mse of copies": (copies, {"loss": "mse"}, 'Use loss="nll"', {"loss": "nll"}),
     "scale_l2": (
         *(fit, {"network": MLP(4, scale_l2=0.1), "loss": "mse"}, "leave it out"),
         {"network": MLP(4), "loss": "mse"},

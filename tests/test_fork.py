@@ -9,7 +9,8 @@ from tiers import slow
 import skuq
 from skuq import DeepEnsembleRegressor, backend
 from skuq.backend import _processes
-from skuq.networks import MLP, build_mlp
+from skuq.networks import MLP
+from skuq.networks._dense import build_mlp
 
 REFUSED = "forked after TensorFlow had been used.*loky.*spawn"
 

@@ -116,37 +116,30 @@ def build_tabular(
     input_shape: tuple,
     n_outputs: int,
     *,
-    hidden_units: Sequence[int] = (256, 256, 256),
+    hidden_units: Sequence[int],
     activation: str = "silu",
-    embedding: str | Mapping | None = None,
+    embedding: Mapping | None = None,
     categories: Mapping[int, int] | None = None,
     category_dim: int | Sequence[int] = 8,
     dropout: float | None = None,
     residual: bool = False,
     linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
-    """Build a Keras model for tables, with linear outputs, from parts of RealMLP.
+    """Build a Keras model for inputs (n_features,), with linear outputs, from parts of RealMLP.
 
     The layers are, in order: embeddings of categories, embeddings of numbers, a scale for each
     feature, hidden blocks (dense layer in the neural tangent parametrisation, parametric
     activation, dropout, residual connection) and outputs. Their names, as used in
-    `rate_factors_of_layers`, are "categories", "embedding", "scale", "hidden_1",
-    "activation_1", "dropout_1", "residual_2" .. and "output". Without hidden layers there is no
-    scale either, and outputs start at 0: training up to the best epoch is a penalty then.
+    `rate_factors_of_layers`, are "categories", "embedding", "scale", "hidden_1", "activation_1",
+    "dropout_1", "residual_2" .. and "output". Without hidden layers there is no scale either, and
+    outputs start at 0: training up to the best epoch is a penalty then.
 
     Parameters
     ----------
-    input_shape : tuple (n_features,)
-        Shape of one row.
-    n_outputs : int
-        Number of raw outputs.
-    hidden_units : sequence of int, default=(256, 256, 256)
-        Widths of the hidden layers.
     activation : str, default="silu"
         Keras' name of the activation f in ``x + alpha * (f(x) - x)``.
-    embedding : str or mapping, optional
-        Kind of a `NumericEmbedding`, or its arguments. Its `columns` are positions in the input,
-        by default all that are not in `categories`. None adds no such layer.
+    embedding : mapping, optional
+        Arguments of a `NumericEmbedding`. Its `columns` are positions in the input.
     categories : mapping of int to int, optional
         Position in the input and number of codes of each `CategoryEmbedding` column.
     category_dim : int or sequence of int, default=8
@@ -159,33 +152,19 @@ def build_tabular(
     linear : tuple of kernel (n_features, n_outputs) and bias (n_outputs,), optional
         Frozen linear part, which is added to the outputs. It reads inputs as they were before the
         smooth clip of `RobustScaling`. The other part of the outputs starts at 0.
-
-    Raises
-    ------
-    ValueError
-        If settings do not agree.
-
-    References
-    ----------
-    Holzmueller et al., "Better by default", NeurIPS 2024.
-
-    Examples
-    --------
-    >>> from skuq.networks import build_tabular
-    >>> model = build_tabular((3,), 2, hidden_units=(8,), embedding="periodic")
-    >>> [layer.name for layer in model.layers]
-    ['input', 'embedding', 'scale', 'hidden_1', 'activation_1', 'output']
     """
     from skuq.networks import _tabular_layers  # its layers load the backend
 
-    if len(input_shape) != 1:
-        raise ValueError(f"`input_shape` must be (n_features,). Got {input_shape!r}.")
     layers = backend.keras.layers
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     x = embed_categories(inputs, categories or {}, category_dim)
     if embedding is not None:
-        settings = {"kind": embedding} if isinstance(embedding, str) else embedding
-        x = _embed_numbers(x, input_shape[0], categories or {}, **settings)
+        # The columns of codes are gone now, so that the other columns have new positions.
+        numbers = [column for column in range(input_shape[0]) if column not in (categories or {})]
+        columns = [numbers.index(column) for column in embedding["columns"]]
+        x = _tabular_layers.NumericEmbedding(
+            **{**embedding, "columns": columns}, name="embedding", **_FLOAT32
+        )(x)
     if hidden_units:
         x = _tabular_layers.FeatureScale(name="scale", **_FLOAT32)(x)
     for i, units in enumerate(hidden_units, start=1):
@@ -213,34 +192,10 @@ def embed_categories(x: Any, categories: Mapping[int, int], dims: int | Sequence
     columns = sorted(categories)
     if not columns:
         return x
-    if not 0 <= columns[0] <= columns[-1] < x.shape[-1]:
-        raise ValueError(
-            f"`categories` must have columns in 0 .. {x.shape[-1] - 1}. Got {columns}."
-        )
     n_codes = [categories[column] for column in columns]
     return _tabular_layers.CategoryEmbedding(columns, n_codes, dims, name="categories", **_FLOAT32)(
         x
     )
-
-
-def _embed_numbers(x, n_features, categories, columns=None, **settings):
-    """Embed numeric columns, given by their positions in the input, by default all of them."""
-    from skuq.networks import _tabular_layers
-
-    # The columns of codes are gone now, so that the other columns have new positions.
-    numbers = [column for column in range(n_features) if column not in categories]
-    columns = numbers if columns is None else list(columns)
-    if not set(columns) <= set(numbers):
-        raise ValueError(
-            "`columns` of the embedding must be numeric columns of the input. Got "
-            f"{columns} of {n_features} columns, with codes in {sorted(categories)}."
-        )
-    if not columns:
-        return x
-    columns = [numbers.index(column) for column in columns]
-    return _tabular_layers.NumericEmbedding(
-        columns=columns, name="embedding", **settings, **_FLOAT32
-    )(x)
 
 
 def bin_edges(x, n_bins: int = 32) -> np.ndarray:
@@ -429,7 +384,7 @@ class TabularSpace(Settings):
             Choices of a further decision about the loss of a `GaussianMixtureHead`; the first is
             the default.
         linear : tuple of ndarray, optional
-            Frozen linear part of all networks, see `build_tabular`.
+            Frozen linear part of all networks, which is added to their outputs.
 
         Returns
         -------

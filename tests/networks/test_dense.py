@@ -8,7 +8,8 @@ from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 from skuq import DeepEnsembleRegressor
-from skuq.networks import DenseSpace, GaussianHead, build_mlp
+from skuq.networks import DenseSpace, GaussianHead
+from skuq.networks._dense import build_mlp
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
 

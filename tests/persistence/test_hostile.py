@@ -23,7 +23,8 @@ import skuq
 from skuq.backend import keras
 from skuq.bayesopt import BayesianOptimizer
 from skuq.exceptions import FileFormatError
-from skuq.networks import MLP, DenseSpace, EpiNet, OperatorNetwork, TabularSpace, build_mlp
+from skuq.networks import MLP, DenseSpace, EpiNet, OperatorNetwork, TabularSpace
+from skuq.networks._dense import build_mlp
 from skuq.networks._safe import check_network
 from skuq.persistence import dumps, loads
 from skuq.training import Training

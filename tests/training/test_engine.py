@@ -294,7 +294,8 @@ def test_dropped_programs_leave_nothing_behind():
 def test_the_first_program_through_xla_is_quiet():
     code = (
         "import numpy as np\n"
-        "from skuq.networks import GaussianHead, build_mlp\n"
+        "from skuq.networks import GaussianHead\n"
+        "from skuq.networks._dense import build_mlp\n"
         "from skuq.tables import TrainingData\n"
         "from skuq.training import Recipe, TrainingJob, train\n"
         "x, w = np.ones((9, 2)), np.ones(9)\n"

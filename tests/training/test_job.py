@@ -13,7 +13,8 @@ from tiers import cases
 from training_data import MemberTrainer, make_data
 
 from skuq.backend import BoundedCache, keras
-from skuq.networks import DenseSpace, GaussianHead, build_mlp
+from skuq.networks import DenseSpace, GaussianHead
+from skuq.networks._dense import build_mlp
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, train
 
 layers = keras.layers
