@@ -11,13 +11,13 @@ import weakref
 
 import numpy as np
 import pytest
+from heads import build_mlp
 from processes import run_python
 from tiers import slow
 
 from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor, backend
 from skuq._utils._environment import without_collection
 from skuq.backend import _processes
-from skuq.networks._dense import build_mlp
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

@@ -1,6 +1,7 @@
 """After a fork TensorFlow would wait for ever: training is refused, NumPy goes on predicting."""
 
 import pytest
+from heads import build_mlp
 from numpy.testing import assert_array_equal
 from processes import run_python
 from sklearn.base import clone
@@ -10,7 +11,6 @@ import skuq
 from skuq import DeepEnsembleRegressor, backend
 from skuq.backend import _processes
 from skuq.networks import MLP
-from skuq.networks._dense import build_mlp
 
 REFUSED = "forked after TensorFlow had been used.*loky.*spawn"
 

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
-from teams import diversity_score
+from teams import diversity_score, select_hq
 from tiers import cases
 
 from skuq.ensembles import TeamSelection, select_teams
-from skuq.ensembles._hq import select_hq
 
 MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
 

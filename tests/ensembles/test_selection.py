@@ -86,14 +86,6 @@ def test_select_greedy_leaves_weight_to_each_member(loc, n_members, chosen, leas
     assert len(selection.path) <= 4 * n_members
 
 
-def test_select_forward_without_replacement_weights_equally(global_random_seed):
-    y, loc, scale = pool(global_random_seed)
-    chosen = select_forward([loc - y], lambda error: error**2, 4, replacement=False, min_members=4)
-    assert len(set(chosen.indices)) == 4
-    assert_allclose(chosen.weights, 0.25)
-    assert_allclose(chosen.loss, np.mean((loc[chosen.indices].mean(axis=0) - y) ** 2))
-
-
 def test_select_greedy_starts_from_the_best_singles(global_random_seed):
     y, loc, scale = pool(global_random_seed)
     singles = [mixture_nll(y, loc, scale, [c]) for c in range(len(loc))]
@@ -130,16 +122,6 @@ def test_select_greedy_of_large_targets_and_of_equal_outputs():
     scales = 1.0, np.ones(4), ONES
     broad = [select_greedy(np.zeros(4), LOC, scale, 2).loss for scale in scales]
     assert broad[0] == broad[1] == broad[2]
-
-
-def test_select_best_takes_the_best_singles(global_random_seed):
-    y, loc, scale = pool(global_random_seed)
-    singles = [mixture_nll(y, loc, scale, [c]) for c in range(len(loc))]
-    statistics = _selection.normal_statistics(y, loc, scale)
-    selection = _selection.select_best(statistics, _selection.normal_nll, 3)
-    np.testing.assert_array_equal(selection.indices, np.argsort(singles)[:3])
-    assert_allclose(selection.weights, 1 / 3)
-    assert_allclose(selection.loss, mixture_nll(y, loc, scale, selection.indices), rtol=1e-10)
 
 
 def test_select_forward_repeats_no_candidate_where_none_may_be():

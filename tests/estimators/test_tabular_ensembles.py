@@ -559,17 +559,6 @@ def test_networks_show_whether_a_noisy_table_is_linear(rng, monkeypatch):
     assert "Unclip" not in clone(model).fit(X, y).members_[0].network
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [skuq.DeepEnsembleRegressor, skuq.TabularEnsembleClassifier])
-def test_fit_ends_after_its_limit_of_time(table, kind):
-    X, y = table[0], table[1] > 100
-    model = kind(2, epochs=10**6, max_time=1e-3, random_state=0).fit(X, y)
-    assert all(member.n_epochs == 1 for member in model.members_)
-    # Time enough changes nothing.
-    free, limited = (kind(1, random_state=0, epochs=2, max_time=t).fit(X, y) for t in (None, 1000))
-    assert_array_equal(limited.predict(X), free.predict(X))
-
-
 def test_the_limit_counts_what_comes_before_training(table, monkeypatch):
     """And there may be time for the first kind only."""
     X, y, deadlines = table[0], table[1] > 100, []
@@ -680,17 +669,6 @@ def test_fit_refuses(frame, settings, message):
     model = clone(skuq.TabularEnsembleRegressor(**TWO))  # not to change its network for others
     with pytest.raises(ValueError, match=message):
         model.set_params(**settings).fit(*frame)
-
-
-def test_calibrated_uncertainty_scales_mixtures(frame):
-    X, y = frame
-    inner = skuq.TabularEnsembleRegressor(**TWO, loss="gaussian-mixture").fit(X[:100], y[:100])
-    model = skuq.CalibratedUncertaintyRegressor(inner, "scale", cv="prefit").fit(X[100:], y[100:])
-    before, after = inner.predict_distribution(X[100:]), model.predict_distribution(X[100:])
-    assert after.log_prob(y[100:]).sum() >= before.log_prob(y[100:]).sum() - 1e-6
-    isotonic = skuq.CalibratedUncertaintyRegressor(inner, "isotonic", cv="prefit")
-    lower, upper = isotonic.fit(X[100:], y[100:]).predict_interval(X[100:]).T
-    assert (lower < upper).all()
 
 
 def test_classifiers_embed_recurring_values_that_name_classes():

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from heads import build_mlp
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.linear_model import RidgeCV
@@ -9,7 +10,6 @@ from sklearn.preprocessing import StandardScaler
 
 from skuq import DeepEnsembleRegressor
 from skuq.networks import DenseSpace, GaussianHead
-from skuq.networks._dense import build_mlp
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
 

@@ -175,11 +175,6 @@ def test_raw_zeros_are_a_standard_normal():
     assert_allclose(loc[0, :, 0], stats.norm.ppf([1 / 6, 0.5, 5 / 6]), atol=1e-12)
 
 
-def test_heads_are_hashable_and_equal():
-    for head in HEADS:
-        assert hash(head) == hash(head)
-
-
 @cases(
     ("make", "message"),
     (lambda: GaussianHead(beta=-0.1), "beta must lie in"),

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import threadpoolctl
+from heads import build_mlp, build_tabular
 from numpy.testing import assert_allclose
 from plans import bin_edges, class_recipes, draw_variables, make_plan
 from training_data import MemberTrainer
 
 from skuq.networks import GaussianHead, Space, TabularSpace
-from skuq.networks._dense import build_mlp
-from skuq.networks._tabular import build_tabular
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, predict_members, train
 

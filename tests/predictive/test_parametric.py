@@ -84,13 +84,6 @@ def test_epistemic_normal_parts_are_those_given():
     assert_allclose(m.uncertainty().total, 5e-200)
 
 
-def test_epistemic_normal_mean_is_kept_bit_for_bit():
-    mean = np.array([-0.0, 0.1 + 0.2, 1e-310, 1e300])
-    m = EpistemicNormal(mean, np.ones(4), np.ones(4))
-    for kept in (m.mean, m.loc[0], m.scaled(3.0).mean, m.rows(slice(None)).mean):
-        assert kept.tobytes() == mean.tobytes()
-
-
 def test_epistemic_normal_draws_of_functions_have_their_covariance():
     functions = np.random.default_rng(0).normal(size=(3, 5, 2))
     epistemic = np.sqrt((functions**2).sum(axis=0))
@@ -233,14 +226,3 @@ def test_transformed_tails_too_heavy_for_the_transform_are_said():
         TransformedMixture(np.zeros(3), Logarithm())
     with pytest.raises(ValueError, match="factor must be positive"):
         TransformedMixture(normals(), Logarithm(), factor=0.0)
-
-
-@pytest.mark.parametrize("n_outputs", [None, 2])
-def test_transformed_rows_with_factors_of_their_own(n_outputs):
-    shape = (3,) if n_outputs is None else (3, n_outputs)
-    factor = 1 + np.arange(np.prod(shape)).reshape(shape)  # as groups of rows are calibrated
-    m = TransformedMixture(normals(shape=shape), Logarithm()).scaled(factor)
-    assert_allclose(m.rows([2, 0]).std, m.std[[2, 0]])
-    if n_outputs is not None:
-        assert_allclose(m.output(1).std, m.std[:, 1])
-        assert_allclose(m.rows(slice(1, 3)).output(1).interval(0.9), m.interval(0.9)[1:, :, 1])

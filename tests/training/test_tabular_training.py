@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from heads import build_tabular
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import Run, draw_variables, make_plan, sequential
 from scipy import stats
@@ -10,7 +11,6 @@ from training_data import STEADY, split_table, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
-from skuq.networks._tabular import build_tabular
 from skuq.tables import TrainingData
 from skuq.training import Recipe, _losses, _program, predict_members
 
