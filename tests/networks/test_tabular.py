@@ -9,7 +9,7 @@ import pytest
 import threadpoolctl
 from heads import build_mlp, build_tabular
 from numpy.testing import assert_allclose
-from plans import bin_edges, class_recipes, draw_variables, make_plan
+from plans import class_recipes, draw_variables, make_plan
 from training_data import MemberTrainer
 
 from skuq.networks import GaussianHead, Space, TabularSpace
@@ -30,27 +30,6 @@ def outputs(model, x=X):
     plan = make_plan(model.to_json())
     flat, state = draw_variables(model, 0)
     return plan(plan.split(flat.astype(float)), state, x)[0]
-
-
-PERIODIC = {"columns": range(6)}
-PIECES = {"kind": "piecewise-linear", "edges": bin_edges(X[:, NUMBERS], 4), "dim": 3}
-PIECES["columns"] = NUMBERS
-VARIANTS = {
-    "plain": {},
-    "realmlp": {"embedding": PERIODIC, "activation": "mish", "dropout": 0.1},
-    "residual": {"residual": True, "activation": "relu"},
-    "categories": {"categories": CODES, "category_dim": [2, 3]},
-    "everything": {"categories": CODES, "embedding": PIECES},
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_build_tabular_every_variant_has_a_plan(name):
-    model = build_tabular((6,), 6, hidden_units=(8, 8), **VARIANTS[name])
-    plan = make_plan(model.to_json())
-    assert [w.shape for w in plan.weights] == [tuple(v.shape) for v in model.trainable_variables]
-    assert outputs(model).shape == (40, 6)
-    assert model.count_params() >= sum(np.prod(w.shape) for w in plan.weights)
 
 
 def test_build_tabular_layers_stand_in_their_order():

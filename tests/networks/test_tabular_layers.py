@@ -210,17 +210,6 @@ def test_edges_are_not_part_of_what_is_compiled():
     assert make_plan(model_of("piecewise linear").to_json()).width == 3 * 3
 
 
-def test_a_frozen_embedding_is_state():
-    inputs = keras.Input((6,))
-    frozen = NumericEmbedding("piecewise-linear", **PIECES, trainable=False)
-    model = keras.Model(inputs, keras.layers.Dense(1)(frozen(inputs)))
-    plan = make_plan(model.to_json())
-    assert len(plan.weights) == 2 and plan.n_state == 3
-    parts, state = random_parts(model, plan, 0)
-    y, _ = plan(parts, state, rows())
-    assert_allclose(by_keras(model, parts, state, rows()), y, rtol=1e-5, atol=1e-5)
-
-
 def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
     import tensorflow as tf
 
