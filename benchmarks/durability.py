@@ -49,7 +49,7 @@ class TinySpace:
         )
 
     def build(self, configuration, input_shape, n_outputs):
-        from skuq.networks import build_mlp
+        from skuq.networks._dense import build_mlp
 
         return build_mlp(input_shape, n_outputs, [configuration["units"]], activation="tanh")
 
@@ -281,7 +281,7 @@ def read_parts(path):
 
 
 def build_network():
-    from skuq.networks import build_mlp
+    from skuq.networks._dense import build_mlp
 
     return build_mlp((10,), 1, [100, 100]).to_json()
 

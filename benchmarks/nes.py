@@ -35,7 +35,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 import skuq
 from skuq import NESClassifier
-from skuq.ensembles import select_by_likelihood
+from skuq.ensembles._likelihood import likelihood_statistics, select_by
 from skuq.metrics import (
     average_member_nll_loss,
     brier_loss,
@@ -150,7 +150,7 @@ def scores(y, members, weights):
 
 def chosen_scores(likelihood, test_proba, y, n_members, first=None, **how):
     """Score the ensemble chosen by the first networks' log likelihoods (n_trials, n_valid)."""
-    chosen = select_by_likelihood(likelihood[:first], n_members, **how)
+    chosen = select_by(*likelihood_statistics(likelihood[:first]), n_members, **how)
     return scores(y, test_proba[chosen.indices], chosen.weights)
 
 

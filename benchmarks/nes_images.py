@@ -28,7 +28,7 @@ from nes import (
 from problems import corrupt_images
 
 from skuq import NESClassifier
-from skuq.ensembles import select_by_likelihood
+from skuq.ensembles._likelihood import likelihood_statistics, select_by
 from skuq.metrics import predictive_entropy
 from skuq.networks import CellSpace
 
@@ -100,7 +100,7 @@ def judge(models, parts, chooses):
         found[str(severity)] = {}
         for size in SIZES:
             part = likelihood if chooses else likelihood[:size]
-            chosen = select_by_likelihood(part, min(size, len(part)))
+            chosen = select_by(*likelihood_statistics(part), min(size, len(part)))
             cell = scores(y_test, proba[chosen.indices], chosen.weights)
             if severity == 0:
                 for name, members in (("entropy", proba), ("entropy_ood", on_digits)):

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from skuq.ensembles import _likelihood, _teams
+from skuq.ensembles import _hq, _likelihood, _selection, _teams
 
 SELECTORS, select_by = _likelihood.SELECTORS, _likelihood.select_by
 likelihood_statistics = _likelihood.likelihood_statistics
+select_hq, stacking_weights = _hq.select_hq, _selection.stacking_weights
 
 
 def diversity_score(

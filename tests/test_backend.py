@@ -11,13 +11,13 @@ import weakref
 
 import numpy as np
 import pytest
+from heads import build_mlp
 from processes import run_python
 from tiers import slow
 
 from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor, backend
 from skuq._utils._environment import without_collection
 from skuq.backend import _processes
-from skuq.networks import build_mlp
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])
@@ -81,7 +81,7 @@ def test_the_first_fits_of_a_process_may_be_in_threads_under_other_defaults_of_k
 # Ctrl-C comes in the middle of an import, and between two lines that switch to graph mode.
 INTERRUPTED = """
 import os, signal, sys, time
-from skuq.networks import build_mlp
+from skuq.networks._dense import build_mlp
 
 def interrupt():
     os.kill(os.getpid(), signal.SIGINT)

@@ -30,7 +30,6 @@ POOL = [("linear", LogisticRegression()), ("bayes", GaussianNB()), ("tree", TREE
 SEARCH = {"n_trials": 2, "epochs": 30, "space": TinySpace(), "random_state": 0}
 TABULAR = {"epochs": 40, "random_state": 0}
 TABULAR["network"] = networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2)
-COPIES = {**TABULAR, "network": networks.TabularNetwork(n_layers=1, width=32, n_copies=2)}
 SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
 HYPER = {"n_trials": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
 
@@ -58,7 +57,6 @@ OTHERS = [
     skuq.AutoDEUQRegressor(**SEARCH, validation=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
     skuq.TabularEnsembleRegressor(2, **TABULAR),
-    skuq.TabularEnsembleRegressor(2, **COPIES),
     skuq.TabularEnsembleClassifier(3, **TABULAR),
     skuq.HyperDeepEnsembleRegressor(2, **HYPER),
     skuq.HyperDeepEnsembleClassifier(2, **HYPER),

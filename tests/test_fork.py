@@ -1,6 +1,7 @@
 """After a fork TensorFlow would wait for ever: training is refused, NumPy goes on predicting."""
 
 import pytest
+from heads import build_mlp
 from numpy.testing import assert_array_equal
 from processes import run_python
 from sklearn.base import clone
@@ -9,7 +10,7 @@ from tiers import slow
 import skuq
 from skuq import DeepEnsembleRegressor, backend
 from skuq.backend import _processes
-from skuq.networks import MLP, build_mlp
+from skuq.networks import MLP
 
 REFUSED = "forked after TensorFlow had been used.*loky.*spawn"
 

@@ -77,7 +77,6 @@ SHORTER = {
 }
 # What cannot run here, by a piece of it.
 ELSEWHERE = {
-    "LaplaceHead": "would register a class for all tests of the process",
     "SLURMCluster": "needs a SLURM cluster",
     "results.csv": "needs the results of NAS-Bench-201",
 }

@@ -1,6 +1,4 @@
-from ._hq import select_hq as select_hq
 from ._hq import select_teams as select_teams
-from ._likelihood import select_by_likelihood as select_by_likelihood
 from ._pruning import TeamSelection as TeamSelection
 from ._rules import ForwardSelection as ForwardSelection
 from ._rules import GreedySelection as GreedySelection
@@ -10,6 +8,4 @@ from ._rules import StackingSelection as StackingSelection
 from ._rules import TopSelection as TopSelection
 from ._selection import Selection as Selection
 from ._selection import select_forward as select_forward
-from ._selection import select_greedy as select_greedy
-from ._selection import stacking_weights as stacking_weights
 from ._teams import architecture_diversity as architecture_diversity

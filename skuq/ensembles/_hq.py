@@ -215,12 +215,7 @@ def select_hq(
     loc: np.ndarray,
     scale: np.ndarray,
     n_members: int,
-    *,
     sample_weight: ArrayLike | None = None,
-    pool_size: int = POOL_SIZE,
-    metric: str | Sequence[str] = "gd",
-    filters: Sequence[str] = ("alpha", "kmeans"),
-    beta: float = 0.1,
 ) -> Selection:
     """Select a regressor's members by hierarchical diversity (HQ) pruning.
 
@@ -228,43 +223,19 @@ def select_hq(
     candidate exceeds on a third of the rows. For normal errors the tolerance is about one standard
     deviation, and the best candidate has enough wrong rows for any distribution of its errors.
     Among the diverse teams that pruning keeps, the one whose moment-matched mixture has the lowest
-    NLL is chosen.
+    NLL is chosen; its members have equal weights.
 
     Parameters
     ----------
     y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
         Targets of rows that the candidates were not trained on. The error of a row is the root
-        mean square over outputs, so that outputs should be standardised.
+        mean square over outputs.
     loc, scale : ndarray of shape (n_candidates, n_samples) or (.., n_outputs), as y
         Means and standard deviations of the candidates, in the units of y.
     n_members : int
         Maximum number of members of a team; at least 2.
     sample_weight : ndarray of shape (n_samples,), optional
         Non-negative weights of the rows.
-    pool_size : int, default=20
-        Number of candidates that teams are built from, those with the lowest NLL: 20 have
-        21 679 teams of up to five.
-    metric, filters, beta
-        See `HQEnsembleSelector`.
-
-    Returns
-    -------
-    Selection
-        Members with equal weights. Its loss is the NLL of the moment-matched mixture.
-
-    Raises
-    ------
-    ValueError
-        If `n_members` is 1, or no candidate has a finite loss.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.normal(size=200)
-    >>> loc = y + rng.normal(size=(4, 200)) * [[0.3], [0.3], [0.3], [2.0]]
-    >>> select_hq(y, loc, np.full_like(loc, 0.2), 3).indices
-    array([0, 1, 2])
     """
     if n_members < 2:
         raise ValueError(f"HQ pruning needs n_members >= 2. Got n_members={n_members}.")
@@ -274,7 +245,7 @@ def select_hq(
     # A single candidate's strength is that of a team of one.
     strength = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
     best = np.argsort(np.where(np.isfinite(strength), -strength, np.inf), kind="stable")
-    best = best[: min(pool_size, int(np.isfinite(strength).sum()))]
+    best = best[: min(POOL_SIZE, int(np.isfinite(strength).sum()))]
     if not len(best):
         raise ValueError("No candidate has a finite loss on the rows to select on.")
     # A team needs two models: with one candidate there is nothing to prune.
@@ -294,7 +265,7 @@ def select_hq(
         negative_loss((error, second_moment), normal_nll, weight),
         strength[best],
     )
-    rules = Rules(metric, "hq", filters, beta, n_members)
+    rules = Rules(max_team_size=n_members)
     chosen = prune(pool, rules, np.random.default_rng(0)).selection
     # From positions in the pool to numbers of candidates.
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)

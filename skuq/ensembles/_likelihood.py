@@ -129,59 +129,6 @@ def select_by(
     return select(statistics, loss, n_members, **settings, sample_weight=sample_weight)
 
 
-def select_by_likelihood(
-    log_likelihood: ArrayLike,
-    n_members: int,
-    method: str = "forward",
-    *,
-    use_best: bool = False,
-    sample_weight: ArrayLike | None = None,
-    groups: ArrayLike | None = None,
-) -> Selection:
-    """Select an ensemble by the likelihood that candidates give to the observed targets.
-
-    Parameters
-    ----------
-    log_likelihood : array-like of shape (n_candidates, n_samples)
-        Log probability of each row's true class, or log density of its y, in nats, on rows
-        that the candidates were not trained on. -inf counts as 708 nats worse than the row's
-        best. A candidate with NaN is never selected.
-    n_members, method, use_best, sample_weight, groups :
-        See `select_by`.
-
-    Returns
-    -------
-    Selection
-        Its loss is the NLL of the averaged probabilities or densities.
-
-    Examples
-    --------
-    Two of three candidates complement each other, though the third is better than either:
-
-    >>> import numpy as np
-    >>> proba = np.array([[0.9, 0.9, 0.1, 0.1], [0.1, 0.1, 0.9, 0.8], [0.4, 0.4, 0.4, 0.4]])
-    >>> select_by_likelihood(np.log(proba), 2, "top").indices
-    array([2, 0])
-    >>> chosen = select_by_likelihood(np.log(proba[:2]), 2)
-    >>> chosen.indices, round(chosen.loss, 4)
-    (array([0, 1]), 0.7195)
-    """
-    log_likelihood = np.asarray(log_likelihood, dtype=float)
-    if log_likelihood.ndim != 2 or not log_likelihood.size:
-        raise ValueError(
-            "`log_likelihood` must have shape (n_candidates, n_samples), with at least one "
-            f"candidate and one row. Got {log_likelihood.shape}."
-        )
-    return select_by(
-        *likelihood_statistics(log_likelihood),
-        n_members,
-        method,
-        use_best=use_best,
-        sample_weight=sample_weight,
-        groups=groups,
-    )
-
-
 def choose_size(
     statistics: Statistics,
     loss: Loss,

@@ -239,7 +239,7 @@ class GreedySelection(SelectionRule):
 
     See Also
     --------
-    select_greedy : The same for arrays.
+    select_forward : Selection from arrays, by any loss.
 
     Examples
     --------
@@ -349,10 +349,6 @@ class ForwardSelection(SelectionRule):
         Choose the number of members by cross-validation on the held-out rows, from 2 to
         `n_members`, repeats counted.
 
-    See Also
-    --------
-    select_by_likelihood : The same for arrays.
-
     Examples
     --------
     >>> from skuq.ensembles import ForwardSelection
@@ -409,7 +405,6 @@ class HQSelection(SelectionRule):
 
     See Also
     --------
-    select_hq : The same for means and standard deviations.
     select_teams : Choose a team from the predictions of classifiers.
 
     Examples
@@ -423,7 +418,7 @@ class HQSelection(SelectionRule):
         weight = candidates.sample_weight
         if not candidates.classifies:
             given = candidates.y, candidates.loc, candidates.scale
-            return select_hq(*given, n_members, sample_weight=weight)
+            return select_hq(*given, n_members, weight)
         statistics = candidates.statistics("nll")
         # The best single candidates by NLL: the number of teams grows as a power of the pool.
         pool = select_best(*statistics, POOL_SIZE, sample_weight=weight).indices

@@ -23,7 +23,6 @@ from scipy.special import entr, expit, log_softmax, logsumexp, softmax, xlogy
 
 from skuq._utils._checks import check_count, check_weights
 from skuq._utils._records import saved_as
-from skuq.metrics._checks import check_choice
 from skuq.metrics._regression import crps_normal
 
 #: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
@@ -280,71 +279,6 @@ MOMENT_LOSSES: dict[str, Loss] = {
 }
 
 
-def select_greedy(
-    y: np.ndarray,
-    loc: np.ndarray,
-    scale: np.ndarray,
-    n_members: int,
-    *,
-    sample_weight: ArrayLike | None = None,
-    k_init: int = 1,
-    min_members: int = 2,
-    min_weight: float | None = None,
-    loss: str = "nll",
-) -> Selection:
-    """Select greedily as AutoDEUQ does; repeats of a candidate give its weight.
-
-    Parameters
-    ----------
-    y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
-        Targets of rows that the candidates were not trained on.
-    loc, scale : ndarray of shape (n_candidates, n_samples) or (.., n_outputs), as y
-        Means and standard deviations of the candidates, in the units of y.
-    n_members : int
-        Maximum number of distinct members.
-    sample_weight : ndarray of shape (n_samples,), optional
-        Non-negative weights of the rows.
-    k_init : int, default=1
-        Number of best single candidates to begin with.
-    min_members : int, default=2
-        Minimum number of distinct members. 1 is the paper's rule, which on small data often
-        selects a single member, and then there is no epistemic uncertainty.
-    min_weight : float, optional
-        Weight that repeats must leave to each of `min_members` members, see `select_forward`. By
-        default half of an equal share: one of two members has a weight of at most 3/4.
-    loss : {"nll", "crps", "mse"}, default="nll"
-        Loss to minimise. "nll" and "crps" score the normal with the mixture's mean and variance,
-        "mse" its mean.
-
-    Returns
-    -------
-    Selection
-        Its loss is that of the moment-matched mixture.
-
-    References
-    ----------
-    Egele et al., "AutoDEUQ", Algorithm 1, lines 29-39.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> y = np.array([0.0, 0.0])
-    >>> loc = np.array([[1.0, 1.0], [-1.0, -1.0], [5.0, 5.0]])
-    >>> select_greedy(y, loc, np.ones_like(loc), n_members=2).indices
-    array([0, 1])
-    """
-    check_choice("loss", loss, MOMENT_LOSSES)
-    return select_forward(
-        normal_statistics(y, loc, scale),
-        MOMENT_LOSSES[loss],
-        n_members,
-        k_init=k_init,
-        min_members=min_members,
-        min_weight=0.5 / min_members if min_weight is None else min_weight,
-        sample_weight=sample_weight,
-    )
-
-
 def select_best(
     statistics: Statistics, loss: Loss, n_members: int, *, sample_weight: ArrayLike | None = None
 ) -> Selection:
@@ -474,7 +408,7 @@ def stacking_weights(
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.ensembles import stacking_weights
+    >>> from skuq.ensembles._selection import stacking_weights
     >>> stacking_weights(np.log([[0.9, 0.9, 0.1], [0.5, 0.5, 0.5]])).round(3)
     array([0.417, 0.583])
     """

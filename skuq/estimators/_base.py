@@ -156,8 +156,8 @@ def to_keras(self: Any, ddof: int = 0) -> Any:
     Raises
     ------
     ValueError
-        If the mixture's moments cannot be computed in Keras: with ``loss="quantiles"``, a
-        `target_transform`, or MC dropout.
+        If the mixture's moments cannot be computed in Keras: with a `target_transform`, or MC
+        dropout.
     """
     return self.fitted_.to_keras(ddof)
 

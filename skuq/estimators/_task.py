@@ -25,7 +25,7 @@ from skuq.tables._inputs import (
 )
 from skuq.tables._scaling import RobustScaling, effective_rank, fit_ridge
 from skuq.tables._splits import Splits, TrainingData, make_splits
-from skuq.tables._targets import NumberTargets, Targets, unpack_copies
+from skuq.tables._targets import NumberTargets, Targets
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
 VALIDATION: list = [
@@ -204,12 +204,10 @@ class Task:
             targets, y, y_valid = targets.in_units(unit), y / unit, y_valid / unit
         # Raw outputs that are means: the first ones, in a mixture one for each component, after
         # their logits.
-        head, n_copies = targets.head, targets.n_copies
-        head = head.head if n_copies > 1 else head
+        head = targets.head
         n_means = getattr(head, "n_components", 1)
         means = np.zeros(head.n_raw // coefficients.shape[1])
         means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
-        means = np.tile(means, n_copies)
         linear = np.kron(means, coefficients), np.kron(means, intercept)
         data = replace(data, y=y, y_valid=y_valid)
         return replace(self, data=data, targets=targets, linear=linear)
@@ -381,11 +379,11 @@ def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequenc
     """
     losses, of_constant, weights = [], [], []
     for raw, mix, y, weight in parts:
-        head, raw, mix = unpack_copies(targets.head, np.asarray(raw, dtype="float64"), mix)
+        head, raw = targets.head, np.asarray(raw, dtype="float64")
         if hasattr(head, "probabilities"):
             code, rows = y[:, 0].astype(int), np.arange(len(y))
             share = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=head.n_raw)
-            proba = np.average(targets.probabilities(head, raw), axis=0, weights=mix)
+            proba = np.average(targets.probabilities(raw), axis=0, weights=mix)
             constant = (share / share.sum())[code]
             losses.append(-np.log(np.maximum(proba[rows, code], _TINY)))
             of_constant.append(-np.log(np.maximum(constant, _TINY)))

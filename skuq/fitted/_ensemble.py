@@ -23,8 +23,7 @@ from skuq.catalog import Member
 from skuq.fitted._far import FarUncertainty, far_classes, far_spread
 from skuq.fitted._far_learning import learn_far_uncertainty
 from skuq.fitted._posterior import member_posterior
-from skuq.networks._heads import CategoricalHead, QuantileHead
-from skuq.networks._mixture_heads import PackedHead
+from skuq.networks._heads import CategoricalHead
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._mixture import epistemic_factor
 from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs
@@ -267,18 +266,14 @@ class FittedEnsemble(Fitted):
         rows = unseen_rows(self.inputs, numbers)
         if not len(rows):
             return self.raw(self.inputs.transform(numbers))
-        # The copies in a packed network count as members.
-        n_copies = getattr(self.targets.head, "n_copies", 1)
-        members = np.arange(len(self.raw_weights) * n_copies).reshape(-1, n_copies)
+        members = np.arange(len(self.raw_weights))
         n_fills = min(members.size, MOST_FILLS)
         raw = self.raw(self.inputs.transform(self.inputs.fill_unseen(numbers, 0, n_fills)))
-        by_copy = raw.reshape(*raw.shape[:2], n_copies, -1)
         for k in range(1, n_fills):
             x = self.inputs.transform(self.inputs.fill_unseen(numbers[rows], k, n_fills))
-            filled = self.raw(x).reshape(len(raw), len(rows), n_copies, -1)
-            member, copy = np.nonzero(members % n_fills == k)
-            by_copy[member[:, None], rows, copy[:, None]] = filled[member, :, copy]
-        return by_copy.reshape(raw.shape)
+            own = np.flatnonzero(members % n_fills == k)
+            raw[own[:, None], rows] = self.raw(x)[own]
+        return raw
 
     def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
         """Return the members' means as draws of the function; see `member_posterior`."""
@@ -290,11 +285,9 @@ class FittedEnsemble(Fitted):
         Raises ValueError if the mixture's moments cannot be computed in Keras.
         """
         targets: Any = self.targets
-        head, weights = targets.head, self.raw_weights
+        weights = self.raw_weights
         if self.passes is not None:
             refuse_keras("MC dropout averages passes with different dropped units")
-        if isinstance(head.head if isinstance(head, PackedHead) else head, QuantileHead):
-            refuse_keras('those of loss="quantiles" are integrals')
         if targets.is_transformed:
             refuse_keras(
                 f"those with target_transform={targets.scaling.kind!r} are integrals, where "
@@ -308,15 +301,11 @@ class FittedEnsemble(Fitted):
         inputs = keras.Input(networks[0].input_shape[1:], dtype="float64", name="X")
         # Scale in double precision; the networks compute in the single precision of their weights.
         scaled = ops.cast(self.inputs.transform(inputs, ops), "float32")
-        # Raw outputs (n, K, n_raw); with packed heads the copies become members, too.
+        # Raw outputs (n, K, n_raw).
         raws = [keras.tree.flatten(network(scaled))[0] for network in networks]  # may be in a list
         raw = ops.stack([ops.cast(of_member, "float64") for of_member in raws], axis=1)
-        if isinstance(head, PackedHead):
-            weights = np.repeat(weights, head.n_copies) / head.n_copies
-            head = head.head
-            raw = ops.reshape(raw, (-1, len(weights), head.n_raw))
-        if isinstance(head, CategoricalHead):
-            outputs = self._class_outputs(head, raw, weights, inputs)
+        if isinstance(targets.head, CategoricalHead):
+            outputs = self._class_outputs(raw, weights, inputs)
         else:
             outputs = self._number_outputs(raw, weights, ddof, inputs)
         return keras.Model(inputs, outputs, name="ensemble")
@@ -348,12 +337,10 @@ class FittedEnsemble(Fitted):
         outputs |= {name: targets.restore(0.0, std)[1] for name, std in stds.items()}
         return {name: o[:, 0] for name, o in outputs.items()} if targets.is_1d else outputs
 
-    def _class_outputs(
-        self, head: Any, raw: Any, weights: np.ndarray, inputs: Any
-    ) -> dict[str, Any]:
+    def _class_outputs(self, raw: Any, weights: np.ndarray, inputs: Any) -> dict[str, Any]:
         """Compute a classifier's outputs from logits (n, K, n_classes) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
-        proba = targets.probabilities(head, raw, ops)
+        proba = targets.probabilities(raw, ops)
         if self.far is not None:
             proba = far_classes(ops, self.far.arrays, self.far.kernel, inputs, proba, weights)
 

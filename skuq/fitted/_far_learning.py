@@ -18,11 +18,9 @@ from scipy.spatial.distance import cdist
 
 from skuq._utils._environment import generator, one_thread_if_small
 from skuq.fitted._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
-from skuq.networks._heads import CategoricalHead, GaussianHead, SquaredErrorHead
-from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
+from skuq.networks._heads import CategoricalHead
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST, RobustScaling
-from skuq.tables._targets import unpack_copies
 from skuq.training import predict_members
 
 _FEWEST_ROWS = 10  # with fewer rows nothing is learnt
@@ -61,17 +59,13 @@ _CLASS_FACTORS = 2.0 ** np.arange(-4, 0.1, 0.5)  # tried
 _LEAST_KNOWN = 0.05  # share by which the difference of a process' mean is divided at least
 _LEAST_PROBABILITY = 1e-6  # of a class in a left-out region
 
-#: Heads of normals, which can be widened, and of classes.
-_HEADS = GaussianHead, GaussianMixtureHead, SquaredErrorHead, CategoricalHead
-
 
 @one_thread_if_small(PROCESS_ROWS)  # dozens of small factorisations
 def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncertainty | None:
     """Learn the uncertainty of an ensemble away from the rows that it was trained on.
 
-    Return None where it has no place: for inputs other than tables, heads that predict neither
-    normals nor classes, fewer than 10 rows, more than 256 columns, or a process that explains the
-    rows no better than noise.
+    Return None where it has no place: for inputs other than tables, fewer than 10 rows, more than
+    256 columns, or a process that explains the rows no better than noise.
 
     Parameters
     ----------
@@ -90,9 +84,8 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     Features for Large-Scale Kernel Machines".
     """
     inputs, targets, head = ensemble.inputs, ensemble.targets, ensemble.targets.head
-    head = head.head if isinstance(head, PackedHead) else head
     rows = rows.take(rows.used)
-    if not isinstance(inputs, TableInputs) or not isinstance(head, _HEADS):
+    if not isinstance(inputs, TableInputs):
         return None
     # A row of nearly no weight says nothing about y, and does not make its surroundings known.
     rows = rows.take(np.flatnonzero(rows.weight >= _LEAST_WEIGHT * rows.weight.mean()))
@@ -245,8 +238,8 @@ def _narrowest_noise(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     Half of a variance over it is what adding that variance costs in nats at most.
     """
     raw = predict_members(ensemble.members, ensemble.inputs.transform(numbers[:PROCESS_ROWS]))
-    head, raw, weights = unpack_copies(ensemble.targets.head, raw, ensemble.weights)
-    (_, std, probability), _ = ensemble.targets.components(head, raw, weights)
+    weights = ensemble.weights
+    (_, std, probability), _ = ensemble.targets.components(raw, weights)
     precision = np.tensordot(weights, (probability / std**2).sum(axis=1), axes=1)
     harmonic_mean: np.ndarray = 1 / precision.mean(axis=0)
     return harmonic_mean

@@ -22,8 +22,6 @@ from scipy import special
 
 from skuq.catalog import Member
 from skuq.fitted._far import FarArrays, far_spread, far_spread_of_tensors
-from skuq.networks import GaussianHead
-from skuq.networks._heads import SquaredErrorHead
 from skuq.networks._mixture_heads import GaussianMixtureHead
 from skuq.networks._nomu import READOUTS, NomuHead
 from skuq.networks._plan import Plan, make_plan
@@ -51,13 +49,9 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     far = ensemble.far
     plans = _make_plans(members)
     scaled_only = inputs.scales_only and not targets.is_transformed
-    # Heads whose first raw numbers are the means, and mixtures, which have a formula.
     is_mixture = isinstance(targets.head, GaussianMixtureHead)
-    scaled_only &= is_mixture or isinstance(targets.head, GaussianHead | SquaredErrorHead)
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
-        # The copies of a packed head share the weight of their network.
-        copies = getattr(targets.head, "n_copies", 1)
-        weights = np.repeat(ensemble.raw_weights, copies) / copies
+        weights = ensemble.raw_weights
         n_columns = _count_columns(ensemble, len(weights))
         counts, normals = _draw_normals(n_columns, _count_draws(weights, n_draws), rng)
         drawn = np.repeat(np.arange(len(weights)), counts)

@@ -327,8 +327,7 @@ def _nll(predicted, weight):
 def _crps(predicted, weight):
     """Compute the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
-    # Student's t have degrees of freedom, and are not mixtures of normals.
-    if predicted.offers("loc", "scale", "weights") and not predicted.offers("df"):
+    if predicted.offers("loc", "scale", "weights"):
         # Arrays of skuq's mixtures include the spread that all members share.
         loc, scale = getattr(distribution, "_arrays", (distribution.loc, distribution.scale))[:2]
         weights = distribution.weights

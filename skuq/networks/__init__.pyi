@@ -6,7 +6,6 @@ from ._cells import NASBench201Space as NASBench201Space
 from ._cells import parse_nas_bench_201 as parse_nas_bench_201
 from ._dense import MLP as MLP
 from ._dense import DenseSpace as DenseSpace
-from ._dense import build_mlp as build_mlp
 from ._epinet import ConditionedPrior as ConditionedPrior
 from ._epinet import EpiNet as EpiNet
 from ._given_spaces import KerasTunerSpace as KerasTunerSpace
@@ -25,5 +24,4 @@ from ._space import Space as Space
 from ._space import WithTraining as WithTraining
 from ._tabular import TabularNetwork as TabularNetwork
 from ._tabular import TabularSpace as TabularSpace
-from ._tabular import build_tabular as build_tabular
 from ._tabular_layers import NumericEmbedding as NumericEmbedding

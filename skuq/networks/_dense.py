@@ -122,34 +122,14 @@ def build_mlp(
     scale_l2: float = 0.0,
     linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
-    """Build a fully connected Keras model with linear outputs.
+    """Build a fully connected Keras model for inputs (n_features,), with linear outputs.
 
-    Parameters
-    ----------
-    input_shape : tuple
-        ``(n_features,)``.
-    n_outputs : int
-        Number of raw outputs: the head's `n_raw`.
-    hidden_units : sequence of int, default=(50,)
-        Widths of the hidden layers. Kernels start as Glorot and Bengio proposed. With more than 20
-        inputs those of the first layer are smaller, so that first outputs do not grow with them.
-    activation : str, default="relu"
-        Keras' name of the activation.
-    dropout : float, optional
-        Rate of a dropout layer after each hidden layer. None adds no such layers; 0 adds them for
-        a recipe to set their rate.
-    scale_l2 : float, default=0.0
-        L2 penalty on the kernel of the second half of the outputs, from which a Gaussian head
-        computes its standard deviations.
-    linear : tuple of kernel (n_features, n_outputs) and bias (n_outputs,), optional
-        Frozen linear part, which is added to the outputs.
-
-    Examples
-    --------
-    >>> from skuq.networks import build_mlp
-    >>> model = build_mlp((3,), 2, hidden_units=(8,))
-    >>> model.count_params()  # (3 + 1) * 8 + (8 + 1) * 2
-    50
+    Kernels start as Glorot and Bengio proposed. With more than 20 inputs those of the first layer
+    are smaller, so that first outputs do not grow with them. `dropout` is the rate of a layer after
+    each hidden layer. None adds no such layers; 0 adds them for a recipe to set their rate.
+    `scale_l2` penalises the kernel of the second half of the outputs, from which a Gaussian head
+    computes its standard deviations. `linear` is the kernel (n_features, n_outputs) and the bias
+    (n_outputs,) of a frozen linear part, which is added to the outputs.
     """
     from skuq.backend import keras
 

@@ -1,6 +1,6 @@
 """Heads: the meaning of a network's raw outputs, and the loss that trains them.
 
-Mixtures of normals, and the copies inside one network, are in `_mixture_heads.py`.
+Mixtures of normals are in `_mixture_heads.py`.
 
 A head defines the number of raw outputs and the distribution that they describe. Each formula
 serves training (on tensors, `keras.ops`) and prediction (on arrays, NumPy).
@@ -19,12 +19,7 @@ import numpy as np
 from scipy import special
 
 from skuq import backend
-from skuq._utils._formulas import (
-    LOG_SQRT_2PI,
-    PiecewiseQuantiles,
-    check_quantile_levels,
-    mean_distance,
-)
+from skuq._utils._formulas import LOG_SQRT_2PI, mean_distance
 from skuq._utils._records import saved_as
 
 
@@ -40,8 +35,6 @@ class Head(Protocol):
     - Searches score networks by ``scores(y, raw)`` and ``log_likelihood(y, raw)``, from arrays,
       and mix K networks by ``pooled(raw)``, from (K, ..). ``moments(raw, xp=numpy)`` computes
       means and standard deviations (.., m).
-    - `PackedHead` needs ``mixture_loss(y, copies)``, the loss of the equal mixture of C copies
-      (.., C, n_raw), from tensors.
     - Heads whose `weighs_losses` is true take the recipe's `loss_settings`, numbers (..) that
       differ between the members of a stack: ``loss(y, raw, settings)``.
     - Losses with terms for artificial inputs, which have no targets: ``row_loss(y, raw,
@@ -67,12 +60,6 @@ class LikelihoodHead:
 
     n_outputs: int
     log_densities: Any  # method (y, raw, xp=np) -> (.., n_outputs)
-    _n_parameters = 2  # raw numbers for each output
-
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return self._n_parameters * self.n_outputs
 
     def validation_loss(self, y, raw):
         """Compute each row's negative log likelihood (..,), mean over outputs, whatever `loss` is.
@@ -82,17 +69,6 @@ class LikelihoodHead:
         return -backend.ops.mean(self.log_densities(y, raw, backend.ops), axis=-1)
 
     loss = validation_loss
-
-    def mixture_loss(self, y, copies):
-        """Compute the negative log likelihood of the equal mixture of C copies.
-
-        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
-        """
-        ops = backend.ops
-        # Given the copy, outputs are independent: sum them before averaging densities over copies.
-        joint = ops.sum(self.log_densities(y[..., None, :], copies, ops), axis=-1)  # (.., C)
-        log_likelihood = ops.logsumexp(joint, axis=-1) - math.log(copies.shape[-2])
-        return -log_likelihood / self.n_outputs
 
     def scores(self, y, raw) -> np.ndarray:
         """Compute the negative log likelihood (..,) from arrays. Searches minimise it."""
@@ -118,18 +94,6 @@ def inverse_softplus(value) -> np.ndarray:
 def log_normal(y, mean, scale, xp):
     """Compute the log density of a normal, element by element."""
     return -(xp.log(scale) + 0.5 * xp.square((y - mean) / scale) + LOG_SQRT_2PI)
-
-
-def cast_like(values, like, xp):
-    """Convert an array to the kind (array or tensor) and the precision of another."""
-    return values if xp is np else xp.cast(values, like.dtype)
-
-
-def split_last(raw, parts, xp):
-    """Reshape raw numbers (.., n_raw) to (.., *parts)."""
-    # Symbolic tensors do not know their number of rows.
-    leading = [-1 if size is None else size for size in xp.shape(raw)[:-1]]
-    return xp.reshape(raw, (*leading, *parts))
 
 
 @saved_as("networks.GaussianHead")
@@ -193,6 +157,11 @@ class GaussianHead(LikelihoodHead):
             raise ValueError(f'score must be "log" or "crps". Got {self.score!r}.')
         if self.beta and self.score != "log":
             raise ValueError(f'beta needs score="log". Got beta={self.beta} with score="crps".')
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return 2 * self.n_outputs
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
@@ -260,22 +229,10 @@ class GaussianHead(LikelihoodHead):
         # CRPS = E|X - y| - E|X - X'| / 2, where X - X' has a standard deviation of sqrt(2) scale.
         return mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
 
-    def mixture_loss(self, y, copies):
-        """Compute `validation_loss` of the equal mixture of C copies.
 
-        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
-        """
-        if self.score == "log":
-            return super().mixture_loss(y, copies)
-        ops = backend.ops
-        mean, scale = self.distribution(copies, ops)  # (.., C, m)
-        share = ops.ones_like(mean) / copies.shape[-2]
-        return ops.mean(mixture_crps(y, mean, scale, share, ops), axis=-1)
-
-
-def mixture_crps(y, loc, scale, probability, xp):
+def mixture_crps(y, loc, scale, probability):
     """Compute the CRPS (.., m) of mixtures of J normals (.., J, m) (Grimit et al., Eq. 5)."""
-    n_components = loc.shape[-2]
+    n_components, xp = loc.shape[-2], backend.ops
     # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components: those
     # of a component with itself, then with the next one, the second next, and so on. All pairs at
     # once are large.
@@ -335,211 +292,6 @@ class SquaredErrorHead:
         """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""
         return backend.ops.mean(backend.ops.square(y - raw), axis=-1)
 
-    def mixture_loss(self, y, copies):
-        """Compute the loss of the copies' average: y (.., n_outputs), copies (.., C, n_raw)."""
-        return self.loss(y, backend.ops.mean(copies, axis=-2))
-
-
-@saved_as("networks.StudentTHead")
-@dataclass(frozen=True)
-class StudentTHead(LikelihoodHead):
-    """Location, scale and degrees of freedom of Student's t, for each of several outputs.
-
-    The network has 3 m raw outputs for m outputs: the locations, then m numbers r with
-    scale ``softplus(r) + min_scale``, then m numbers r with ``min_df + softplus(r)`` degrees
-    of freedom. Outliers have less influence than with a normal distribution.
-
-    Parameters
-    ----------
-    n_outputs : int, default=1
-        m, the number of columns of y.
-    min_scale : float, default=1e-3
-        Smallest scale, in units of the standardised y; see `GaussianHead`.
-    min_df : float, default=2.1
-        Smallest number of degrees of freedom. It must be above 2, so that the variance is finite;
-        with the default it is at most 21 times the squared scale.
-
-    Raises
-    ------
-    ValueError
-        If min_df is not above 2.
-
-    References
-    ----------
-    Lange, Little and Taylor (1989), "Robust Statistical Modeling Using the t Distribution".
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.networks._heads import StudentTHead
-    >>> loc, scale, df = StudentTHead().distribution(np.zeros((1, 3)))
-    >>> loc, scale.round(3), df.round(3)
-    (array([[0.]]), array([[0.694]]), array([[2.793]]))
-    """
-
-    n_outputs: int = 1
-    min_scale: float = 1e-3
-    min_df: float = 2.1
-    _n_parameters = 3
-
-    def __post_init__(self):
-        if not self.min_df > 2:
-            raise ValueError(
-                f"min_df must be above 2, so that the variance is finite. Got {self.min_df}."
-            )
-
-    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
-        """Compute locations, scales and degrees of freedom, each (.., n_outputs), from raw."""
-        m = self.n_outputs
-        loc, r, d = raw[..., :m], raw[..., m : 2 * m], raw[..., 2 * m :]
-        return loc, softplus(r, xp) + self.min_scale, softplus(d, xp) + self.min_df
-
-    def moments(self, raw, xp=np):
-        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        loc, scale, df = self.distribution(raw, xp)
-        return loc, scale * xp.sqrt(df / (df - 2))
-
-    def log_densities(self, y, raw, xp=np):
-        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
-        loc, scale, df = self.distribution(raw, xp)
-        tail = 0.5 * (df + 1) * xp.log1p(xp.square((y - loc) / scale) / df)
-        return _log_t_constant(df, xp) - xp.log(scale) - tail
-
-
-def _log_t_constant(df, xp):
-    """Compute the log density of Student's t at 0, up to the scale.
-
-    It is log(gamma(x + 1/2) / gamma(x)) - log(x) / 2 - log(sqrt(2 pi)), with x = df / 2. The
-    difference of two log gamma functions would lose all digits in single precision, and not every
-    backend has these functions. Therefore the ratio is expanded in Stirling's series, in which
-    the large terms cancel, at x + 4, where the series is accurate to 1e-9 for df > 2.
-    """
-    x = 0.5 * df
-    shifted = x + 4
-    inverse = 1 / xp.square(shifted)
-    # Tricomi and Erdelyi (1951): log(gamma(x + 1/2) / gamma(x)) - log(x) / 2 by powers of 1 / x.
-    series = 1 / 192 - inverse * (1 / 640 - inverse * (17 / 14336 - inverse * 31 / 18432))
-    ratio = (-1 / 8 + inverse * series) / shifted + 0.5 * xp.log1p(4 / x)
-    # Go back from x + 4 to x: gamma(x + 1/2) / gamma(x) is that of x + 1, times x / (x + 1/2).
-    for k in range(4):
-        ratio = ratio - xp.log1p(0.5 / (x + k))
-    return ratio - LOG_SQRT_2PI
-
-
-_LEVELS = tuple(k / 20 for k in range(1, 20))
-
-
-@saved_as("networks.QuantileHead")
-@dataclass(frozen=True)
-class QuantileHead:
-    """Quantiles at given levels, which never cross, for each of several outputs.
-
-    The network has q m raw outputs for q levels and m outputs: m for the middle level, then m
-    for each gap between neighbouring levels, from the lowest. A gap is ``softplus(r) / log(2)
-    + min_scale`` times the gap of a standard normal at these levels. Raw numbers of 0 therefore
-    give the quantiles of a standard normal.
-
-    Parameters
-    ----------
-    n_outputs : int, default=1
-        m, the number of columns of y.
-    levels : tuple of float, default=(0.05, 0.1, .., 0.95)
-        Levels of the quantiles: at least two, strictly increasing inside (0, 1).
-    min_scale : float, default=1e-3
-        Smallest spread: gaps are at least those of a normal with about this standard deviation,
-        in units of the standardised y. It bounds the density of `log_likelihood`.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two levels, or they do not increase inside (0, 1).
-
-    References
-    ----------
-    Koenker and Bassett (1978), "Regression Quantiles". Gaps: Park et al. (2022), "Learning
-    Quantile Functions without Quantile Crossing for Distribution-free Time Series
-    Forecasting".
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.networks._heads import QuantileHead
-    >>> head = QuantileHead(levels=(0.1, 0.5, 0.9))
-    >>> head.quantiles(np.zeros((1, head.n_raw))).round(2)
-    array([[[-1.28],
-            [ 0.  ],
-            [ 1.28]]])
-    """
-
-    n_outputs: int = 1
-    levels: tuple[float, ...] = _LEVELS
-    min_scale: float = 1e-3
-
-    def __post_init__(self):
-        levels = check_quantile_levels(self.levels)
-        object.__setattr__(self, "levels", tuple(levels.tolist()))  # hashable
-
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return len(self.levels) * self.n_outputs
-
-    def quantiles(self, raw: Any, xp: Any = np) -> Any:
-        """Compute quantiles (.., n_levels, n_outputs), non-decreasing, from (.., n_raw)."""
-        q, middle = len(self.levels), len(self.levels) // 2
-        parts = split_last(raw, (q, self.n_outputs), xp)
-        centre, r = parts[..., :1, :], parts[..., 1:, :]
-        normal = np.diff(special.ndtri(self.levels))[:, None]  # (q - 1, 1)
-        factors = softplus(r, xp) / math.log(2) + self.min_scale
-        gaps = factors * cast_like(normal, raw, xp)
-        # Add up the gaps outwards from the middle, so that rounding never makes quantiles cross.
-        below = xp.cumsum(xp.flip(gaps[..., :middle, :], axis=-2), axis=-2)
-        above = xp.cumsum(gaps[..., middle:, :], axis=-2)
-        sides = [centre - xp.flip(below, axis=-2), centre, centre + above]
-        return xp.concatenate(sides, axis=-2)
-
-    def _distribution(self, raw):
-        """Make distributions of shape (.., n_outputs) that have these quantiles."""
-        values = np.moveaxis(self.quantiles(np.asarray(raw, dtype=float)), -2, 0)
-        return PiecewiseQuantiles.from_values(np.asarray(self.levels), values)
-
-    def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
-        """Compute means and standard deviations, arrays (.., n_outputs), from (.., n_raw).
-
-        They are those of `skuq.predictive.QuantileMixture` with these quantiles.
-        """
-        distribution = self._distribution(raw)
-        return distribution.mean, np.sqrt(distribution.variance)
-
-    def loss(self, y, raw):
-        """Compute each row's pinball loss (..,), mean over levels and outputs.
-
-        `y` (.., n_outputs) and `raw` (.., n_raw) are tensors. Twice this loss approximates the
-        continuous ranked probability score.
-        """
-        return self._pinball(y, self.quantiles(raw, backend.ops))
-
-    def mixture_loss(self, y, copies):
-        """Compute the loss of the copies' average quantiles.
-
-        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
-        """
-        return self._pinball(y, backend.ops.mean(self.quantiles(copies, backend.ops), axis=-3))
-
-    def _pinball(self, y, quantiles):
-        """Compute max(level * e, (level - 1) * e) for errors e, mean over levels and outputs."""
-        ops = backend.ops
-        error = y[..., None, :] - quantiles
-        levels = ops.cast(np.asarray(self.levels)[:, None], error.dtype)
-        return ops.mean(ops.maximum(levels * error, (levels - 1) * error), axis=(-2, -1))
-
-    def log_likelihood(self, y, raw) -> np.ndarray:
-        """Compute the joint log density (..,) of all outputs, from arrays y and raw.
-
-        The density is that of `skuq.predictive.QuantileMixture` with these quantiles.
-        """
-        return self._distribution(raw).log_density(np.asarray(y, dtype=float)).sum(axis=-1)
-
 
 @saved_as("networks.CategoricalHead")
 @dataclass(frozen=True)
@@ -587,15 +339,6 @@ class CategoricalHead:
         codes = ops.cast(y[..., 0], "int32")
         chosen = ops.sum(ops.one_hot(codes, self.n_classes, dtype=raw.dtype) * raw, axis=-1)
         return ops.logsumexp(raw, axis=-1) - chosen
-
-    def mixture_loss(self, y, copies):
-        """Compute the loss of the copies' average probabilities.
-
-        `y` is (.., 1), and `copies` are (.., C, n_raw).
-        """
-        # Minus log of the mean of the copies' probabilities exp(-loss).
-        losses = self.loss(y[..., None, :], copies)  # (.., C)
-        return math.log(copies.shape[-2]) - backend.ops.logsumexp(-losses, axis=-1)
 
     def scores(self, y, raw) -> np.ndarray:
         """Compute the loss (..,) in NumPy, from arrays. Searches minimise it."""

@@ -1,4 +1,4 @@
-"""Heads of several distributions: mixtures of normals, and the copies inside one network.
+"""Head of mixtures of normals.
 
 Notation as in `skuq/networks/_heads.py`: m outputs, raw numbers (.., n_raw) and y (.., m).
 """
@@ -15,12 +15,10 @@ from skuq import backend
 from skuq._utils._records import saved_as
 from skuq.networks._heads import (
     LikelihoodHead,
-    cast_like,
     inverse_softplus,
     log_normal,
     mixture_crps,
     softplus,
-    split_last,
 )
 
 
@@ -43,26 +41,25 @@ class GaussianMixtureHead(LikelihoodHead):
         J, the number of normals for each output.
     min_scale : float, default=1e-3
         Smallest standard deviation, in units of the standardised y; see `GaussianHead`.
-    score : {"log", "crps", "weighted"}, default="log"
-        Training loss: the negative log likelihood, or its sum with the CRPS, both in units of y.
-        In the sum the negative log likelihood is multiplied by the mixture's standard deviation,
-        without a gradient through this factor, as in the beta-NLL of `GaussianHead`. "weighted" is
-        an average of both losses, in which the setting "crps" is the weight of the second: members
-        of one stack can then learn by different losses.
-    validation : {"log", "crps"}, default="log"
-        Score of validation rows, for early stopping: the negative log likelihood or the CRPS. The
-        first is lowest long before the mean is best, because networks grow too sure first; the
-        CRPS lets them train on. Searches compare networks by the likelihood in any case.
+    weighs_losses : bool, default=False
+        The training loss is the sum of the CRPS and the negative log likelihood, both in units of
+        y: the second is multiplied by the mixture's standard deviation, without a gradient through
+        this factor, as in the beta-NLL of `GaussianHead`. True averages this sum and the negative
+        log likelihood, and the setting "crps" is the weight of the sum: members of one stack can
+        then learn by different losses.
 
     Raises
     ------
     ValueError
-        If n_components is below 1, or a score is unknown.
+        If n_components is below 1.
 
     Notes
     -----
     Means are raw numbers plus normal scores, so that raw numbers of 0 spread the components
     evenly over a standardised y. Components that start equal would stay equal.
+
+    The loss of validation rows is the CRPS. The likelihood is best long before the mean is,
+    because networks grow too sure first. Searches compare networks by the likelihood.
 
     References
     ----------
@@ -82,23 +79,11 @@ class GaussianMixtureHead(LikelihoodHead):
     n_outputs: int = 1
     n_components: int = 3
     min_scale: float = 1e-3
-    score: str = "log"
-    validation: str = "log"
+    weighs_losses: bool = False
 
     def __post_init__(self):
         if self.n_components < 1:
             raise ValueError(f"n_components must be at least 1. Got {self.n_components}.")
-        for name, known in (
-            ("score", ("log", "crps", "weighted")),
-            ("validation", ("log", "crps")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {known}. Got {getattr(self, name)!r}.")
-
-    @property
-    def weighs_losses(self) -> bool:
-        """Whether the weights of its losses are settings of each member."""
-        return self.score == "weighted"
 
     @property
     def n_raw(self) -> int:
@@ -113,12 +98,15 @@ class GaussianMixtureHead(LikelihoodHead):
         """
         # Pooled raw numbers have the components of several networks.
         j, m = raw.shape[-1] // (3 * self.n_outputs), self.n_outputs
-        parts = split_last(raw, (3, j, m), xp)
+        # Symbolic tensors do not know their number of rows.
+        leading = [-1 if size is None else size for size in xp.shape(raw)[:-1]]
+        parts = xp.reshape(raw, (*leading, 3, j, m))
         logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
-        offsets = _normal_scores(j)
+        offsets = -_normal_scores(j)
+        offsets = offsets if xp is np else xp.cast(offsets, raw.dtype)
         # Keras' `add`, which + is for symbolic tensors, takes a column of as many entries as there
         # are members for a bias of the members' axis. Its `subtract` always broadcasts.
-        mean = mean - cast_like(-offsets, raw, xp)
+        mean = mean - offsets
         log_probability = logits - _logsumexp(logits, xp)[..., None, :]
         return mean, softplus(r, xp) + self.min_scale, log_probability
 
@@ -158,46 +146,26 @@ class GaussianMixtureHead(LikelihoodHead):
         return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
 
     def loss(self, y, raw, settings=None):
-        """Compute each row's loss (..,), mean over outputs, from tensors; see `score`."""
+        """Compute each row's loss (..,), mean over outputs, from tensors."""
         ops = backend.ops
         log_density = self.log_densities(y, raw, ops)
-        likelihood = -ops.mean(log_density, axis=-1)
-        if self.score == "log":
-            return likelihood
         _, std = self.moments(raw, ops)
-        crps = self._crps(y, raw, ops)
+        crps = self._crps(y, raw)
         both = ops.mean(crps - ops.stop_gradient(std) * log_density, axis=-1)
-        if self.score == "crps":
+        if not self.weighs_losses:
             return both
+        likelihood = -ops.mean(log_density, axis=-1)
         return settings["crps"] * both + (1 - settings["crps"]) * likelihood
 
     def validation_loss(self, y, raw):
-        """Compute each row's negative log likelihood or CRPS, mean over outputs."""
-        if self.validation == "log":
-            return super().validation_loss(y, raw)
-        return backend.ops.mean(self._crps(y, raw, backend.ops), axis=-1)
+        """Compute each row's CRPS (..,), mean over outputs, from tensors."""
+        return backend.ops.mean(self._crps(y, raw), axis=-1)
 
-    def _crps(self, y, raw, xp=np):
-        """Compute the CRPS (.., n_outputs) of each output."""
-        loc, scale, log_probability = self.distribution(raw, xp)
-        return mixture_crps(y, loc, scale, xp.exp(log_probability), xp)
-
-    def mixture_loss(self, y, copies):
-        """Compute `validation_loss` of the equal mixture of C copies.
-
-        `y` is (.., n_outputs), and `copies` are (.., C, n_raw).
-        """
-        if self.validation == "log":
-            return super().mixture_loss(y, copies)
+    def _crps(self, y, raw):
+        """Compute the CRPS (.., n_outputs) of each output, from tensors."""
         ops = backend.ops
-        # Components of all copies, (.., C * n_components, n_outputs), are one mixture.
-        size = copies.shape[-2] * self.n_components, self.n_outputs
-        loc, scale, log_probability = (
-            ops.reshape(part, (*ops.shape(part)[:-3], *size))
-            for part in self.distribution(copies, ops)
-        )
-        share = ops.exp(log_probability) / copies.shape[-2]
-        return ops.mean(mixture_crps(y, loc, scale, share, ops), axis=-1)
+        loc, scale, log_probability = self.distribution(raw, ops)
+        return mixture_crps(y, loc, scale, ops.exp(log_probability))
 
 
 def _normal_scores(j):
@@ -209,107 +177,3 @@ def _logsumexp(values, xp):
     """Compute log-sum-exp over components: (.., n_components, n_outputs) to (.., n_outputs)."""
     # Keras 3.7 takes no number as the axis of a symbolic tensor.
     return (special if xp is np else xp).logsumexp(values, axis=(-2,))
-
-
-@saved_as("networks.PackedHead")
-@dataclass(frozen=True)
-class PackedHead:
-    """Several copies of a head, for a network that contains several members.
-
-    The raw numbers of the first copy come first, then those of the second, and so on.
-
-    Parameters
-    ----------
-    head : Head
-        Head of one copy; it must have a `mixture_loss`.
-    n_copies : int
-        Number of copies, at least 1.
-
-    Raises
-    ------
-    ValueError
-        If n_copies is below 1.
-
-    Notes
-    -----
-    The copies learn separately: the training loss is the mean of the copies' losses, not the loss
-    of their mixture. Predictions are those of the mixture, which `log_likelihood`, `moments` and
-    `validation_loss` describe. Therefore training can continue after single copies begin to
-    overfit.
-
-    References
-    ----------
-    Wen, Tran and Ba (2020), "BatchEnsemble". Gorishniy et al. (2024), "TabM: Advancing
-    Tabular Deep Learning with Parameter-Efficient Ensembling", section 3.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.networks import GaussianHead
-    >>> from skuq.networks._mixture_heads import PackedHead
-    >>> packed = PackedHead(GaussianHead(), n_copies=2)
-    >>> packed.unpack(np.array([[1.0, 2.0, 3.0, 4.0]]))[:, 0]
-    array([[1., 2.],
-           [3., 4.]])
-    """
-
-    head: Any  # a `Head` with `mixture_loss`
-    n_copies: int
-
-    def __post_init__(self):
-        if self.n_copies < 1:
-            raise ValueError(f"n_copies must be at least 1. Got {self.n_copies}.")
-
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return self.n_copies * self.head.n_raw
-
-    def _copies(self, raw, xp):
-        """Reshape raw numbers (.., n_raw) to (.., n_copies, head.n_raw)."""
-        return split_last(raw, (self.n_copies, self.head.n_raw), xp)
-
-    def unpack(self, raw) -> np.ndarray:
-        """Rearrange raw numbers so that each copy is a member of its own.
-
-        Parameters
-        ----------
-        raw : ndarray of shape (n, n_raw) or (K, n, n_raw)
-
-        Returns
-        -------
-        ndarray of shape (n_copies, n, head.n_raw) or (K * n_copies, n, head.n_raw)
-            The copies of the first member come first.
-        """
-        copies = self._copies(raw, np)
-        if raw.ndim < 3:
-            return np.moveaxis(copies, -2, 0)
-        copies = np.moveaxis(copies, -2, 1)  # (K, n_copies, .., head.n_raw)
-        return copies.reshape(-1, *copies.shape[2:])
-
-    def moments(self, raw) -> tuple[np.ndarray, np.ndarray]:
-        """Compute means and standard deviations of the copies' mixture, arrays (.., n_outputs)."""
-        means, stds = self.head.moments(self._copies(raw, np))  # (.., n_copies, n_outputs)
-        # Law of total variance over equally probable copies.
-        return means.mean(axis=-2), np.sqrt((stds**2).mean(axis=-2) + means.var(axis=-2))
-
-    @property
-    def weighs_losses(self) -> bool:
-        """Whether the weights of a copy's losses are settings of each member."""
-        return getattr(self.head, "weighs_losses", False)
-
-    def loss(self, y, raw, settings=None):
-        """Compute each row's mean of the copies' losses (..,), from tensors y and raw."""
-        ops, args = backend.ops, ()
-        if self.weighs_losses:
-            args = ({name: value[..., None] for name, value in settings.items()},)
-        return ops.mean(self.head.loss(y[..., None, :], self._copies(raw, ops), *args), axis=-1)
-
-    def validation_loss(self, y, raw):
-        """Compute each row's loss under the copies' mixture, from tensors as in `loss`."""
-        return self.head.mixture_loss(y, self._copies(raw, backend.ops))
-
-    def log_likelihood(self, y, raw) -> np.ndarray:
-        """Compute the joint log density (..,) of all outputs under the copies' mixture."""
-        densities = self.head.log_likelihood(np.asarray(y)[..., None, :], self._copies(raw, np))
-        return special.logsumexp(densities, axis=-1) - np.log(self.n_copies)

@@ -1,4 +1,4 @@
-"""Networks for tables (embeddings and an MLP, which can hold several copies), and their space.
+"""Networks for tables (embeddings and an MLP), and their space.
 
 The defaults of the search space are a good recipe without a search. Only NumPy is needed until a
 model is built.
@@ -6,8 +6,7 @@ model is built.
 References
 ----------
 D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
-and boosted trees on tabular data", NeurIPS 2024; Y. Gorishniy, A. Kotelnikov and A. Babenko,
-"TabM: advancing tabular deep learning with parameter-efficient ensembling", ICLR 2025.
+and boosted trees on tabular data", NeurIPS 2024.
 """
 
 from __future__ import annotations
@@ -23,10 +22,8 @@ import numpy as np
 
 from skuq import backend
 from skuq._params import Interval, Options, Settings, StrOptions
-from skuq._utils._checks import check_count
 from skuq._utils._records import saved_as
 from skuq.networks._dense import add_linear
-from skuq.networks._mixture_heads import PackedHead
 from skuq.networks._space import Categorical, Decisions, Integer, Real, Space
 
 _FLOAT32 = {"dtype": "float32"}
@@ -62,16 +59,13 @@ class TabularNetwork(Settings):
         members of classifiers 3.
     dropout : {0.0, 0.05, 0.1, 0.2} or "auto", default="auto"
         Share of hidden units dropped in training, falling to 0. "auto" is 0, for classes 0.1.
-    n_copies : int, default=1
-        Number of copies of each network that share all but a few of their weights (TabM,
-        BatchEnsemble). There are ``n_members * n_copies`` members in all.
 
     Examples
     --------
     >>> from skuq import TabularEnsembleRegressor
     >>> from skuq.networks import TabularNetwork
-    >>> TabularEnsembleRegressor(network=TabularNetwork(width=128, n_copies=4))
-    TabularEnsembleRegressor(network=TabularNetwork(n_copies=4, width=128))
+    >>> TabularEnsembleRegressor(network=TabularNetwork(width=128))
+    TabularEnsembleRegressor(network=TabularNetwork(width=128))
     """
 
     n_layers: Any = "auto"
@@ -82,7 +76,6 @@ class TabularNetwork(Settings):
     embedding_dim: Any = "auto"
     frequency_scale: Any = "auto"
     dropout: Any = "auto"
-    n_copies: Any = 1
 
     _parameter_constraints = {
         "n_layers": [Interval(numbers.Integral, 1, 4, closed="both"), _AUTO],
@@ -93,7 +86,6 @@ class TabularNetwork(Settings):
         "embedding_dim": [Options(numbers.Integral, {2, 4, 8}), _AUTO],
         "frequency_scale": [Interval(numbers.Real, 0.02, 10, closed="both"), _AUTO],
         "dropout": [Options(numbers.Real, {0.0, 0.05, 0.1, 0.2}), _AUTO],
-        "n_copies": [Interval(numbers.Integral, 1, None, closed="left")],
     }
 
     def validate(self) -> None:
@@ -116,7 +108,7 @@ class TabularNetwork(Settings):
         return {
             name: value
             for name, value in self.get_params(deep=False).items()
-            if name != "n_copies" and not (isinstance(value, str) and value == "auto")
+            if not (isinstance(value, str) and value == "auto")
         }
 
 
@@ -124,38 +116,30 @@ def build_tabular(
     input_shape: tuple,
     n_outputs: int,
     *,
-    hidden_units: Sequence[int] = (256, 256, 256),
+    hidden_units: Sequence[int],
     activation: str = "silu",
-    embedding: str | Mapping | None = None,
+    embedding: Mapping | None = None,
     categories: Mapping[int, int] | None = None,
     category_dim: int | Sequence[int] = 8,
     dropout: float | None = None,
     residual: bool = False,
-    n_copies: int = 1,
     linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
-    """Build a Keras model for tables, with linear outputs, from parts of RealMLP and TabM.
+    """Build a Keras model for inputs (n_features,), with linear outputs, from parts of RealMLP.
 
     The layers are, in order: embeddings of categories, embeddings of numbers, a scale for each
     feature, hidden blocks (dense layer in the neural tangent parametrisation, parametric
     activation, dropout, residual connection) and outputs. Their names, as used in
-    `rate_factors_of_layers`, are "categories", "embedding", "scale", "repeat", "hidden_1",
-    "activation_1", "dropout_1", "residual_2" .. and "output". Without hidden layers there is no
-    scale either, and outputs start at 0: training up to the best epoch is a penalty then.
+    `rate_factors_of_layers`, are "categories", "embedding", "scale", "hidden_1", "activation_1",
+    "dropout_1", "residual_2" .. and "output". Without hidden layers there is no scale either, and
+    outputs start at 0: training up to the best epoch is a penalty then.
 
     Parameters
     ----------
-    input_shape : tuple (n_features,)
-        Shape of one row.
-    n_outputs : int
-        Number of raw outputs, of all copies together.
-    hidden_units : sequence of int, default=(256, 256, 256)
-        Widths of the hidden layers of one copy.
     activation : str, default="silu"
         Keras' name of the activation f in ``x + alpha * (f(x) - x)``.
-    embedding : str or mapping, optional
-        Kind of a `NumericEmbedding`, or its arguments. Its `columns` are positions in the input,
-        by default all that are not in `categories`. None adds no such layer.
+    embedding : mapping, optional
+        Arguments of a `NumericEmbedding`. Its `columns` are positions in the input.
     categories : mapping of int to int, optional
         Position in the input and number of codes of each `CategoryEmbedding` column.
     category_dim : int or sequence of int, default=8
@@ -165,62 +149,27 @@ def build_tabular(
         to set their rate.
     residual : bool, default=False
         Add a hidden block's input to its output, where both have the same width.
-    n_copies : int, default=1
-        Number of members in one network (TabM), which share the kernels of hidden layers. Their
-        outputs are concatenated, see `PackedHead`.
     linear : tuple of kernel (n_features, n_outputs) and bias (n_outputs,), optional
         Frozen linear part, which is added to the outputs. It reads inputs as they were before the
         smooth clip of `RobustScaling`. The other part of the outputs starts at 0.
-
-    Raises
-    ------
-    ValueError
-        If settings do not agree.
-
-    References
-    ----------
-    Holzmueller et al., "Better by default", NeurIPS 2024. Gorishniy et al., "TabM", ICLR 2025.
-
-    Examples
-    --------
-    >>> from skuq.networks import build_tabular
-    >>> model = build_tabular((3,), 2, hidden_units=(8,), embedding="periodic")
-    >>> [layer.name for layer in model.layers]
-    ['input', 'embedding', 'scale', 'hidden_1', 'activation_1', 'output']
     """
     from skuq.networks import _tabular_layers  # its layers load the backend
-
-    if len(input_shape) != 1:
-        raise ValueError(f"`input_shape` must be (n_features,). Got {input_shape!r}.")
-    # Every copy has the same number of outputs, see `PackedHead`.
-    if n_outputs % check_count("n_copies", n_copies):
-        raise ValueError(
-            f"`n_outputs` must be a multiple of `n_copies`. Got n_outputs={n_outputs} and "
-            f"n_copies={n_copies}."
-        )
-
-    def dense(x, units, name, *, shared=True, first=False, zero=False):
-        """Apply a dense layer; in the first one, copies get different factors of their inputs."""
-        if n_copies == 1:
-            return _tabular_layers.NTKDense(units, zero, name=name, **_FLOAT32)(x)
-        signs = "random-signs" if embedding is None else "normal"
-        return _tabular_layers.EnsembleDense(
-            units, n_copies, shared, signs if first else "ones", zero, name=name, **_FLOAT32
-        )(x)
 
     layers = backend.keras.layers
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     x = embed_categories(inputs, categories or {}, category_dim)
     if embedding is not None:
-        settings = {"kind": embedding} if isinstance(embedding, str) else embedding
-        x = _embed_numbers(x, input_shape[0], categories or {}, **settings)
+        # The columns of codes are gone now, so that the other columns have new positions.
+        numbers = [column for column in range(input_shape[0]) if column not in (categories or {})]
+        columns = [numbers.index(column) for column in embedding["columns"]]
+        x = _tabular_layers.NumericEmbedding(
+            **{**embedding, "columns": columns}, name="embedding", **_FLOAT32
+        )(x)
     if hidden_units:
         x = _tabular_layers.FeatureScale(name="scale", **_FLOAT32)(x)
-    if n_copies > 1:  # each copy gets all features
-        x = layers.Concatenate(name="repeat", **_FLOAT32)([x] * n_copies)
     for i, units in enumerate(hidden_units, start=1):
         entered = x
-        x = dense(x, units, f"hidden_{i}", first=i == 1)
+        x = _tabular_layers.NTKDense(units, name=f"hidden_{i}", **_FLOAT32)(x)
         activate = _tabular_layers.ParametricActivation(
             activation, name=f"activation_{i}", **_FLOAT32
         )
@@ -229,10 +178,8 @@ def build_tabular(
             x = layers.Dropout(dropout, name=f"dropout_{i}", **_FLOAT32)(x)
         if residual and i > 1 and entered.shape == x.shape:
             x = layers.Add(name=f"residual_{i}", **_FLOAT32)([entered, x])
-    # Copies do not share the output layer.
-    is_linear = not hidden_units
-    zero = is_linear or linear is not None
-    outputs = dense(x, n_outputs // n_copies, "output", shared=False, first=is_linear, zero=zero)
+    zero = not hidden_units or linear is not None
+    outputs = _tabular_layers.NTKDense(n_outputs, zero, name="output", **_FLOAT32)(x)
     if linear is not None:
         outputs = add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
@@ -245,34 +192,10 @@ def embed_categories(x: Any, categories: Mapping[int, int], dims: int | Sequence
     columns = sorted(categories)
     if not columns:
         return x
-    if not 0 <= columns[0] <= columns[-1] < x.shape[-1]:
-        raise ValueError(
-            f"`categories` must have columns in 0 .. {x.shape[-1] - 1}. Got {columns}."
-        )
     n_codes = [categories[column] for column in columns]
     return _tabular_layers.CategoryEmbedding(columns, n_codes, dims, name="categories", **_FLOAT32)(
         x
     )
-
-
-def _embed_numbers(x, n_features, categories, columns=None, **settings):
-    """Embed numeric columns, given by their positions in the input, by default all of them."""
-    from skuq.networks import _tabular_layers
-
-    # The columns of codes are gone now, so that the other columns have new positions.
-    numbers = [column for column in range(n_features) if column not in categories]
-    columns = numbers if columns is None else list(columns)
-    if not set(columns) <= set(numbers):
-        raise ValueError(
-            "`columns` of the embedding must be numeric columns of the input. Got "
-            f"{columns} of {n_features} columns, with codes in {sorted(categories)}."
-        )
-    if not columns:
-        return x
-    columns = [numbers.index(column) for column in columns]
-    return _tabular_layers.NumericEmbedding(
-        columns=columns, name="embedding", **settings, **_FLOAT32
-    )(x)
 
 
 def bin_edges(x, n_bins: int = 32) -> np.ndarray:
@@ -457,10 +380,10 @@ class TabularSpace(Settings):
         classes : bool, default=False
             Whether y are classes, for which the default has some dropout.
         losses : tuple of {"crps", "nll"}, default=()
-            Choices of a further decision about the loss, the `score` of a `GaussianMixtureHead`;
-            the first is the default.
+            Choices of a further decision about the loss of a `GaussianMixtureHead`; the first is
+            the default.
         linear : tuple of ndarray, optional
-            Frozen linear part of all networks, see `build_tabular`.
+            Frozen linear part of all networks, which is added to their outputs.
 
         Returns
         -------
@@ -550,16 +473,10 @@ class BoundTabularSpace:
 
         The recipe has the weights of both losses, so that one program trains either.
         """
-        if "loss" not in configuration:
-            return head
-        if isinstance(head, PackedHead):
-            return replace(head, head=self.head(configuration, head.head))
-        return replace(head, score="weighted")
+        return replace(head, weighs_losses=True) if "loss" in configuration else head
 
-    def build(
-        self, configuration: Mapping, input_shape: tuple, n_outputs: int, *, n_copies: int = 1
-    ):
-        """Build the Keras model, with `n_outputs` linear outputs for all copies together."""
+    def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
+        """Build the Keras model, with `n_outputs` linear outputs."""
         kind, columns = configuration["embedding"], self._numeric_columns
         embedding = None
         if kind != "none" and columns:
@@ -582,7 +499,6 @@ class BoundTabularSpace:
             ],
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
-            n_copies=n_copies,
             linear=self.linear,
         )
 

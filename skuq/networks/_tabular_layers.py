@@ -1,4 +1,4 @@
-"""Keras layers for tables: embeddings of numbers and categories, and layers of several copies.
+"""Keras layers for tables: embeddings of numbers and categories, dense layers, activations.
 
 Each layer runs the operation of `_tabular_operations` that a plan runs for it, so that training
 in a stack, prediction in NumPy and Keras itself share one implementation. A variable is
@@ -23,30 +23,6 @@ _registered = keras.saving.register_keras_serializable(package="skuq")
 
 
 _standard_normal = functools.partial(keras.initializers.RandomNormal, stddev=1.0)
-
-
-@_registered
-class RandomSigns(keras.initializers.RandomUniform):
-    """Initializer of random signs: -1 or 1, equally likely."""
-
-    def __init__(self, seed=None):
-        super().__init__(-1.0, 1.0, seed=seed)
-
-    def __call__(self, shape, dtype=None):
-        # Signs of uniform numbers, whose initializer already handles seeds.
-        numbers = super().__call__(shape, dtype=dtype)
-        return ops.where(numbers < 0, -ops.ones_like(numbers), ops.ones_like(numbers))
-
-    def get_config(self):
-        return {"seed": super().get_config()["seed"]}
-
-
-@_registered
-class SameRows(keras.initializers.RandomUniform):
-    """Initializer of uniform numbers that are equal along the first axis."""
-
-    def __call__(self, shape, dtype=None):
-        return ops.broadcast_to(super().__call__(tuple(shape)[1:], dtype=dtype), shape)
 
 
 @_registered
@@ -367,73 +343,3 @@ class CategoryEmbedding(_TabularLayer):
         self._names = tuple(f"vectors_{k}" for k in range(len(self.columns)))
         for name in self._names:
             setattr(self, f"{name}_initializer", FirstRowZero(stddev=1.0))
-
-
-@_registered
-class EnsembleDense(_TabularLayer):
-    """`NTKDense` of several copies of a network, whose features are concatenated.
-
-    Inputs are (n_samples, n_copies * d) and outputs (n_samples, n_copies * units), copy after
-    copy.
-
-    Parameters
-    ----------
-    units : int
-        Number of outputs of one copy.
-    n_copies : int
-        Number of copies.
-    shared : bool, default=True
-        Use one kernel for all copies, whose inputs and outputs are multiplied by trained factors
-        of each copy (BatchEnsemble); or a kernel for each copy.
-    input_initializer : {"ones", "random-signs", "normal"}, default="ones"
-        Initial factors of the inputs. Copies would stay equal if all layers started with ones, so
-        that the first layer of TabM uses random signs on plain features, and normal numbers after
-        embeddings.
-    zero : bool, default=False
-        Initialise kernel and biases to 0.
-
-    References
-    ----------
-    Y. Wen, D. Tran and J. Ba, "BatchEnsemble", ICLR 2020; Y. Gorishniy, A. Kotelnikov and A.
-    Babenko, "TabM: advancing tabular deep learning with parameter-efficient ensembling", ICLR
-    2025.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.networks._tabular_layers import EnsembleDense
-    >>> layer = EnsembleDense(4, n_copies=3)
-    >>> tuple(layer(np.ones((5, 3 * 2))).shape)
-    (5, 12)
-    """
-
-    _read = staticmethod(operations.EnsembleDense.read)
-    _settings = ("units", "n_copies", "shared", "input_initializer", "zero")
-
-    def __init__(
-        self, units, n_copies, shared=True, input_initializer="ones", zero=False, **kwargs
-    ):
-        super().__init__(**kwargs)
-        self.units, self.n_copies = check_count("units", units), check_count("n_copies", n_copies)
-        self.shared, self.zero = shared, zero
-        self.input_initializer = input_initializer
-        first = {
-            "ones": keras.initializers.Ones,
-            "random-signs": RandomSigns,
-            "normal": _standard_normal,
-        }
-        if input_initializer not in first:
-            raise ValueError(
-                f"`input_initializer` must be one of {tuple(first)}. Got {input_initializer!r}."
-            )
-        self.inputs_initializer = first[input_initializer]()
-        self.outputs_initializer = keras.initializers.Ones()
-        # In the order in which the operation takes them.
-        self._names = ("kernel", *(("inputs", "outputs") if shared else ()), "bias")
-        # Copies that share the kernel start with equal biases, too: they differ only by the
-        # factors of the first layer's inputs.
-        uniform = SameRows if shared else keras.initializers.RandomUniform
-        self.kernel_initializer = keras.initializers.Zeros() if zero else _standard_normal()
-        # Uniform on +-sqrt(3): variance 1, as the kernel's.
-        limit = math.sqrt(3)
-        self.bias_initializer = keras.initializers.Zeros() if zero else uniform(-limit, limit)

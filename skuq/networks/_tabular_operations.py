@@ -287,52 +287,9 @@ class CategoryEmbedding:
         return concatenate_features(xp, parts), state
 
 
-@dataclass(frozen=True)
-class EnsembleDense:
-    """Dense layer of several copies, whose features are concatenated.
-
-    The copies either share one kernel, with factors of their own for inputs and outputs, or have a
-    kernel each.
-    """
-
-    n_copies: int
-    shared: bool
-
-    @classmethod
-    def read(cls, config, shapes):
-        ((n,),) = shapes
-        k, units, shared = config["n_copies"], config["units"], config["shared"]
-        if n % k:
-            raise NoPlan
-        d = n // k  # features of one copy
-        # Kernel, then the factors of inputs and outputs, then biases.
-        weights = [Weight((d, units) if shared else (k, d, units))]
-        if shared:
-            weights += [Weight((k, d)), Weight((k, units))]
-        operation = cls(n_copies=k, shared=shared)
-        return LayerSpec(operation, [*weights, Weight((k, units))], shape=(k * units,))
-
-    def __call__(self, run, weights, state, x):
-        xp = run.namespace.xp
-        kernel, *factors, bias = weights
-        d, units = kernel.shape[-2:]
-        x = xp.reshape(x, (*x.shape[:-2], -1, self.n_copies, d))  # (.., n, n_copies, d)
-        if not self.shared:  # one product for each copy: (.., n_copies, n, d) @ (.., k, d, units)
-            y = xp.swapaxes(xp.matmul(xp.swapaxes(x, -2, -3), kernel), -2, -3)
-        else:
-            x = x * factors[0][..., None, :, :]
-            # One product for all copies: (.., n * n_copies, d) @ (.., d, units).
-            y = xp.matmul(xp.reshape(x, (*x.shape[:-3], -1, d)), kernel)
-            y = xp.reshape(y, (*y.shape[:-2], -1, self.n_copies, units))
-            y = y * factors[1][..., None, :, :]
-        y = y * d**-0.5 + bias[..., None, :, :]
-        return xp.reshape(y, (*y.shape[:-3], -1, self.n_copies * units)), state
-
-
 #: The `read` of each layer of `_tabular_layers`, by the name under which Keras registers it.
 TABULAR_READERS = {
     "skuq>CategoryEmbedding": CategoryEmbedding.read,
-    "skuq>EnsembleDense": EnsembleDense.read,
     "skuq>FeatureScale": FeatureScale.read,
     "skuq>NTKDense": read_ntk_dense,
     "skuq>NumericEmbedding": read_numeric_embedding,

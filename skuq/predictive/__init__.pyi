@@ -11,8 +11,6 @@ from ._mixture import Uncertainty as Uncertainty
 from ._parametric import EpistemicNormal as EpistemicNormal
 from ._parametric import GaussianMixture as GaussianMixture
 from ._parametric import NestedGaussianMixture as NestedGaussianMixture
-from ._parametric import StudentTMixture as StudentTMixture
 from ._posterior import Posterior as Posterior
-from ._quantile_mixture import QuantileMixture as QuantileMixture
 from ._tracking import CalibrationDrift as CalibrationDrift
 from ._tracking import ClassDrift as ClassDrift

@@ -30,7 +30,7 @@ class TransformedMixture(Mixture):
 
     With ``z ~ inner``, ``y = shift + factor * transform.inverse(z)``. Distribution function,
     quantiles, intervals, density and draws are exact. Means and variances are computed by
-    quadrature over the members' quantile functions, with 81 or more points.
+    quadrature over the members' quantile functions, with 81 points.
 
     Parameters
     ----------
@@ -49,14 +49,13 @@ class TransformedMixture(Mixture):
 
     See Also
     --------
-    GaussianMixture, StudentTMixture, NestedGaussianMixture, QuantileMixture
+    GaussianMixture, NestedGaussianMixture
 
     Notes
     -----
     Members' moments are computed within ten normal scores of their medians, which leaves out a
     probability of 1e-23. They are finite if the inverse transform grows linearly at its ends, as
-    the transforms of `skuq.tables` do. With an inverse that grows exponentially, a Student's t has
-    no moments, and `mean` and `variance` raise ValueError.
+    the transforms of `skuq.tables` do. If they overflow, `mean` and `variance` raise ValueError.
 
     Examples
     --------

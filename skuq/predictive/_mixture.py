@@ -6,7 +6,7 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
@@ -330,14 +330,6 @@ class Parametric(Continuous):
         return self._map_arrays(lambda array, _: array[..., k])
 
 
-# Nodes (normal scores) and weights of the quadrature rule for expectations of functions of y. The
-# trapezoidal rule converges as fast as Gauss' rule for smooth functions, and faster for functions
-# with kinks. The probability beyond +-10 is 1e-23.
-_STEP = 0.25
-_SCORES = np.arange(-40, 41) * _STEP  # nodes of the trapezoidal rule, as normal scores
-_SCORE_WEIGHTS = np.exp(-0.5 * _SCORES**2)
-_SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
-
 _CHUNK = 2**20  # parameters of members that the root finder handles at a time
 
 
@@ -374,33 +366,6 @@ def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
     return list(checked.values())
 
 
-def find_roots(
-    excess: Callable[..., np.ndarray],
-    low: np.ndarray,
-    high: np.ndarray,
-    levels: np.ndarray,
-    at: np.ndarray,
-    tolerance: float = 1e-16,
-) -> np.ndarray:
-    """Find the zeros of an increasing function between `low` and `high`, element by element.
-
-    ``excess(y, levels, at)`` is called with arrays (s,) for some of the elements: values of y,
-    levels and positions `at` of the elements. The tolerance is in units of half the bracket.
-    """
-    # Scale the bracket to [-1, 1], so that tolerances do not depend on the units of y.
-    centre, unit = 0.5 * (low + high), 0.5 * (high - low)
-    edge = np.ones_like(low)
-    found = elementwise.find_root(
-        lambda z, level, at, centre, unit: excess(centre + unit * z, level, at.astype(int)),
-        (-edge, edge),
-        args=(levels, at, centre, unit),
-        tolerances={"xatol": tolerance},
-    )
-    # If rounding leaves no change of sign in the bracket, its nearer end is the root.
-    ends = np.where(found.f_bracket[0] > 0, low, high)
-    return np.where(found.success, centre + unit * found.x, ends)
-
-
 class Mixture(Parametric):
     """Mixture of K members' distributions for every row; rows share the weights.
 
@@ -413,13 +378,13 @@ class Mixture(Parametric):
 
     See Also
     --------
-    GaussianMixture, StudentTMixture, NestedGaussianMixture, QuantileMixture, TransformedMixture
+    GaussianMixture, NestedGaussianMixture, TransformedMixture
 
     Notes
     -----
     A subclass is a frozen dataclass with `weights` and arrays of the members. It defines
-    `_array_kinds`, `member_means`, `member_variances` and, as functions of one member's `_arrays`,
-    `_cdf`, `_log_density`, `_quantile` and `_at_scores`.
+    `_array_kinds`, `member_means`, `member_variances`, `_bracket`, `_moments_of`, `_tfp_members`
+    and, as functions of one member's `_arrays`, `_cdf`, `_log_density` and `_draw_noisy`.
 
     Examples
     --------
@@ -434,14 +399,13 @@ class Mixture(Parametric):
 
     # Parts that a subclass defines.
 
-    #: Weights (K,) of the members, and locations (K, n[, m]) if they have some.
+    #: Weights (K,) of the members.
     weights: np.ndarray
-    loc: np.ndarray
 
     @property
     def member_means(self) -> np.ndarray:
-        """Means of the members, of shape (K, n[, m]), in units of y; by default their `loc`."""
-        return self.loc
+        """Means of the members, of shape (K, n[, m]), in units of y."""
+        raise NotImplementedError
 
     @property
     def member_variances(self) -> np.ndarray:
@@ -461,11 +425,17 @@ class Mixture(Parametric):
     #: Compute one member's log density at y, for each output, from its `_arrays`.
     _log_density: Callable[..., np.ndarray]
 
-    #: Compute one member's quantiles at levels in (0, 1), which broadcast against (n[, m]).
-    _quantile: Callable[..., np.ndarray]
+    #: Draw (n_draws, n[, m]) of one member by ``_draw_noisy(shape, rng, *arrays)``, with noise of
+    #: each row and output.
+    _draw_noisy: Callable[..., np.ndarray]
 
-    #: Compute one member's quantiles at the levels Phi(z) of a standard normal.
-    _at_scores: Callable[..., np.ndarray]
+    #: Bracket the mixture's quantiles (q, r) by those of its normals; arguments of `_roots`. With
+    #: one normal both ends are the same array, the quantile itself.
+    _bracket: Callable[..., tuple[np.ndarray, np.ndarray]]
+
+    #: Compute members' means and variances, (K, n[, m]), of an increasing function of y, the
+    #: inverse of a transform of y. Raise ValueError if they overflow.
+    _moments_of: Callable[..., tuple[np.ndarray, np.ndarray]]
 
     # Parts that follow from these.
 
@@ -550,27 +520,24 @@ class Mixture(Parametric):
         if low is high:
             return low
 
-        def excess(y: np.ndarray, level: np.ndarray, at: np.ndarray) -> np.ndarray:
-            members = zip(*(np.take(a, at, axis=-1) for a in arrays))
+        # Scale the bracket to [-1, 1], so that tolerances do not depend on the units of y.
+        centre, unit = 0.5 * (low + high), 0.5 * (high - low)
+        edge = np.ones_like(low)
+
+        def excess(z: Any, level: Any, at: Any, centre: Any, unit: Any) -> Any:
+            """Compute the cdf at some of the elements, minus their level."""
+            y = centre + unit * z
+            members = zip(*(np.take(a, at.astype(int), axis=-1) for a in arrays))
             parts = (self._cdf(y, *parameters) for parameters in members)
             return sum(w * part for w, part in zip(self.weights, parts)) - level
 
         at = np.broadcast_to(np.arange(low.shape[1]), low.shape)
-        return find_roots(excess, low, high, levels, at)
-
-    def _bracket(
-        self, levels: np.ndarray, arrays: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Bracket the mixture's quantiles (q, r) by the members' smallest and largest.
-
-        With one member both ends are the same array, the quantile itself. Arguments are those of
-        `_roots`.
-        """
-        ends = (self._quantile(levels, *parameters) for parameters in zip(*arrays))
-        low = high = next(ends)
-        for end in ends:
-            low, high = np.minimum(low, end), np.maximum(high, end)
-        return low, high
+        found = elementwise.find_root(
+            excess, (-edge, edge), args=(levels, at, centre, unit), tolerances={"xatol": 1e-16}
+        )
+        # If rounding leaves no change of sign in the bracket, its nearer end is the root.
+        ends = np.where(found.f_bracket[0] > 0, low, high)
+        return np.where(found.success, centre + unit * found.x, ends)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         members, draws = self._draw_members(n_samples, seed), np.empty((n_samples, *self._shape))
@@ -583,44 +550,6 @@ class Mixture(Parametric):
         """Draw a member for each draw, the same for all rows."""
         rng = np.random.default_rng(seed)
         return rng.choice(len(self.weights), size=n_samples, p=self.weights)
-
-    def _draw_noisy(
-        self, shape: tuple[int, ...], rng: np.random.Generator, *arrays: np.ndarray
-    ) -> np.ndarray:
-        """Draw (n_draws, n[, m]) from one member, with noise of each row and output."""
-        return self._at_scores(rng.standard_normal(shape), *arrays)
-
-    def _moments_of(
-        self, function: Callable[[np.ndarray], np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute members' means and variances, (K, n[, m]), of an increasing function of y.
-
-        The function is the inverse of a transform of y. Raise ValueError if they overflow.
-        """
-        means, variances = [], []
-        for parameters in zip(*self._arrays):
-            # Moments about the median, which lies within a standard deviation of the mean, avoid
-            # cancellation.
-            median = function(self._at_scores(np.zeros(self._shape), *parameters))
-            first, second = np.zeros(self._shape), np.zeros(self._shape)
-            with np.errstate(over="ignore", invalid="ignore"):  # checked below
-                for weight, y in self._nodes(*parameters):
-                    distance = function(y) - median
-                    first += weight * distance
-                    second += weight * distance**2
-                means.append(median + first)
-                variances.append(np.maximum(second - first**2, 0))
-        if not (np.isfinite(means).all() and np.isfinite(variances).all()):
-            raise ValueError(
-                "The members' means or variances overflow, because the inverse transform grows too "
-                "fast for the tails of their distributions. Use a transform with linear ends, or "
-                "members with lighter tails."
-            )
-        return np.stack(means), np.stack(variances)
-
-    def _nodes(self, *arrays: np.ndarray) -> Iterator[tuple[Any, Any]]:
-        """Iterate over weights and nodes y, (n[, m]) or numbers, of a member's quadrature rule."""
-        return ((w, self._at_scores(z, *arrays)) for z, w in zip(_SCORES, _SCORE_WEIGHTS))
 
     def to_tfp(self) -> Any:
         """Convert to a TensorFlow Probability distribution with a batch of n rows.
@@ -640,18 +569,10 @@ class Mixture(Parametric):
             members = tfd.Independent(members, reinterpreted_batch_ndims=1)
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
-    #: Class of the members in TensorFlow Probability, whose parameters are named as the arrays.
-    _tfp_class: ClassVar[str] = ""
-
     def _tfp_members(self) -> Any:
         """Convert the members to a distribution of batch (n, K[, m])."""
-        if not self._tfp_class:
-            name = type(self).__name__
-            raise NotImplementedError(
-                f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "
-                "cdf, log_prob, quantile, sample."
-            )
-        from skuq.backend import tfd
-
-        arrays = {name: np.moveaxis(a, 0, 1) for name, a in zip(self._array_kinds, self._arrays)}
-        return getattr(tfd, self._tfp_class)(**arrays)
+        name = type(self).__name__
+        raise NotImplementedError(
+            f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "
+            "cdf, log_prob, quantile, sample."
+        )

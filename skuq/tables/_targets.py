@@ -20,15 +20,13 @@ from skuq._utils._messages import warn_user
 from skuq._utils._records import saved_as
 from skuq.exceptions import TableWarning
 from skuq.networks import GaussianHead
-from skuq.networks._heads import CategoricalHead, QuantileHead, SquaredErrorHead, StudentTHead
-from skuq.networks._mixture_heads import GaussianMixtureHead, PackedHead
+from skuq.networks._heads import CategoricalHead, SquaredErrorHead
+from skuq.networks._mixture_heads import GaussianMixtureHead
 from skuq.predictive import (
     CategoricalMixture,
     GaussianMixture,
     Mixture,
     NestedGaussianMixture,
-    QuantileMixture,
-    StudentTMixture,
     TransformedMixture,
 )
 from skuq.predictive._calibration import Calibration, calibrate_components, calibrated_moments
@@ -51,11 +49,7 @@ HEADS: dict[str, Any] = {
     "beta-nll": lambda n_outputs: GaussianHead(n_outputs, beta=0.5),
     "crps": lambda n_outputs: GaussianHead(n_outputs, score="crps"),
     "mse": SquaredErrorHead,
-    "student-t": StudentTHead,
-    "gaussian-mixture": lambda n_outputs: GaussianMixtureHead(
-        n_outputs, score="crps", validation="crps"
-    ),
-    "quantiles": QuantileHead,
+    "gaussian-mixture": GaussianMixtureHead,
 }
 
 
@@ -102,8 +96,6 @@ class NumberTargets(Targets):
         The estimators' parameter `target_transform`.
     loss : str, default="nll"
         Loss by its name in `DeepEnsembleRegressor`, which determines the head of the networks.
-    n_copies : int, default=1
-        Number of members in one network.
     standardize : bool, default=True
         Standardise y. False keeps y in its own units.
     narrow_constants : bool, default=True
@@ -147,11 +139,10 @@ class NumberTargets(Targets):
         transform: str = "standard",
         *,
         loss: str = "nll",
-        n_copies: int = 1,
         standardize: bool = True,
         narrow_constants: bool = True,
     ) -> None:
-        self.loss, self.n_copies = loss, n_copies
+        self.loss = loss
         self.narrow_constants = narrow_constants and standardize
         self.scaling: Any = TargetScaling(standardize)
         self.is_automatic = transform == "auto"
@@ -166,8 +157,7 @@ class NumberTargets(Targets):
         """Store the shape of y, choose the head, and return y as (n, m)."""
         self.is_1d = y.ndim == 1
         self.n_outputs = 1 if self.is_1d else y.shape[1]
-        head = HEADS[self.loss](self.n_outputs)
-        self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
+        self.head = HEADS[self.loss](self.n_outputs)
         # Outputs are an axis inside; `is_1d` restores the shape of predictions.
         values: np.ndarray = y.astype("float64").reshape(len(y), -1)
         used = values[weight > 0]
@@ -294,23 +284,22 @@ class NumberTargets(Targets):
         """Compute moments of the standardised y from members' raw outputs (K, n, n_raw).
 
         Returns means and variances of the members' noise, (K, n, m) each, and the variance of the
-        errors that they share, (n, m) or 0. `raw` is an array or a tensor, of one copy's head where
-        networks have several.
+        errors that they share, (n, m) or 0. `raw` is an array or a tensor.
         """
-        head, calibration = getattr(self.head, "head", self.head), self.calibration
+        calibration = self.calibration
         if calibration is None:
-            mean, std = head.moments(raw, xp)
+            mean, std = self.head.moments(raw, xp)
             return mean, xp.square(std), 0.0
-        components = normal_components(head, raw, xp)
+        components = normal_components(self.head, raw, xp)
         return calibrated_moments(components, weights, calibration, xp)
 
-    def components(self, head: Any, raw: np.ndarray, weights: np.ndarray) -> tuple[Any, Any]:
+    def components(self, raw: np.ndarray, weights: np.ndarray) -> tuple[Any, Any]:
         """Compute the calibrated normals of members, (K, J, n, m), in units of the standardised y.
 
         Returns their means, standard deviations and probabilities, and the parts of the standard
-        deviations that are epistemic, or 0. `head`, `raw` and `weights` are those of single copies.
+        deviations that are epistemic, or 0.
         """
-        normals = normal_components(head, raw)
+        normals = normal_components(self.head, raw)
         if self.calibration is None:
             return normals, 0.0
         return calibrate_components(normals, weights, self.calibration)
@@ -318,41 +307,30 @@ class NumberTargets(Targets):
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
         # Moments of a nonlinear transform are integrals, which the mixture computes when needed.
-        head, raw, weights = unpack_copies(self.head, raw, weights)
         if not self.is_transformed:
-            return self._mixture(head, raw, weights, self.restore)
-        mixture = self._mixture(head, raw, weights, lambda loc, scale: (loc, scale))
+            return self._mixture(raw, weights, self.restore)
+        mixture = self._mixture(raw, weights, lambda loc, scale: (loc, scale))
         scaling = self.scaling
         return TransformedMixture(mixture, scaling.output(0) if self.is_1d else scaling)
 
     def _mixture(
         self,
-        head: Any,
         raw: np.ndarray,
         weights: np.ndarray,
         restore: Callable[[Any, Any], tuple[Any, Any]],
     ) -> Mixture:
-        """Make the mixture of the head's distributions; ``restore(loc, scale)`` sets the units."""
+        """Make the mixture of the head's normals; ``restore(loc, scale)`` sets the units."""
 
         def drop_axis(*arrays: np.ndarray) -> list[np.ndarray]:
             """Drop the axis of outputs if y had one axis."""
             return [array[..., 0] if self.is_1d else array for array in arrays]
 
-        # Only mixtures of normals are calibrated here; other heads return their own mixture.
-        if isinstance(head, StudentTHead):
-            loc, scale, df = head.distribution(raw)
-            loc, scale, df = drop_axis(*restore(loc, scale), df)
-            return StudentTMixture(loc, scale, df, weights)
-        if isinstance(head, QuantileHead):
-            values, _ = restore(head.quantiles(raw), 1.0)  # (K, n, q, m)
-            (values,) = drop_axis(values)
-            return QuantileMixture(np.asarray(head.levels), np.moveaxis(values, 2, 1), weights)
-        components, shared = self.components(head, raw, weights)
+        components, shared = self.components(raw, weights)
         loc, scale, probability = drop_axis(*restore(*components[:2]), components[2])
         given: dict[str, Any] = {"weights": weights}
         if self.shares_errors:
             (given["shared_scale"],) = drop_axis(restore(0.0, shared)[1])
-        if loc.shape[1] == 1 and not isinstance(head, GaussianMixtureHead):
+        if loc.shape[1] == 1 and not isinstance(self.head, GaussianMixtureHead):
             given = {
                 name: array[:, 0] if array.ndim > 1 else array for name, array in given.items()
             }
@@ -371,8 +349,6 @@ def normal_components(head: Any, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]
             xp.moveaxis(array, 2, 1) for array in (loc, scale, xp.exp(log_probability))
         )
         return loc, scale, probability
-    if not isinstance(head, GaussianHead | SquaredErrorHead):
-        raise TypeError(f"No distribution is known for the raw outputs of {head!r}.")
     loc, scale = (array[:, None] for array in head.distribution(raw, xp))
     return loc, scale, xp.ones_like(loc)
 
@@ -385,8 +361,6 @@ class ClassTargets(Targets):
     ----------
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes, as in scikit-learn's classifiers.
-    n_copies : int, default=1
-        Number of members in one network.
 
     Attributes
     ----------
@@ -405,8 +379,8 @@ class ClassTargets(Targets):
     constant: np.ndarray | None = None
     _class_factors: np.ndarray | None
 
-    def __init__(self, class_weight: Any = None, *, n_copies: int = 1) -> None:
-        self.class_weight, self.n_copies = class_weight, n_copies
+    def __init__(self, class_weight: Any = None) -> None:
+        self.class_weight = class_weight
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
         """Check that y holds classes (n,)."""
@@ -419,8 +393,7 @@ class ClassTargets(Targets):
             raise ValueError(
                 f"y must have at least two classes. Got 1 class: {self.classes.tolist()}."
             )
-        head = CategoricalHead(len(self.classes))
-        self.head = head if self.n_copies == 1 else PackedHead(head, self.n_copies)
+        self.head = CategoricalHead(len(self.classes))
         self._class_factors = None
         if self.class_weight is not None:
             used = codes[weight > 0]
@@ -466,30 +439,17 @@ class ClassTargets(Targets):
         other.temperature, other.constant = temperature, added if added.size else None
         return other
 
-    def probabilities(self, head: Any, raw: Any, xp: Any = np) -> Any:
+    def probabilities(self, raw: Any, xp: Any = np) -> Any:
         """Compute calibrated probabilities (.., n_classes) of raw outputs, arrays or tensors.
 
-        `head` is that of one copy. Every member is calibrated alike, and so is their average.
+        Every member is calibrated alike, and so is their average.
         """
-        proba = head.probabilities(raw if self.temperature == 1 else raw / self.temperature, xp)
+        raw = raw if self.temperature == 1 else raw / self.temperature
+        proba = self.head.probabilities(raw, xp)
         if self.constant is None:
             return proba
         return proba * (1 - self.constant.sum()) + self.constant
 
     def distribution(self, raw: np.ndarray, weights: np.ndarray) -> CategoricalMixture:
         """Mix the members' predictions (K, n, n_raw) with weights (K,)."""
-        head, raw, weights = unpack_copies(self.head, raw, weights)
-        return CategoricalMixture(self.probabilities(head, raw), weights)
-
-
-def unpack_copies(
-    head: Any, raw: np.ndarray, weights: np.ndarray
-) -> tuple[Any, np.ndarray, np.ndarray]:
-    """Convert copies in packed networks to members.
-
-    Returns the head of one copy, and raw outputs and weights in which each copy is a member.
-    """
-    if not isinstance(head, PackedHead):
-        return head, raw, weights
-    n = head.n_copies
-    return head.head, head.unpack(raw), np.repeat(weights, n) / n
+        return CategoricalMixture(self.probabilities(raw), weights)

@@ -300,7 +300,7 @@ def rate_factors(recipe: Recipe, template: Template, data: TrainingData) -> np.n
 def _check_recipe(recipe: Recipe, template: Template, head: Head) -> None:
     """Raise ValueError if the recipe sets what the network or the head does not have."""
     plan = template.plan
-    if recipe.keep == "best-calibrated" and not hasattr(getattr(head, "head", head), "n_classes"):
+    if recipe.keep == "best-calibrated" and not hasattr(head, "n_classes"):
         raise ValueError(
             f'keep="best-calibrated" needs logits of classes. Got {type(head).__name__}. '
             'Use keep="best-jointly".'

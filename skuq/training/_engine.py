@@ -113,12 +113,14 @@ class TrainingRun:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.backend import keras
+    >>> from skuq.networks import GaussianHead
     >>> from skuq.tables import TrainingData
     >>> from skuq.training import Recipe, TrainingJob, TrainingRun
     >>> x = np.linspace(-1, 1, 20)[:, None]
     >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
-    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> dense = keras.layers.Dense
+    >>> model = keras.Sequential([keras.Input((1,)), dense(8, "relu"), dense(2)])
     >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
     >>> run = TrainingRun(job, data)
     >>> run.advance(1)

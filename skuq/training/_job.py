@@ -208,9 +208,11 @@ class TrainingJob:
 
     Examples
     --------
-    >>> from skuq.networks import GaussianHead, build_mlp
+    >>> from skuq.backend import keras
+    >>> from skuq.networks import GaussianHead
     >>> from skuq.training import Recipe, TrainingJob
-    >>> model = build_mlp((1,), 2, hidden_units=(8,))
+    >>> dense = keras.layers.Dense
+    >>> model = keras.Sequential([keras.Input((1,)), dense(8, "relu"), dense(2)])
     >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(), seeds=[0, 1], stacked=True)
     >>> job.seeds, job.recipe.epochs
     ((0, 1), 100)

@@ -3,10 +3,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.metrics import log_loss
-from teams import SELECTORS, select_by
+from teams import SELECTORS, likelihood_statistics, select_by
 from tiers import cases
 
-from skuq.ensembles import select_by_likelihood
+
+def select_by_likelihood(log_likelihood, *arguments, **settings):
+    return select_by(*likelihood_statistics(log_likelihood), *arguments, **settings)
 
 
 def pool(seed, n_candidates=7, n_samples=20, n_classes=3):
@@ -109,7 +111,6 @@ def test_select_by_likelihood_of_impossible_and_undefined_rows():
 @cases(
     ("arguments", "message"),
     *(((np.zeros((2, 3)), n), "`n_members` must be a positive") for n in (0, -1, 1.5)),
-    ((np.zeros(3), 1), r"must have shape \(n_candidates, n_samples\).*Got \(3,\)"),
     ((np.zeros((2, 3)), 1, "best"), r"`method` must be one of .*'forward'.* Got 'best'"),
     ((np.full((2, 3), np.nan), 1), "No candidate has a finite loss"),
 )
@@ -157,23 +158,3 @@ def test_select_by_likelihood_use_best_takes_fewer_of_many_rows(rng):
     assert select_by_likelihood(log_likelihood, 3, use_best=True).indices.tolist() == [0, 2]
     few = log_likelihood[:, :49]
     assert len(select_by_likelihood(few, 3, use_best=True)) == 3
-
-
-def test_select_by_likelihood_use_best_is_judged_on_other_rows():
-    """Candidates of pure noise: the path falls on its own rows, and falls again on others."""
-    rng = np.random.default_rng(1)
-    y = rng.integers(2, size=300)
-    proba = np.clip(rng.normal(0.5, 0.2, size=(40, 300)), 0.02, 0.98)
-    log_likelihood = np.log(np.where(y == 1, proba, 1 - proba))
-    path = [loss for _, loss in select_by_likelihood(log_likelihood, 30).path]
-    size = len(select_by_likelihood(log_likelihood, 30, use_best=True))
-    assert size > int(np.argmin(path)) + 1  # averaging more noise is better
-
-
-@pytest.mark.parametrize("method", SELECTORS)
-@pytest.mark.parametrize("size", [2, 5])
-def test_select_by_takes_use_best_with_every_method_and_several_outputs(method, size, rng):
-    error = rng.normal(size=(8, 120, 2))
-    chosen = select_by([error], np.square, size, method, use_best=True)
-    assert 1 <= len(chosen) <= size
-    assert_allclose(chosen.weights.sum(), 1)

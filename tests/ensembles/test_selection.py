@@ -4,7 +4,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from tiers import cases
 
-from skuq.ensembles import Selection, _selection, select_forward, select_greedy
+from skuq.ensembles import Selection, _selection, select_forward
 
 
 def pool(seed, n_candidates=6, n_samples=15):
@@ -12,6 +12,18 @@ def pool(seed, n_candidates=6, n_samples=15):
     y = rng.normal(size=n_samples)
     loc = y + rng.normal(0, 0.8, size=(n_candidates, n_samples))
     return y, loc, rng.uniform(0.3, 1.5, size=(n_candidates, n_samples))
+
+
+def select_greedy(y, loc, scale, n_members, *, min_members=2, **settings):
+    """As `GreedySelection` does."""
+    return select_forward(
+        _selection.normal_statistics(y, loc, scale),
+        _selection.normal_nll,
+        n_members,
+        min_members=min_members,
+        min_weight=0.5 / min_members,
+        **settings,
+    )
 
 
 def mixture_nll(y, loc, scale, members, weight=None):
@@ -74,14 +86,6 @@ def test_select_greedy_leaves_weight_to_each_member(loc, n_members, chosen, leas
     assert len(selection.path) <= 4 * n_members
 
 
-def test_select_forward_without_replacement_weights_equally(global_random_seed):
-    y, loc, scale = pool(global_random_seed)
-    chosen = select_forward([loc - y], lambda error: error**2, 4, replacement=False, min_members=4)
-    assert len(set(chosen.indices)) == 4
-    assert_allclose(chosen.weights, 0.25)
-    assert_allclose(chosen.loss, np.mean((loc[chosen.indices].mean(axis=0) - y) ** 2))
-
-
 def test_select_greedy_starts_from_the_best_singles(global_random_seed):
     y, loc, scale = pool(global_random_seed)
     singles = [mixture_nll(y, loc, scale, [c]) for c in range(len(loc))]
@@ -120,16 +124,6 @@ def test_select_greedy_of_large_targets_and_of_equal_outputs():
     assert broad[0] == broad[1] == broad[2]
 
 
-def test_select_best_takes_the_best_singles(global_random_seed):
-    y, loc, scale = pool(global_random_seed)
-    singles = [mixture_nll(y, loc, scale, [c]) for c in range(len(loc))]
-    statistics = _selection.normal_statistics(y, loc, scale)
-    selection = _selection.select_best(statistics, _selection.normal_nll, 3)
-    np.testing.assert_array_equal(selection.indices, np.argsort(singles)[:3])
-    assert_allclose(selection.weights, 1 / 3)
-    assert_allclose(selection.loss, mixture_nll(y, loc, scale, selection.indices), rtol=1e-10)
-
-
 def test_select_forward_repeats_no_candidate_where_none_may_be():
     """The loss of the two together is not a number."""
 
@@ -154,7 +148,6 @@ ONES = np.ones_like(LOC)
         (select_greedy, (np.zeros(4), *arguments), settings, message)
         for arguments, settings, message in [
             ((LOC, ONES, 0), {}, "`n_members` must be a positive whole number. Got 0"),
-            ((LOC, ONES, 2), {"loss": "rmse"}, r"`loss` must be one of \['nll', 'crps', 'mse"),
             ((LOC.T, LOC.T, 2), {}, "must have shape"),
             ((LOC, np.ones((2, 4, 1)), 2), {}, "`scale` must have the shape"),
             ((LOC, ONES - 2, 2), {}, "`scale` must be at least 0. Got -1"),

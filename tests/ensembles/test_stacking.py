@@ -13,9 +13,10 @@ from scipy.spatial.distance import cdist
 from scipy.special import entr, softmax
 from scipy.stats import multivariate_normal
 from sklearn.metrics import log_loss
+from teams import stacking_weights
 from tiers import cases
 
-from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _selection, stacking_weights
+from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _selection
 from skuq.networks import GaussianHead
 
 

@@ -11,11 +11,12 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 from slots import EnsembleEvolution
 from small_models import make
+from teams import likelihood_statistics, select_by
 from tiers import slow_after
 from training_data import MemberTrainer, RobustScaling
 
 from skuq import NESClassifier, NESRegressor
-from skuq.ensembles import Selection, select_by_likelihood
+from skuq.ensembles import Selection
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import CellSpace, NASBench201Space, TabularSpace, WithTraining
 from skuq.search import NESEvolution
@@ -31,6 +32,10 @@ def tiny(space, n_trials=6, n_members=3, epochs=15, **settings):
 
 def shifted(X, y, by, seed=0):
     return X + by * np.random.RandomState(seed).normal(size=X.shape), y
+
+
+def select_members(log_likelihood):
+    return select_by(*likelihood_statistics(log_likelihood), 3)
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +62,10 @@ def test_fit_selects_on_shifted_rows(iris, fitted):
     pool = [estimator for _, estimator in fitted.member_estimators(every_trial=True)]
     rows = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
     for k, (X_s, y_s) in enumerate(rows, start=1):
-        expected = select_by_likelihood([one.log_prob(X_s, y_s) for one in pool], 3)
+        expected = select_members([one.log_prob(X_s, y_s) for one in pool])
         assert_array_equal(fitted.at_severity(k).selection_.indices, expected.indices)
     together = [np.concatenate([one.log_prob(*part) for part in rows]) for one in pool]
-    assert_array_equal(fitted.selection_.indices, select_by_likelihood(together, 3).indices)
+    assert_array_equal(fitted.selection_.indices, select_members(together).indices)
     assert len(fitted.selections_) == 4
 
 
@@ -100,7 +105,7 @@ def test_reselect_trains_nothing(iris, fitted):
     before = model.catalog_
     assert model.reselect(X_s, y_s) is model and model.catalog_ is before
     pool = [estimator for _, estimator in fitted.member_estimators(every_trial=True)]
-    expected = select_by_likelihood([one.log_prob(X_s, y_s) for one in pool], 3)
+    expected = select_members([one.log_prob(X_s, y_s) for one in pool])
     assert_array_equal(model.selection_.indices, expected.indices)
     assert len(model.reselect(n_members=5).selection_) == 5
     weight = np.zeros(150)

@@ -331,7 +331,7 @@ KNOWN = {"loss": "mse", "noise_std": 0.1}
         for bad in (0, (), (8, 0), (2.5,), "ab", [[4, 4]])
     ),
     (REGRESSORS[0], {"network__activation": "celu"}, "'activation' .* Got 'celu'"),
-    (REGRESSORS[0], {"loss": "student-t", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
+    (REGRESSORS[0], {"loss": "mse", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
     (REGRESSORS[0], {"max_time": 0}, "max_time"),
     (CLASSIFIERS[0], {"network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
     *(

@@ -121,10 +121,6 @@ def test_a_distribution_is_scored_by_its_own(table, weight):
         assert_allclose(get_scorer(name)(model, X, y, sample_weight=weight), value, err_msg=name)
 
 
-def students(df):
-    return lambda m: predictive.StudentTMixture(m.loc, m.scale, np.full(m.loc.shape, df))
-
-
 KNOTS = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
 
 
@@ -132,8 +128,6 @@ KNOTS = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
     ("change", "is_that_of_normals"),
     (lambda mixture: SimpleNamespace(quantile=mixture.quantile, mean=mixture.mean), True),
     (lambda mixture: predictive.RecalibratedMixture(mixture, *KNOTS), False),
-    (students(1e9), True),
-    (students(2.5), False),
 )
 def test_crps_of_distributions_that_are_known_by_their_quantiles(table, change, is_that_of_normals):
     X, y = table

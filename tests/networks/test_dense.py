@@ -2,13 +2,14 @@ import json
 
 import numpy as np
 import pytest
+from heads import build_mlp
 from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.linear_model import RidgeCV
 from sklearn.preprocessing import StandardScaler
 
 from skuq import DeepEnsembleRegressor
-from skuq.networks import DenseSpace, GaussianHead, build_mlp
+from skuq.networks import DenseSpace, GaussianHead
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
 

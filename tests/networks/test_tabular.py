@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import threadpoolctl
+from heads import build_mlp, build_tabular
 from numpy.testing import assert_allclose
-from plans import bin_edges, class_recipes, draw_variables, make_plan
-from tiers import cases
+from plans import class_recipes, draw_variables, make_plan
 from training_data import MemberTrainer
 
-from skuq.networks import GaussianHead, Space, TabularSpace, build_mlp, build_tabular
+from skuq.networks import GaussianHead, Space, TabularSpace
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, predict_members, train
 
@@ -32,32 +32,12 @@ def outputs(model, x=X):
     return plan(plan.split(flat.astype(float)), state, x)[0]
 
 
-PIECES = {"kind": "piecewise-linear", "edges": bin_edges(X[:, NUMBERS], 4), "dim": 3}
-VARIANTS = {
-    "plain": {},
-    "realmlp": {"embedding": "periodic", "activation": "mish", "dropout": 0.1},
-    "residual": {"residual": True, "activation": "relu"},
-    "categories": {"categories": CODES, "category_dim": [2, 3]},
-    "everything": {"categories": CODES, "embedding": PIECES},
-    "tabm": {"n_copies": 3, "embedding": "periodic", "categories": CODES},
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_build_tabular_every_variant_has_a_plan(name):
-    model = build_tabular((6,), 6, hidden_units=(8, 8), **VARIANTS[name])
-    plan = make_plan(model.to_json())
-    assert [w.shape for w in plan.weights] == [tuple(v.shape) for v in model.trainable_variables]
-    assert outputs(model).shape == (40, 6)
-    assert model.count_params() >= sum(np.prod(w.shape) for w in plan.weights)
-
-
 def test_build_tabular_layers_stand_in_their_order():
     model = build_tabular(
-        (6,), 2, hidden_units=(8, 8), categories=CODES, embedding="periodic", dropout=0.1,
-        residual=True, n_copies=2,
+        (6,), 2, hidden_units=(8, 8), categories=CODES, embedding={"columns": NUMBERS}, dropout=0.1,
+        residual=True,
     )  # fmt: skip
-    first = ["input", "categories", "embedding", "scale", "repeat"]
+    first = ["input", "categories", "embedding", "scale"]
     block = ["hidden_{}", "activation_{}", "dropout_{}"]
     second = [*block, "residual_{}"]
     expected = [*first, *(p.format(1) for p in block), *(p.format(2) for p in second), "output"]
@@ -66,7 +46,9 @@ def test_build_tabular_layers_stand_in_their_order():
 
 def test_build_tabular_embeddings_take_the_numeric_columns():
     """Embeddings get columns by position in the input, and no codes."""
-    model = build_tabular((6,), 1, categories=CODES, embedding="periodic", hidden_units=())
+    model = build_tabular(
+        (6,), 1, categories=CODES, embedding={"columns": NUMBERS}, hidden_units=()
+    )
     layer = model.get_layer("embedding")
     assert layer.columns == [0, 1, 2, 3]  # 4 numbers, before two vectors of 8
     assert layer.output.shape == (None, 4 * 3 + 4 + 2 * 8)
@@ -84,11 +66,6 @@ def test_build_tabular_embeddings_take_the_numeric_columns():
     assert np.abs(np.diff(outputs(some, x=steps), n=2, axis=0)).max() > 1e-6
 
 
-def test_build_tabular_only_codes_leave_nothing_to_embed():
-    model = build_tabular((2,), 1, categories={0: 3, 1: 5}, embedding="periodic")
-    assert "embedding" not in names(model)
-
-
 def test_build_tabular_residual_layers_add_what_came_in():
     plain = build_tabular((6,), 1, hidden_units=(8, 8), activation="relu")
     residual = build_tabular((6,), 1, hidden_units=(8, 8), activation="relu", residual=True)
@@ -102,40 +79,9 @@ def test_build_tabular_residual_layers_add_what_came_in():
     assert [n for n in names(widths) if "residual" in n] == ["residual_3"]
 
 
-@pytest.mark.parametrize("settings", [{}, {"n_copies": 2}])
-def test_build_tabular_linear_networks_start_at_zero(settings):
-    assert not outputs(build_tabular((6,), 2, hidden_units=(), **settings)).any()
-    assert outputs(build_tabular((6,), 2, hidden_units=(8,), **settings)).all()
-
-
-def test_build_tabular_copies_start_as_tabm_does():
-    def first(embedding):
-        model = build_tabular((6,), 6, hidden_units=(8, 8), n_copies=3, embedding=embedding)
-        plan = make_plan(model.to_json())
-        parts = plan.split(draw_variables(model, 0)[0])
-        return {v.path: part for v, part in zip(model.trainable_variables, parts)}
-
-    signs, normal = first(None), first("periodic")
-    assert set(np.unique(signs["hidden_1/inputs"])) == {-1.0, 1.0}
-    assert len(np.unique(normal["hidden_1/inputs"])) > 20
-    for drawn in (signs, normal):
-        for name in ("hidden_1/outputs", "hidden_2/inputs", "hidden_2/outputs"):
-            assert (drawn[name] == 1).all()
-        assert drawn["output/kernel"].shape == (3, 8, 2)
-
-
-@cases(
-    ("settings", "message"),
-    ({"n_copies": 0}, "`n_copies` must be a positive whole number. Got 0"),
-    ({"n_copies": 4}, "multiple of `n_copies`. Got n_outputs=6 and n_copies=4"),
-    ({"categories": {6: 3}}, "`categories` must have columns in 0 .. 5. Got .6."),
-    ({"categories": CODES, "embedding": {"columns": [0, 4]}}, "numeric columns of the input."),
-)
-def test_build_tabular_what_does_not_go_together_is_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        build_tabular((6,), 6, **settings)
-    with pytest.raises(ValueError, match="`input_shape` must be"):
-        build_tabular((6, 6), 6)
+def test_build_tabular_linear_networks_start_at_zero():
+    assert not outputs(build_tabular((6,), 2, hidden_units=())).any()
+    assert outputs(build_tabular((6,), 2, hidden_units=(8,))).all()
 
 
 def test_build_tabular_products_of_many_rows_run_on_one_thread():
@@ -167,10 +113,9 @@ def _configuration(space, **changed):
 
 
 @pytest.mark.parametrize("embedding", ["periodic", "piecewise-linear", "none"])
-@pytest.mark.parametrize("n_copies", [1, 3])
-def test_tabular_space_builds_what_is_decided(embedding, n_copies):
+def test_tabular_space_builds_what_is_decided(embedding):
     space = TabularSpace().bind(_inputs())
-    model = space.build(_configuration(space, embedding=embedding), (3,), 6, n_copies=n_copies)
+    model = space.build(_configuration(space, embedding=embedding), (3,), 6)
     assert model.output_shape == (None, 6)
     layers = [layer.name for layer in model.layers]
     assert ("embedding" in layers) == (embedding != "none")

@@ -23,8 +23,6 @@ LAYERS = {
     "piecewise linear": lambda: NumericEmbedding("piecewise-linear", **PIECES),
     "categories": lambda: tabular.CategoryEmbedding([4, 1], [7, 3], [3, 2]),
     "all categories": lambda: tabular.CategoryEmbedding(range(6), [4] * 6),
-    "copies": lambda: tabular.EnsembleDense(4, 3, input_initializer="random-signs"),
-    "copies apart": lambda: tabular.EnsembleDense(4, 3, shared=False),
 }
 
 
@@ -83,37 +81,6 @@ def test_a_member_axis_is_as_many_layers(name, namespace):
         for k in range(3):
             expected, _ = plan(*alone[k], x if x.ndim == 2 else x[k])
             assert_allclose(np.asarray(together[k]), expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_gradients_are_differences(name):
-    """They equal finite differences in float64; codes, piecewise constant, have none."""
-    import tensorflow as tf
-
-    model = model_of(name)
-    plan = make_plan(model.to_json())
-    parts, state = random_parts(model, plan, 0)
-    x, rng = rows(4), np.random.default_rng(2)
-    weights = rng.normal(size=model.output_shape[1])
-
-    def total(parts, x):
-        return np.sum(plan(parts, state, x)[0] * weights)
-
-    values = [*parts, x]
-    tensors_of_values = [tf.constant(v) for v in values]
-    with tf.GradientTape() as tape:
-        tape.watch(tensors_of_values)
-        y, _ = plan(tensors_of_values[:-1], state, tensors_of_values[-1], Run(tensors()))
-        loss = tf.reduce_sum(y * weights)
-    gradients = tape.gradient(loss, tensors_of_values, unconnected_gradients="zero")
-    directions = [rng.normal(size=v.shape) for v in values]
-    directions[-1][:, {"categories": [1, 4], "all categories": range(6)}.get(name, [])] = 0
-    slope = sum(np.sum(tf.convert_to_tensor(g) * d) for g, d in zip(gradients, directions))
-    ends = []
-    for step in (1e-6, -1e-6):
-        *moved, moved_x = (v + step * d for v, d in zip(values, directions))
-        ends.append(total(moved, moved_x))
-    assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -213,23 +180,6 @@ def test_category_embedding():
     check("categories", formula)
 
 
-@pytest.mark.parametrize("name", ["copies", "copies apart"])
-def test_copies_are_as_many_dense_layers(name):
-    def formula(x, kernel, *others):
-        *factors, bias = others
-        outputs = []
-        for c in range(3):
-            part = x[2 * c : 2 * c + 2]
-            if factors:
-                part = part * factors[0][c]
-            y = part @ (kernel if kernel.ndim == 2 else kernel[c]) / np.sqrt(2)
-            y = y * factors[1][c] if factors else y
-            outputs.append(y + bias[c])
-        return np.concatenate(outputs)
-
-    check(name, formula)
-
-
 def test_first_values_are_the_papers():
     def drawn(layer, n):
         model = keras.Sequential([keras.Input((n,)), layer])
@@ -246,26 +196,6 @@ def test_first_values_are_the_papers():
         assert 0.11 < np.abs(part).max() <= 0.125
     tables = drawn(tabular.CategoryEmbedding([0], [200], 30), 2)["vectors_0"]
     assert (tables[0] == 0).all() and abs(tables[1:].std() - 1) < 0.05
-    tabm = drawn(tabular.EnsembleDense(20, 8, input_initializer="random-signs"), 8 * 25)
-    assert set(np.unique(tabm["inputs"])) == {-1.0, 1.0} and abs(tabm["inputs"].mean()) < 0.2
-    assert (tabm["outputs"] == 1).all()
-    assert (tabm["bias"] == tabm["bias"][0]).all() and len(np.unique(tabm["bias"])) == 20
-    assert abs(tabm["kernel"].std() - 1) < 0.1 and 1.5 < np.abs(tabm["bias"]).max() <= np.sqrt(3)
-    apart = drawn(tabular.EnsembleDense(20, 8, shared=False), 8 * 25)
-    assert len(np.unique(apart["bias"])) == 160
-    zero = drawn(tabular.EnsembleDense(20, 8, shared=False, zero=True), 8 * 25)
-    assert not any(part.any() for part in zero.values())
-
-
-@pytest.mark.parametrize("kind", [tabular.RandomSigns, tabular.SameRows, tabular.FirstRowZero])
-def test_initializers_repeat_and_are_rebuilt(kind):
-    one = kind(seed=3)
-    again = keras.initializers.deserialize(keras.initializers.serialize(one))
-    shape = (4, 5)
-    values = [ops.convert_to_numpy(i(shape)) for i in (one, again, kind(seed=4))]
-    assert values[0].shape == shape
-    assert_array_equal(values[0], values[1])
-    assert not np.array_equal(values[0], values[2])
 
 
 def test_edges_are_not_part_of_what_is_compiled():
@@ -278,17 +208,6 @@ def test_edges_are_not_part_of_what_is_compiled():
     assert one != plan([[0.0, 1, 2]] * 3)
     assert make_plan(model_of("periodic").to_json()).width == 6 * 5
     assert make_plan(model_of("piecewise linear").to_json()).width == 3 * 3
-
-
-def test_a_frozen_embedding_is_state():
-    inputs = keras.Input((6,))
-    frozen = NumericEmbedding("piecewise-linear", **PIECES, trainable=False)
-    model = keras.Model(inputs, keras.layers.Dense(1)(frozen(inputs)))
-    plan = make_plan(model.to_json())
-    assert len(plan.weights) == 2 and plan.n_state == 3
-    parts, state = random_parts(model, plan, 0)
-    y, _ = plan(parts, state, rows())
-    assert_allclose(by_keras(model, parts, state, rows()), y, rtol=1e-5, atol=1e-5)
 
 
 def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
@@ -340,12 +259,9 @@ def piecewise_linear(edges):
     (lambda: piecewise_linear([0.0, np.nan]), "`edges` must .*finite"),
     (lambda: tabular.CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
     (lambda: tabular.CategoryEmbedding([0], [0]), "`n_codes` must be a positive whole number"),
-    (lambda: tabular.EnsembleDense(3, 0), "`n_copies` must be a positive whole number. Got 0"),
-    (lambda: tabular.EnsembleDense(3, 2, input_initializer="zeros"), "`input_initializer` mus"),
     (lambda: tabular.NTKDense(2.5), "`units` must be a positive whole number. Got 2.5"),
     (lambda: NumericEmbedding(columns=[0, 6])(keras.Input((6,))), "inputs of 6 features"),
     (lambda: NumericEmbedding(columns=[0, 0])(keras.Input((6,))), "inputs of 6 features"),
-    (lambda: tabular.EnsembleDense(3, 4)(keras.Input((6,))), "inputs of 6 features"),
     (lambda: tabular.FeatureScale()(keras.Input((6, 2))), "shape .n_samples, n_features."),
 )
 def test_what_makes_no_sense_is_refused(make, message):

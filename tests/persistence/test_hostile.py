@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from archives import packed, to_bytes, unpacked, with_member, with_tree
+from heads import build_mlp
 from sklearn.linear_model import BayesianRidge
 from sklearn.preprocessing import FunctionTransformer
 from tiers import cases, slow_after
@@ -23,7 +24,7 @@ import skuq
 from skuq.backend import keras
 from skuq.bayesopt import BayesianOptimizer
 from skuq.exceptions import FileFormatError
-from skuq.networks import MLP, DenseSpace, EpiNet, OperatorNetwork, TabularSpace, build_mlp
+from skuq.networks import MLP, DenseSpace, EpiNet, OperatorNetwork, TabularSpace
 from skuq.networks._safe import check_network
 from skuq.persistence import dumps, loads
 from skuq.training import Training

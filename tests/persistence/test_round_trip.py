@@ -113,9 +113,6 @@ OF_NUMBERS = {
 }
 OF_FRAMES = {
     "tabular": tabular(),
-    "tabular, copies": tabular(network=networks.TabularNetwork(n_layers=1, width=32, n_copies=2)),
-    "tabular, student": tabular(loss="student-t"),
-    "tabular, quantiles": tabular(loss="quantiles"),
     "foreign preprocessing": ensemble(**SMALL, preprocess=ColumnTransformer(COLUMNS)),
     "autodeuq": skuq.AutoDEUQRegressor(3, **SEARCH, space=dense),
     # It keeps the calibration rows, with pandas' types.

@@ -16,7 +16,7 @@ from skuq.catalog import Catalog, TrialRecord
 from skuq.ensembles import Selection, architecture_diversity, select_teams
 from skuq.networks import DenseSpace
 from skuq.plotting import CatalogDisplay, MemberDiversityDisplay, SearchHistoryDisplay, TeamDisplay
-from skuq.predictive import CategoricalMixture, QuantileMixture
+from skuq.predictive import CategoricalMixture, GaussianMixture
 
 
 def make_catalog(n=30):
@@ -158,14 +158,14 @@ def test_groups_of_members_can_be_tuples_of_any_length():
 
 def test_networks_of_repeated_trials_are_a_group():
     network = SimpleNamespace(n_epochs=1, best_epoch=0)
-    quantiles = np.sort(np.random.default_rng(0).normal(size=(5, 2, 6)), axis=1)
+    loc = np.random.default_rng(0).normal(size=(5, 6))
     folds, more = (FoldedMember((network,) * n, None, score=1.0) for n in (2, 3))
     model = SimpleNamespace(
         catalog_=Catalog([TrialRecord(k, result=folds) for k in range(3)]),
         selection_=Selection(np.array([2, 0]), np.full(2, 0.5)),
         refitted_={},
         repeated_={2: more},
-        predict_distribution=lambda X: QuantileMixture(np.array([0.2, 0.8]), quantiles),
+        predict_distribution=lambda X: GaussianMixture(loc, np.ones((5, 6))),
     )
     display = MemberDiversityDisplay.from_estimator(model, np.zeros((6, 1)))
     assert display.groups == ["trial 2"] * 3 + ["trial 0"] * 2

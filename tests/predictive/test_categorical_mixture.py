@@ -54,13 +54,6 @@ def test_against_tensorflow_probability():
     assert tuple(tfp.sample(5, seed=0).shape) == (5, 6)
 
 
-def test_one_member_has_no_epistemic_part():
-    m = mixture(n_members=1)
-    assert_array_equal(m.uncertainty().epistemic, 0)
-    assert_array_equal(m.std, 0)
-    assert_array_equal(m.uncertainty().total, m.uncertainty().aleatoric)
-
-
 def test_small_disagreement_does_not_cancel():
     """To second order the mutual information is the sum of variance / (2 mean)."""
     step = 1e-7

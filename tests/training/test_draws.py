@@ -94,12 +94,6 @@ def test_randomised_prior_is_frozen(data):
         assert abs(member.weights - weights).max() > 0.01
 
 
-def test_equal_seeds_give_equal_bits(member, data):
-    again, other = (train_member(EPISTEMIC, HEAD, RECIPE, data, seed) for seed in (5, 6))
-    assert_array_equal(again.weights, member.weights)
-    assert abs(other.weights - member.weights).max() > 0.01
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
 def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch, data, epsilon):
     """Adversarial training moves the rows, so that there the prior changes from step to step."""
@@ -112,25 +106,6 @@ def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch, 
         members.append(train_stack(PRIOR, HEAD, recipe, data, [3, 4], splits=rows))
     for once, each in zip(*members):
         assert_allclose(once.weights, each.weights, atol=1e-5)
-
-
-@pytest.mark.parametrize("network", slow_after(1, [EPISTEMIC, PRIOR]), ids=["epinet", "prior"])
-def test_a_run_cut_into_slices_is_the_same_run(monkeypatch, data, network):
-    recipe = replace(RECIPE, batch_size=16, n_draws=4 * (network is EPISTEMIC), clip_norm=0.5)
-    recipe = replace(recipe, schedule="cosine", final_lr_factor=0.06, warmup=0.1)
-    runs, calls = [], []
-    for seconds in (1e-12, 1e9):
-        monkeypatch.setattr("skuq.training._engine._SLICE_SECONDS", seconds)
-        reports = []
-        report = lambda *numbers, reports=reports: reports.append(numbers)  # noqa: E731
-        runs.append(train_member(network, HEAD, recipe, data, 5, report=report))
-        calls.append(reports)
-    assert len(calls[0]) > len(calls[1])
-    for reports in calls:
-        done = np.cumsum([n for n, _ in reports])
-        assert done[-1] == 30 and [left for _, left in reports] == (30 - done).tolist()
-    assert_array_equal(runs[0].weights, runs[1].weights)
-    assert_array_equal(runs[0].history["loss"], runs[1].history["loss"])
 
 
 def test_indices_of_a_step_are_standard_normal():

@@ -1,5 +1,4 @@
 import math
-import threading
 
 import numpy as np
 import pytest
@@ -62,24 +61,6 @@ def test_global_random_state_is_neither_used_nor_changed():
     keras.utils.set_random_seed(2)
     two = train_member(network(), GaussianHead(), Recipe(epochs=2), data(), 5)
     np.testing.assert_array_equal(one.weights, two.weights)
-
-
-def test_threads_share_a_program_without_mixing_up():
-    """Two threads on one cached program give what each gives alone."""
-    recipe = Recipe(batch_size=4, epochs=30)
-    alone = [train_member(network(), GaussianHead(), recipe, data(), s).weights for s in (1, 2)]
-    together = [None, None]
-
-    def run(i):
-        together[i] = train_member(network(), GaussianHead(), recipe, data(), i + 1).weights
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for a, b in zip(alone, together):
-        np.testing.assert_array_equal(a, b)
 
 
 def test_first_weights_follow_their_initializers():
@@ -202,23 +183,6 @@ def test_cache_is_bounded_and_keeps_what_is_used():
     assert cache.n_made == 4
 
 
-def nested(units):
-    """Two branches whose inner layers share a name, hence Keras' variable path."""
-    layers = keras.layers
-    inputs = keras.Input((3,), name="input")
-    branches = [sequential((3,), layers.Dense(u, name="hidden")) for u in units]
-    joined = layers.Concatenate()([branch(inputs) for branch in branches])
-    return keras.Model(inputs, layers.Dense(2, name="output")(joined))
-
-
-@pytest.mark.slow
-def test_layers_of_nested_models_have_weights_of_their_own():
-    flat, _ = draw_variables(nested((4, 4)), 1)
-    assert not np.array_equal(flat[:12], flat[16:28])
-    member = train_member(nested((4, 2)), GaussianHead(), Recipe(epochs=2), data(), 1)
-    assert np.isfinite(member.held_out).all()
-
-
 @keras.saving.register_keras_serializable("skuq_tests")
 class Own(keras.layers.Layer):
     """Weights without a named initializer, and an integer that is no random state."""
@@ -294,7 +258,8 @@ def test_dropped_programs_leave_nothing_behind():
 def test_the_first_program_through_xla_is_quiet():
     code = (
         "import numpy as np\n"
-        "from skuq.networks import GaussianHead, build_mlp\n"
+        "from skuq.networks import GaussianHead\n"
+        "from skuq.networks._dense import build_mlp\n"
         "from skuq.tables import TrainingData\n"
         "from skuq.training import Recipe, TrainingJob, train\n"
         "x, w = np.ones((9, 2)), np.ones(9)\n"

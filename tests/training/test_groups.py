@@ -140,12 +140,6 @@ def test_reports_count_the_epochs_of_groups_that_wait(data):
     assert sum(n for n, _ in reports) == 3 * RECIPE.epochs and reports[-1][1] == 0
 
 
-def test_how_many_run_at_once_changes_nothing(data, monkeypatch):
-    together = train(job_of(8), data)
-    monkeypatch.setattr(backend, "n_programs_at_once", lambda: 1)
-    assert_equal_members(train(job_of(8), data), together)
-
-
 class _Broken(TrainingRun):
     """A run whose second group fails, and whose first would never end by itself."""
 
@@ -397,15 +391,6 @@ def test_steps_for_more_rows_than_there_are_mean_all_rows(data, n_steps):
     assert_equal_members(found, whole)
     fewer = train(job_of(2, replace(RECIPE, steps_per_epoch=2)), data)
     assert not np.array_equal(fewer[0].weights, whole[0].weights)
-
-
-@pytest.mark.parametrize("jit", slow_after(1, [False, True]))
-def test_parts_do_not_change_epochs_of_some_steps(data, jit):
-    job = job_of(2, replace(RECIPE, steps_per_epoch=2, schedule="cosine"), jit=jit)
-    run = TrainingRun(job, data)
-    for n_epochs in (2, 1, RECIPE.epochs):
-        run.advance(n_epochs)
-    assert_equal_members(run.members(), train(job, data))
 
 
 def test_schedules_go_by_the_steps_there_are(data):

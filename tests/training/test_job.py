@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from heads import NomuHead, build_nomu
+from heads import NomuHead, build_mlp, build_nomu
 from numpy.testing import assert_array_equal
 from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
 from plans import sequential
@@ -13,7 +13,7 @@ from tiers import cases
 from training_data import MemberTrainer, make_data
 
 from skuq.backend import BoundedCache, keras
-from skuq.networks import DenseSpace, GaussianHead, build_mlp
+from skuq.networks import DenseSpace, GaussianHead
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, train
 
 layers = keras.layers

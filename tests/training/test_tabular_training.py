@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-from heads import PackedHead
+from heads import build_tabular
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import Run, draw_variables, make_plan, sequential
 from scipy import stats
-from scipy.special import logsumexp
 from tiers import slow
 from training_data import STEADY, split_table, train_member
 
 from skuq.backend import keras, ops
-from skuq.networks import GaussianHead, build_tabular
+from skuq.networks import GaussianHead
 from skuq.tables import TrainingData
 from skuq.training import Recipe, _losses, _program, predict_members
 
@@ -33,28 +32,12 @@ def realmlp(**settings):
     settings = {"dropout": 0.2, **settings}
     return build_tabular(
         (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 5}, category_dim=3,
-        embedding={"kind": "periodic", "n_frequencies": 5, "scale": 0.5}, **settings,
+        embedding={"columns": [0, 2, 3], "n_frequencies": 5, "scale": 0.5}, **settings,
     )  # fmt: skip
 
 
 def small():
     return build_tabular((4,), 2, hidden_units=(9,), dropout=0.2)
-
-
-TABM_HEAD = PackedHead(HEAD, 3)
-
-
-def test_copies_are_judged_by_their_mixture():
-    """While each learns from its own loss."""
-    data = make_data()
-    copies = build_tabular((4,), 6, hidden_units=(9, 9), n_copies=3, dropout=0.1)
-    member = train_member(copies, TABM_HEAD, Recipe(epochs=3, batch_size=64, **PLAIN), data, 1)
-    raw = predict_members([member], data.x_valid)[0].reshape(-1, 3, 2)
-    mean, std = HEAD.distribution(raw)
-    densities = stats.norm.logpdf(data.y_valid[:, None, :], mean, std)[..., 0]
-    mixture = logsumexp(densities, axis=1) - np.log(3)
-    expected = -np.average(mixture, weights=data.weight_valid)
-    assert member.history["val_loss"][-1] == pytest.approx(expected, rel=1e-4)
 
 
 def reference_run(model, recipe, data, flat, factors, rates, decays):

@@ -160,14 +160,14 @@ def test_an_error_of_an_objective_names_it(trainer):
 def test_trials_of_every_loss_are_scored_alike(loss):
     data = make_data()
     space = TabularSpace().bind(data.x, losses=("crps", "nll"))
-    head = GaussianMixtureHead(validation="crps")
+    head = GaussianMixtureHead()
     architecture, hyperparameters = space.decisions()
     assert hyperparameters.default()["loss"] == "crps"
     configuration = {**architecture.default(), **hyperparameters.default(), "loss": loss}
     trainer = MemberTrainer(space, data, head, EPOCHS, max_epochs=4)
     outcome = trainer(configuration, 0, TrialBudget())
     job = trainer.jobs(configuration, 0)[0][0]
-    assert job.head.score == "weighted"
+    assert job.head.weighs_losses
     assert job.recipe.loss_settings == (("crps", float(loss == "crps")),)
     likelihood = head.log_likelihood(data.y_valid.astype(float), outcome.result.held_out)
     assert_allclose(outcome.score, -np.average(likelihood, weights=data.weight_valid), rtol=1e-6)

@@ -107,9 +107,8 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
         predicted standard deviation (Seitzer et al. 2022, beta 0.5), so that rows believed to be
         noisy are learnt from, too. "crps": the same two numbers by the continuous ranked
         probability score, which gives better means and intervals where most of y can be predicted.
-        "student-t" and "gaussian-mixture" (three components): heavier tails or several modes.
-        "quantiles": 19 quantiles that do not cross. "mse": means only, for noise that is known or
-        the same everywhere.
+        "gaussian-mixture": three normals, for heavier tails or several modes. "mse": means only,
+        for noise that is known or the same everywhere.
     noise_std : float or array-like of shape (n_outputs,), optional
         With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
         held-out rows, or from training rows if none are held out. Other losses refuse it.
@@ -194,7 +193,7 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
 
     Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
     is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
+    formula. It needs 10 rows.
 
     With more columns than rows, the plain network learns what ridge regression leaves, where that
     predicts rows left out better than kernel ridge regression does; see the page on ensembles.

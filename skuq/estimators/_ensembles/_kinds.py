@@ -22,13 +22,13 @@ from sklearn.linear_model import LogisticRegression
 from skuq import backend
 from skuq._utils._environment import generator
 from skuq.catalog import Member
-from skuq.ensembles import stacking_weights
 from skuq.ensembles._selection import (
     AVERAGING_FACTOR,
     averaging_factor,
     class_evidence,
     drop_light,
     fit_class_mixture,
+    stacking_weights,
 )
 from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularSpace
@@ -36,7 +36,7 @@ from skuq.networks._heads import SquaredErrorHead
 from skuq.networks._space import Space
 from skuq.networks._tabular import class_recipes, embed_categories, numeric_columns
 from skuq.predictive._calibration import fit_out_of_bag, limit_noise, pool_variances
-from skuq.tables._targets import normal_components, unpack_copies
+from skuq.tables._targets import normal_components
 from skuq.training import TrainingJob, predict_members
 from skuq.training._checks import has_diverged
 from skuq.training._job import pad_splits
@@ -91,7 +91,7 @@ def list_kinds(estimator, task, network):
         if not _is_linear(recipe):
             given = ("embedding", "frequency_scale") if is_given else ()
             recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
-        elif is_given or network.n_copies > 1:
+        elif is_given:
             continue
         # Without validation nothing ends longer trainings in time.
         is_first = not kinds or recipe["epochs"] == kinds[0]["epochs"]
@@ -233,9 +233,7 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
         if _is_linear(changes):
             continue
         configuration = decisions.check(changes, "network")
-        model = space.build(
-            configuration, data.x.shape[1:], targets.head.n_raw, n_copies=network.n_copies
-        )
+        model = space.build(configuration, data.x.shape[1:], targets.head.n_raw)
         head = space.head(configuration, targets.head)
         recipe = shared.make_recipe(estimator, task, given, space.recipe(configuration))
         splits = padded and padded[: len(own_seeds)]
@@ -395,8 +393,7 @@ def mix_classes(task, members, origins):
     for member, kind, (_, _, part) in zip(members, kinds, origins):
         rows = slice(None) if part is None or part[1] is None else part[1]
         raw = member.held_out[None].astype("float64")
-        own, raw, _ = unpack_copies(targets.head, raw, np.ones(1))
-        proba[kind, rows] += own.probabilities(raw).mean(axis=0)
+        proba[kind, rows] += targets.head.probabilities(raw).mean(axis=0)
         times[kind, rows] += 1
     # Rows that a kind has no such prediction of are left out.
     used = times.all(axis=0) & (weight > 0)
@@ -453,11 +450,8 @@ def calibrate(task, members, weights, origins):
     kinds = np.array([origin.kind for origin in origins])[:, None]
     unseen = np.concatenate([unseen[:, rows] & (kinds == k) for k in np.unique(kinds)], axis=1)
     times = unseen.shape[1] // len(rows)
-    # Copies in one network have seen the same rows.
     raw = predict_members(members, data.x[rows])
-    head, raw, weights = unpack_copies(targets.head, raw, weights)
-    unseen = np.repeat(unseen, len(raw) // len(origins), axis=0)
-    normals = normal_components(head, raw.astype("float64"))
+    normals = normal_components(targets.head, raw.astype("float64"))
     loc, scale, probability = (np.concatenate([part] * times, axis=2) for part in normals)
     rows = np.tile(rows, times)
     # Rows count as the members that predict them do: one that errs much hardly predicts new rows.

@@ -148,7 +148,7 @@ class NetworkEnsemble:
         return self.fitted_.inputs.preprocessor
 
     def member_estimators(self):
-        """Return each network as a fitted estimator of its own (with all of its copies).
+        """Return each network as a fitted estimator of its own.
 
         Each takes a category that `fit` did not see for the known one in the middle, by mean
         target; in the ensemble members take different ones, which adds uncertainty.
@@ -168,7 +168,7 @@ class NetworkEnsemble:
         return pool
 
 
-def read(estimator: Any, given: FitArguments, *, embed: bool = False, n_copies: int = 1) -> Task:
+def read(estimator: Any, given: FitArguments, *, embed: bool = False) -> Task:
     """Read the arguments of `fit`, and check the known noise against them.
 
     Raise ValueError for arguments that cannot be fitted. With `embed`, networks embed the columns
@@ -176,13 +176,13 @@ def read(estimator: Any, given: FitArguments, *, embed: bool = False, n_copies: 
     """
     targets: ClassTargets | NumberTargets
     if is_classifier(estimator):
-        targets = ClassTargets(estimator.class_weight, n_copies=n_copies)
+        targets = ClassTargets(estimator.class_weight)
     else:
         transform, loss = estimator.target_transform, estimator.loss
         # Known noise is in units of y.
         if transform == "auto" and getattr(estimator, "noise_std", None) is not None:
             transform = "standard"
-        targets = NumberTargets(transform, loss=loss, n_copies=n_copies)
+        targets = NumberTargets(transform, loss=loss)
     # Classes, and rows to validate on, need more than one row.
     needs_two = is_classifier(estimator) or estimator.validation is not None
     task = read_task(

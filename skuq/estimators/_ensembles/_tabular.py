@@ -29,8 +29,6 @@ from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
 from skuq.training._checks import find_completed
 
-_NORMAL_LOSSES = ("nll", "beta-nll", "crps", "gaussian-mixture")  # those that can be calibrated
-
 _AUTO = StrOptions({"auto"})
 _SETTINGS: Any = {**shared.SETTINGS, "network": {"tabular": TabularNetwork}}
 _RUN = ("learning_rate", "batch_size", "epochs", "early_stopping_patience", "validation")
@@ -62,8 +60,8 @@ class _TabularEnsemble(NetworkEnsemble):
 
     def _train(self, given):
         network, fields = resolve_settings(self, "network"), shared.training_fields(self)
-        task = shared.read(self, given, embed=True, n_copies=network.n_copies)
-        _refuse_contradictions(self, network, task)
+        task = shared.read(self, given, embed=True)
+        _refuse_contradictions(self, task)
         kinds, n_members = list_kinds(self, task, network)
         # The k-th members of all kinds have the same split, so that kinds can be compared.
         task = split_rows(self, task, math.ceil(n_members / len(kinds)))
@@ -82,24 +80,19 @@ class _TabularEnsemble(NetworkEnsemble):
             parts = parts and [parts[k] for k in used]
         else:
             weights = weigh_members(task, members, origins, len(kinds))
-            if parts is not None and self.calibrate and self.loss in _NORMAL_LOSSES:
+            if parts is not None and self.calibrate and self.loss != "mse":
                 targets = calibrate(task, members, weights, origins)
         shared.finish(self, task, members, weights, targets=targets, parts=parts)
 
 
-def _refuse_contradictions(estimator, network, task):
+def _refuse_contradictions(estimator, task):
     """Raise ValueError if parameters of a regressor contradict each other."""
     if is_classifier(estimator):
         return
-    loss = estimator.loss
-    if network.n_copies > 1 and loss == "mse":
-        raise ValueError(
-            f'loss="mse" needs n_copies=1. Got n_copies={network.n_copies}. Use loss="nll".'
-        )
     if isinstance(estimator.calibrate, str) or not estimator.calibrate:
         return
     reasons = {
-        f"loss={loss!r} trains no normals": loss not in _NORMAL_LOSSES,
+        'loss="mse" trains no normals': estimator.loss == "mse",
         "validation=None leaves no unseen rows": estimator.validation is None,
         "with `groups` all members validate on the same rows": task.groups is not None,
         "with `validation_data` all members validate on them": task.validation is not None,
@@ -139,9 +132,8 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         likelihood's gradient weighted by the predicted standard deviation (Seitzer et al. 2022,
         beta 0.5), so that rows believed to be noisy are learnt from, too. "crps": the same two
         numbers by the continuous ranked probability score, which gives better means and intervals
-        where most of y can be predicted. "student-t": heavier tails.
-        "quantiles": 19 quantiles that do not cross. "mse": means only, for noise that is known or
-        the same everywhere.
+        where most of y can be predicted. "mse": means only, for noise that is known or the same
+        everywhere.
     learning_rate : float or "auto", default="auto"
         Learning rate of the optimiser. "auto", here and below, is the setting that the network was
         tuned with.
@@ -163,11 +155,10 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         `skuq.training.Training`. Settings without effect here are refused.
     calibrate : bool or "auto", default="auto"
         Whether predicted distributions are scaled, and given a floor and a tail, by the rows that
-        single members have not trained on. It needs a loss that trains normals ("nll", "beta-nll",
-        "crps" or "gaussian-mixture"), and a validation split of each member's own: no `groups`, no
-        `validation_data` and not ``validation=None``. With fewer than 30 such rows distributions
-        only get the tail and the limit of the noise. "auto" calibrates where it can; True refuses
-        what it cannot.
+        single members have not trained on. It needs a loss other than "mse", and a validation split
+        of each member's own: no `groups`, no `validation_data` and not ``validation=None``. With
+        fewer than 30 such rows distributions only get the tail and the limit of the noise. "auto"
+        calibrates where it can; True refuses what it cannot.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -360,7 +351,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     together, once their probabilities have the temperature that is best then (Berta et al. 2025,
     "Rethinking Early Stopping: Refine, Then Calibrate"). Members whose loss stops being finite are
     left out, with a warning. Decisions of `network` hold for the modern networks; with one about
-    `embedding`, or with `n_copies`, there are no linear members. docs/methods/tabular.md describes
+    `embedding` there are no linear members. docs/methods/tabular.md describes
     how the recipe was found.
 
     Some numbers are rather names, such as gains of exactly 7298 and 7688 that go with different
