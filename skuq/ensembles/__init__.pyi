@@ -12,4 +12,3 @@ from ._selection import Selection as Selection
 from ._selection import select_forward as select_forward
 from ._selection import select_greedy as select_greedy
 from ._selection import stacking_weights as stacking_weights
-from ._teams import architecture_diversity as architecture_diversity
