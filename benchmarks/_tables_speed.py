@@ -56,17 +56,6 @@ def trial_speed():
 
 
 @table
-def metrics_speed():
-    """The slowest scores on a million rows, by what is asked."""
-    scores, rows = stored("metrics")["rows"], []
-    for goal, what in ((1.0, "does not sort"), (3.0, "sorts")):
-        slow_first = sorted((s for s in scores if s["goal"] == goal), key=lambda s: -s["seconds"])
-        slowest = ", ".join(f"{s['score']} {s['seconds']:.2f} s" for s in slow_first[:3])
-        rows.append([what, str(len(slow_first)), f"< {goal:.0f} s", slowest])
-    return markdown(["", "scores", "goal", "the three slowest"], rows)
-
-
-@table
 def durability():
     record = stored("durability")
     kill, workers, resume = (record[name] for name in ("kill", "workers", "resume"))

@@ -27,10 +27,9 @@ import skuq
 from skuq.backend import keras
 from skuq.bayesopt import BayesianOptimizer
 from skuq.ensembles import select_teams
-from skuq.metrics import crps_sample_loss, get_scorer
+from skuq.metrics import get_scorer
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
 from skuq.persistence import dumps, loads
-from skuq.plotting import MemberDiversityDisplay
 from skuq.search import AgEBO
 from skuq.tables import TablePreprocessor
 
@@ -156,7 +155,6 @@ SPARSE = sparse.csr_array(X)
 GAP = np.where(ONE[:, None], np.nan, X)
 BIG = {"X": 1e9 * X}
 FAR_Y = {"y": np.where(ONE, 1e30, Y)}
-DRAW = {"y_true": [0.0], "samples": [[1.0]]}
 SQUARE = {"estimator": TooSure(), "bounds": [(-1, 1)], "maximizer": "milp"}
 OF_CLASSES = {"kind": skuq.DeepEnsembleClassifier}
 NEAREST = KNeighborsClassifier()
@@ -253,7 +251,6 @@ CALLS = {
         *(nomu, {"pretrained": LinearRegression()}, "sklearn.frozen.FrozenEstimator"),
         {"pretrained": FrozenEstimator(LinearRegression().fit(X, Y))},
     ),
-    "one draw": (crps_sample_loss, dict(DRAW, fair=True), "set fair=False", dict(DRAW, fair=False)),
     "milp": (BayesianOptimizer, SQUARE, 'acquisition="ucb"', SQUARE | {"acquisition": "ucb"}),
     "columns not held": (held, {"table": PERIODS}, "astype.str", {"table": PERIODS.astype(str)}),
     "index not held": (held, {"table": INDEXED}, "reset_index", {"table": INDEXED.reset_index()}),
@@ -313,11 +310,6 @@ ADVICE = {
         lambda: fit(network=normalising()),
         "Give a Normalization layer `mean` and `variance`",
         lambda: fit(network=normalising(mean=[0.0, 1.0], variance=[1.0, 2.0])),
-    ),
-    "plot of arrays": (
-        lambda: MemberDiversityDisplay.from_estimator(LinearRegression().fit(X, Y), X),
-        "use `from_predictions`",
-        lambda: MemberDiversityDisplay.from_predictions(np.stack([Y, Y + 0.1, Y - X[:, 1]])),
     ),
     "steps twice": (
         lambda: fit(model=skuq.NEONRegressor(epochs=3, training=skuq.training.Training(steps=5))),

@@ -1,11 +1,11 @@
-"""Corruptions of images."""
+"""Corruptions of images and tables."""
 
 from io import BytesIO
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import corrupt_images, corruptions
+from problems import corrupt_images, corrupt_table, corruptions
 from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
 from scipy.ndimage import gaussian_filter
 from tiers import slow
@@ -153,3 +153,16 @@ def test_corrupt_images_does_not_depend_on_images_that_follow(kind):
     whole = corrupt_images(X, kind, random_state=3)
     assert_array_equal(whole[:40], corrupt_images(X[:40], kind, random_state=3))
     assert not np.array_equal(whole, corrupt_images(X, kind, random_state=4))
+
+
+def test_corrupt_table_has_the_stated_severities():
+    X, rows = np.random.RandomState(0).normal(size=(20_000, 2)), {"random_state": 0}
+    for k, (std, share) in enumerate(((0.1, 0.05), (0.2, 0.1), (0.4, 0.2), (0.6, 0.3), (1, 0.5))):
+        noise = corrupt_table(X, ["noise"], k + 1, reference=3 * X, **rows) - X
+        assert_allclose(noise.std(), 3 * std * X.std(), rtol=0.025)
+        lost = corrupt_table(X, ["missing"], k + 1, reference=X + 9, **rows) > 8
+        assert_allclose(lost.mean(), share, atol=0.01)
+    moved = corrupt_table(X, ["permutation"], 5, reference=X, **rows)
+    assert_array_equal(np.sort(moved, axis=0), np.sort(X, axis=0))
+    each = corrupt_table(X, "all", 5, reference=X, **rows)
+    assert_allclose((each == X).mean(), 0.375, atol=0.02)  # none, and half of the other three

@@ -78,9 +78,7 @@ def test_names():
     ["neg_crsp", "coverage_", "coverage_0", "coverage_007", "coverage_100", "r2_90", 3, None, [1]],
 )
 def test_unknown_names_are_refused(name):
-    with pytest.raises(
-        ValueError, match=r"`name` must be one of \['neg_nll'.*'coverage_90'.* Got"
-    ):
+    with pytest.raises(ValueError, match=r"`name` must be one of \['neg_nll'.*'coverage_90'.* Got"):
         get_scorer(name)
 
 
