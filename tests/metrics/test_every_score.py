@@ -150,14 +150,9 @@ REFUSED = [
     ("crps_mixture_loss", ([0.0], [[0.0]], [[-1.0]]), {}, "`scale` must be positive. .* is -1.0"),
     *[
         ("mixture_nll_loss", (ONE, [ONE] * 2, [ONE] * 2, weights), {}, "be 2 non-negative numbers")
-        for weights in ([0.5, 0.6], [1.5, -0.5], [1.0], [np.nan, 1.0])
-    ],
-    *[
-        (score, ([0.0], [0.0], [0.0]), {}, "`std` must be positive")
-        for score in ("coverage_width_auc", "coverage_width_curve", "nll_min_loss")
+        for weights in ([0.5, 0.6], [1.5, -0.5], [1.0])
     ],
     ("coverage_width_curve", np.ones((3, 4, 2)), {}, r"shape \(n_samples,\).*Got \(4, 2\)"),
-    ("coverage_score", (ONE, TWO, TWO), {}, "inconsistent"),
     ("coverage_score", ([0.0], [np.nan], [1.0]), {}, "`lower` must be numbers. Got NaN"),
     ("mean_width", ([0.0, 2.0], [1.0, 1.0]), {}, "in 1 rows, first in row 1: 2.0 and 1.0"),
     # The difference of infinite numbers is NaN.
@@ -176,16 +171,13 @@ REFUSED = [
     ("ece_loss", (LABELS[:2], PROBA), {}, "`y_true` must have 3 rows"),
     ("ece_loss", (LABELS, PROBA), {}, "name the 4 columns.*give all classes as `labels`"),
     ("ece_loss", (LABELS, PROBA), {"labels": [0, 1, 7, 9]}, r"not in `labels`: \[2\]"),
-    ("ece_loss", (LABELS.astype(str), PROBA), {"labels": range(4)}, "that are not in `labels`"),
     ("ece_loss", (LABELS, PROBA), {"labels": [0, 1, 2, 2]}, r"`labels` .*Got \[0, 1, 2, 2\]"),
     ("ece_loss", (LABELS, PROBA), {"labels": range(4), "n_bins": 2.5}, "number. Got 2.5"),
     ("calibration_error", (), {"pit": ONE, "n_levels": 9.5}, "`n_levels` .*Got 9.5"),
     ("ensemble_nll_loss", (LABELS, PROBA), {}, r"`member_proba` .* \(n_members, n_samp"),
-    ("oracle_nll_loss", (LABELS[:2], MEMBERS), {}, "`y_true` must have 3 rows"),
     ("average_member_nll_loss", (LABELS, MEMBERS, [1.0] * 3), FOUR, "`weights` must be 3 non-neg"),
     ("disagreement_score", ([0, 1, 2, 3],), {}, r"`members` must be labels .*Got shape \(4,\)"),
     ("disagreement_score", (MEMBERS + 0.1,), {}, "sum to 1"),
-    ("error_retention_curve", (ONE, TWO), {}, "inconsistent"),
     ("retention_auc", (TABLE, TABLE), {}, r"`errors` must have shape \(n_samples,\)"),
     ("retention_auc", ([1.0], [np.inf]), {}, "`uncertainty` must be finite"),
 ]
@@ -204,9 +196,3 @@ def test_weights_of_curves_are_repeated_rows(name):
     expected = curve(*(np.repeat(array, repeats, axis=0) for array in given))
     for found, wanted in zip(curve(*given, sample_weight=repeats), expected):
         assert_allclose(found, wanted, rtol=1e-12)
-
-
-def test_every_public_name_has_its_sections():
-    for name in metrics.__all__:
-        text = getattr(metrics, name).__doc__
-        assert "Returns\n" in text and "Examples\n" in text, name

@@ -156,14 +156,6 @@ def test_crps_of_mixtures_within_members_is_that_of_their_components(table, outp
     assert_allclose(found, plain, rtol=1e-12)
 
 
-def test_what_a_distribution_lacks_comes_from_the_normal(table):
-    X, y = table
-    model = TwoLines(1.0, lambda mixture: object()).fit(X, y)
-    normal = model.predict(X, return_std=True)
-    assert_allclose(get_scorer("neg_nll")(model, X, y), -metrics.gaussian_nll_loss(y, *normal))
-    assert_allclose(get_scorer("neg_crps")(model, X, y), -metrics.crps_loss(y, *normal))
-
-
 @pytest.mark.parametrize("name", NUMBER_SCORES)
 def test_several_outputs_are_averaged(table, name):
     X, y = table
@@ -297,11 +289,3 @@ def test_the_wrong_kind_of_estimator_is_refused(table, name, model, message):
     y = (y > 0).astype(int) if is_classifier(model) else y
     with pytest.raises(TypeError, match=message):
         get_scorer(name)(make_pipeline(model).fit(X, y), X, y)
-
-
-def test_targets_of_another_shape_are_not_reshaped(rng):
-    X, Y = rng.normal(size=(30, 2)), rng.normal(size=(30, 2))
-    process = GaussianProcessRegressor(alpha=0.1).fit(X, Y)
-    for wrong in (Y.T, Y.ravel()):
-        with pytest.raises(ValueError):
-            get_scorer("neg_nll")(process, X, wrong)
