@@ -4,9 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from problems import corrupt_table
 from sklearn.preprocessing import OneHotEncoder
-
-from skuq.datasets import corrupt_table
 
 SYNTHETIC = ("pendigits", "letter")  # shifted by `corrupt_table`
 NATURAL = ("electricity", "bank")  # in the order of time: later rows are shifted

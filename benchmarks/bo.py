@@ -34,11 +34,10 @@ import numpy as np
 from _bo_loops import FEWER_RUNS, FIELD_DRAWS, FIELD_RESTARTS, LOOPS, Part, rounded, search
 from _bo_loops import settings_of as loop_settings
 from _bo_problems import coarse_cells, has_brusselator
+from _regret import draw_curves
 from _stored import STORED, add, read
 from _tables import print_table
 from nomu import CELL, is_cell, mean_cell
-
-from skuq.plotting import RegretDisplay
 
 PARTS = LOOPS | {
     "operator": Part(tuple(operator.SIZES), tuple(operator.SIZES), operator.METHODS, 3, 0)
@@ -354,7 +353,7 @@ def draw_pollutants(records, arguments):
         start = np.repeat(shown["the authors' NEON"][:, :1], 4, axis=1)
         shown["the authors' NEON"] = np.hstack([start, shown["the authors' NEON"]])
     figure, ax = plt.subplots(figsize=(10, 4.5), layout="constrained")
-    RegretDisplay(shown, unit="squared concentration").plot(ax=ax)
+    draw_curves(ax, shown, "simple regret (squared concentration)")
     ax.get_legend().set(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     ax.set_title("Pollutants: median and quartiles of the searches, leaky or plain EI")
     figure.savefig(arguments.picture, dpi=120)

@@ -31,6 +31,7 @@ import numpy as np
 from _bo_field import REQUIREMENTS
 from _bo_loops import matern, rounded
 from _bo_suite_problems import TASKS, best_known, design, n_evaluations, whole_searches, why_not
+from _regret import draw_curves
 from _stored import STORED, add, read
 from _tables import print_table
 from nomu import CELL, is_cell
@@ -44,7 +45,6 @@ from skuq.networks import (
     NOMUReadout,
     OperatorNetwork,
 )
-from skuq.plotting import RegretDisplay
 
 FILE = "bo_suite.json"
 CHEAP_RUNS, COSTLY_RUNS = 10, 3
@@ -295,7 +295,13 @@ def draw(records, path):
         if gp:
             values[PICTURED["gp"]] = gp
         ax = next(free)
-        RegretDisplay.from_values(values, optimum=make(None).best_value, ax=ax)
+        best = {title: np.fmin.accumulate(runs, axis=1) for title, runs in values.items()}
+        optimum = make(None).best_value
+        if optimum is None:
+            draw_curves(ax, best, "best value so far", log=False)
+        else:
+            regret = {title: np.maximum(runs - optimum, 0) for title, runs in best.items()}
+            draw_curves(ax, regret, "simple regret")
         ax.get_legend().remove()
         ax.set_title(name)
     for ax in free:

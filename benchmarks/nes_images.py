@@ -26,10 +26,10 @@ from nes import (
     scores,
 )
 from problems import corrupt_images
+from scipy.stats import entropy
 
 from skuq import NESClassifier
 from skuq.ensembles._likelihood import likelihood_statistics, select_by
-from skuq.metrics import predictive_entropy
 from skuq.networks import CellSpace
 
 SEVERITIES = (1, 3, 5)  # 0, the clean images, comes before them
@@ -105,7 +105,7 @@ def judge(models, parts, chooses):
             if severity == 0:
                 for name, members in (("entropy", proba), ("entropy_ood", on_digits)):
                     mixture = members[chosen.indices].mean(axis=0)
-                    cell[name] = round(float(predictive_entropy(mixture).mean()), 4)
+                    cell[name] = round(float(entropy(mixture, axis=1).mean()), 4)
             found[str(severity)][str(size)] = cell
     return found
 

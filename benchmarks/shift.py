@@ -26,11 +26,12 @@ import pandas as pd
 from _data import bike, uci_rows
 from _stored import STORED, add, matches, read, rounded
 from leaderboard import run_rival
+from problems import corrupt_table
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.isotonic import IsotonicRegression
-from sklearn.metrics import log_loss
+from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -44,11 +45,10 @@ from skuq import (
     TabularEnsembleClassifier,
     TabularEnsembleRegressor,
 )
-from skuq.datasets import corrupt_table
 from skuq.exceptions import CalibrationWarning, SmallValidationWarning
 from skuq.fitted._calibrated import FittedCalibrated, classifier_distribution
 from skuq.fitted._learning import learn_calibration, learn_class_calibration
-from skuq.metrics import ece_loss, gaussian_nll_loss, ood_auroc_score
+from skuq.metrics import ece_loss, gaussian_nll_loss
 from skuq.networks import NOMUNetwork
 from skuq.predictive import CategoricalMixture
 from skuq.tables import TablePreprocessor
@@ -256,7 +256,9 @@ def run_epistemic(arguments, name, feature):
         }
         if epistemic is not None:
             found[part]["epistemic"] = float(np.median(epistemic[k]))
-            found[part]["auc"] = ood_auroc_score(epistemic[0], epistemic[k])
+            scores = np.concatenate([epistemic[0], epistemic[k]])
+            is_out = np.arange(len(scores)) >= len(epistemic[0])
+            found[part]["auc"] = float(roc_auc_score(is_out, scores))
     return found
 
 

@@ -29,7 +29,6 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skuq import NOMURegressor
 from skuq.bayesopt import BayesianOptimizer, UpperConfidenceBound
-from skuq.plotting import RegretDisplay
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -118,11 +117,17 @@ def main(path, units, n_seeds):
     for axis in axes[-1]:
         axis.remove()
     regret = figure.add_subplot(grid[-1, :2])
-    RegretDisplay.from_values(
-        {name: [found[name] for found, _, _ in runs] for name in runs[0][0]},
-        optimum=-1.0,
-        ax=regret,
-    )
+    colours = iter(("#0072B2", "#E69F00", "#009E73", "#CC79A7"))
+    styles = iter(("-", "--", "-.", ":"))
+    for name in runs[0][0]:
+        best = np.minimum.accumulate([found[name] + 1.0 for found, _, _ in runs], axis=1)
+        low, middle, high = np.quantile(best, [0.25, 0.5, 0.75], axis=0)
+        steps, colour = np.arange(1, len(middle) + 1), next(colours)
+        regret.step(steps, middle, where="post", color=colour, ls=next(styles), label=name)
+        regret.fill_between(steps, low, high, step="post", color=colour, alpha=0.2, lw=0)
+    regret.set(yscale="log", ylabel="simple regret")
+    title = f"median of {len(runs)} seeds, band holds 50% of them"
+    regret.legend(title=title, fontsize="small", title_fontsize="small")
     regret.axvline(N_INITIAL + 0.5, color="0.6", lw=1, ls=":")
     regret.set_xlabel(f"evaluations (the first {N_INITIAL} are the same for all)")
     regret.set_title(f"regret, initial designs: {n_seeds}", fontsize=11)

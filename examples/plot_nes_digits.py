@@ -26,14 +26,14 @@ import argparse
 import time
 
 import numpy as np
+from scipy.stats import entropy
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.manifold import TSNE
 
 from skuq import NESClassifier
-from skuq.datasets import corrupt_table
-from skuq.metrics import average_member_nll_loss, oracle_nll_loss, predictive_entropy
+from skuq.metrics import average_member_nll_loss, oracle_nll_loss
 from skuq.networks import CellSpace
-from skuq.plotting import MemberDiversityDisplay
 
 X, y = load_digits(return_X_y=True)
 order = np.random.default_rng(0).permutation(len(y))
@@ -43,11 +43,30 @@ y_train, y_val, y_test = np.split(y[order], [800, 1200])
 
 
 def corrupted(images, family, severity):
-    return corrupt_table(images, KINDS[family], severity, reference=X_train, random_state=severity)
+    """Corrupt each image in one of two ways, drawn at random."""
+    std = (0.1, 0.2, 0.4, 0.6, 1.0)[severity - 1]
+    factor = (1.25, 1.5, 2, 3, 4)[severity - 1]
+    share = (0.05, 0.1, 0.2, 0.3, 0.5)[severity - 1]
+    rng, images = np.random.RandomState(severity), images.copy()
+    kind_of_image = rng.randint(2, size=len(images))
+    for k, kind in enumerate(KINDS[family]):
+        for pixel, mean, spread in zip(images.T, X_train.mean(axis=0), X_train.std(axis=0)):
+            chosen = kind_of_image == k
+            if kind == "noise":
+                pixel[chosen] += (std * spread * rng.standard_normal(len(pixel)))[chosen]
+            elif kind == "scaling":
+                factors = rng.choice([1.0, 1.0, factor, 1 / factor], len(pixel))[chosen]
+                pixel[chosen] = mean + factors * (pixel[chosen] - mean)
+            else:
+                chosen = np.flatnonzero(chosen & (rng.uniform(size=len(pixel)) < share))
+                lost = kind == "missing"
+                pixel[chosen] = mean if lost else pixel[rng.permutation(chosen)]
+    return images
 
 
 SHIFTED_VAL = [(corrupted(X_val, "validation", k), y_val) for k in range(1, 6)]
-TEST = [corrupted(np.tile(X_test, (5, 1)), "test", k) for k in range(6)]
+CLEAN = np.tile(X_test, (5, 1))
+TEST = [CLEAN, *(corrupted(CLEAN, "test", k) for k in range(1, 6))]
 TRUTH = np.tile(y_test, 5)
 NOISE = np.random.default_rng(1).normal(X_train.mean(), X_train.std(), size=(500, 64))
 
@@ -129,7 +148,7 @@ def draw_entropy(ax, space, predicted):
     print(f"\n{space + ': median entropy':34s}" + "  digits corrupt   noise")
     for k, (name, colour) in enumerate((("NES", "#0072B2"), ("deep ensemble", "#BBBBBB"))):
         parts = list(predicted.values())[2 * k]  # NES is the one chosen on clean images
-        entropies = [predictive_entropy(parts[m].mean) for m in (0, 5, 6)]
+        entropies = [entropy(parts[m].mean, axis=1) for m in (0, 5, 6)]
         print(f"  {name:32s}" + "".join(f"{np.median(e):8.3f}" for e in entropies))
         boxes = ax.boxplot(
             entropies, positions=np.arange(3) + 0.4 * k - 0.2, widths=0.35, patch_artist=True,
@@ -172,7 +191,13 @@ def main(path):
         ensembles |= {f"{space}\nNES": nes[5], f"{space}\ndeep ens.": deep_ensemble[5]}
     draw_members(axes[0, 2], ensembles)
     points, groups = repeat_members(SEARCHES["dense"].at_severity(0), 8)
-    MemberDiversityDisplay.from_predictions(points, groups=groups, perplexity=5, ax=axes[1, 2])
+    places = np.reshape(points, (len(points), -1))
+    places = TSNE(perplexity=5, init="pca", random_state=0).fit_transform(places)
+    colours = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#000000"
+    for group, marker, colour in zip(dict.fromkeys(groups), "os^DvPX", colours):
+        here = np.array(groups) == group
+        axes[1, 2].scatter(*places[here].T, color=colour, marker=marker, alpha=0.8, label=group)
+    axes[1, 2].set(xlabel="t-SNE dimension 1", ylabel="t-SNE dimension 2")
     axes[1, 2].legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=5, columnspacing=0.5)
     axes[1, 2].set_title("dense: each member's architecture, 8 seeds (Fig. 1)")
     figure.savefig(path, dpi=80)

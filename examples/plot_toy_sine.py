@@ -26,9 +26,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from scipy.spatial.distance import pdist
 
 from skuq import AutoDEUQRegressor
-from skuq.ensembles import architecture_diversity
 from skuq.networks import Categorical, Decisions, DenseSpace, Integer, Real, Space
 
 HAND_TUNED_ARCHITECTURE = {"node_1": "256-relu", "node_2": "256-relu", "node_3": "256-relu"}
@@ -107,7 +107,8 @@ def diversity(model):
     """The paper's score of the members' architectures (its bound for five: 3.16)."""
     architecture = DenseSpace(n_nodes=3).decisions().architecture
     chosen = [model.catalog_[i].configuration for i in model.selection_.indices]
-    return architecture_diversity(architecture.embed(chosen))
+    distances = pdist(np.unique(architecture.embed(chosen), axis=0))
+    return distances.sum() / np.linalg.norm(distances)
 
 
 # %%

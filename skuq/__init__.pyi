@@ -1,6 +1,5 @@
 from . import bayesopt as bayesopt
 from . import catalog as catalog
-from . import datasets as datasets
 from . import ensembles as ensembles
 from . import estimators as estimators
 from . import exceptions as exceptions

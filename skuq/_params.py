@@ -26,7 +26,6 @@ from sklearn.utils.metaestimators import _safe_split as safe_split
 from sklearn.utils.validation import _check_feature_names_in as check_feature_names_in
 from sklearn.utils.validation import _check_method_params as check_method_params
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
-from sklearn.utils.validation import _get_feature_names as get_feature_names
 
 try:
     from sklearn.callback import CallbackSupportMixin

@@ -64,9 +64,7 @@ SHORTER = {
         "n_trials=30": "n_trials=3",
     },
     "docs/methods/neon.md": {"random_state=0).fit": "epochs=5, random_state=0).fit"}
-    | {"(pretrained=model_that_exists)": "(pretrained=model_that_exists, epochs=5)"}
-    | {"query_points=problem.query_points": "query_points=problem.query_points, epochs=5"}
-    | {"n_calls=40": "n_calls=10"},
+    | {"(pretrained=model_that_exists)": "(pretrained=model_that_exists, epochs=5)"},
     "docs/methods/nes.md": {"n_trials=50, n_members=5": "n_trials=3, n_members=2"}
     | {"NESClassifier(n_trials=50)": "NESClassifier(n_trials=2, epochs=5)"},
     "docs/methods/nomu.md": {

@@ -41,11 +41,6 @@ def test_encoding(space):
     np.testing.assert_allclose(space.encode([a]), expected)
     big = Space((Categorical("t", tuple(range(100, 150))),))
     np.testing.assert_array_equal(big.encode([{"t": 107}]), [[7.0]])
-    np.testing.assert_array_equal(big.embed([{"t": 107}, {"t": 100}]), [[7], [0]])
-    configurations = [{**space.default(), "rate": rate} for rate in (1e-4, 1e-3, 1e-1)]
-    np.testing.assert_allclose(space.embed(configurations)[:, 3], [0, 1 / 3, 1])
-    constant = Space((Real("r", 2.0, 2.0),))
-    assert constant.embed([constant.default()]).tolist() == [[0.0]]
 
 
 def test_space_refuses(space):

@@ -1,7 +1,7 @@
 """Problems that only benchmarks use."""
 
 from problems.bnn import BNNFunction, make_bnn_function
-from problems.corruptions import corrupt_images
+from problems.corruptions import corrupt_images, corrupt_table
 from problems.functions import make_function, make_scarce_regression
 from problems.interferometer import InterferometerRuns, load_interferometer
 from problems.operators import OPERATOR_PROBLEMS, make_operator_problem
@@ -12,6 +12,7 @@ __all__ = [
     "BNNFunction",
     "InterferometerRuns",
     "corrupt_images",
+    "corrupt_table",
     "load_interferometer",
     "load_solar_irradiance",
     "make_bnn_function",

@@ -1,4 +1,4 @@
-"""The corruptions of images that neural ensemble search is judged on, in five severities."""
+"""Corruptions of images and tables, in five severities."""
 
 from __future__ import annotations
 
@@ -102,4 +102,46 @@ def corrupt_images(X, kind="validation", severity=3, *, random_state=None):
             images[these] = results.clip(0, 1)
         values = high * images
         corrupted[block] = values.round() if X.dtype.kind in "iu" else values
+    return corrupted
+
+
+TABLE_CORRUPTIONS = ("noise", "missing", "scaling", "permutation")
+# By severity, 1 to 5: standard deviation of the noise in units of the column's, share of the cells
+# that are lost or permuted, and factor of the scaling.
+_STDS = (0.1, 0.2, 0.4, 0.6, 1.0)
+_SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
+_FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0)
+
+
+def corrupt_table(X, kinds, severity, *, reference, random_state):
+    """Corrupt a table of numbers (n, d); each row gets one of the kinds at random.
+
+    Noise is normal. Lost cells get the mean of the column in the reference. Scaling multiplies or
+    divides the distance of half of the cells from that mean by a factor. Permutation exchanges a
+    share of the cells of each column.
+    """
+    kinds = TABLE_CORRUPTIONS if kinds == "all" else kinds
+    rng = check_random_state(random_state)
+    row_kinds = rng.randint(len(kinds), size=len(X))
+    corrupted, n = X.copy(), len(X)
+    for k, kind in enumerate(kinds):
+        cells = row_kinds == k
+        for column, seen in zip(corrupted.T, reference.T) if cells.any() else ():
+            if kind == "noise":
+                noise = _STDS[severity - 1] * np.std(seen) * rng.standard_normal(n)
+                column[cells] += noise[cells]
+            elif kind == "scaling":
+                factor = _FACTORS[severity - 1]
+                # Half of the cells keep their value, a quarter is stretched and a quarter shrunk.
+                factors = rng.choice([1.0, 1.0, factor, 1 / factor], n)
+                moved = cells & (factors != 1)
+                mean = np.mean(seen)
+                column[moved] = mean + factors[moved] * (column[moved] - mean)
+            else:
+                chosen = cells & (rng.uniform(size=n) < _SHARES[severity - 1])
+                if kind == "missing":
+                    column[chosen] = np.mean(seen)
+                else:
+                    chosen = np.flatnonzero(chosen)
+                    column[chosen] = column[rng.permutation(chosen)]
     return corrupted

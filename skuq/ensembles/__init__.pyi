@@ -8,4 +8,3 @@ from ._rules import StackingSelection as StackingSelection
 from ._rules import TopSelection as TopSelection
 from ._selection import Selection as Selection
 from ._selection import select_forward as select_forward
-from ._teams import architecture_diversity as architecture_diversity

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import pdist
 
 from skuq._utils._checks import check_weights
 from skuq.ensembles._selection import Loss, Statistics
@@ -356,37 +355,3 @@ def count_pairs(
         agree.append(pairs[0])
         chance.append(pairs[1])
     return PairCounts(*map(np.array, (n, single, both, agree, chance)))
-
-
-def architecture_diversity(embeddings: ArrayLike) -> float:
-    """Compute the diversity score of a set of architectures (AutoDEUQ, section III.B.2).
-
-    Parameters
-    ----------
-    embeddings : array-like of shape (n_members, n_decisions)
-        One integer for each decision: the position of its value among the choices.
-
-    Returns
-    -------
-    float
-        Sum of the Euclidean distances of all pairs of *distinct* rows, divided by the Euclidean
-        norm of these distances. It lies between 1 (one pair) and sqrt(n (n - 1) / 2) (all n
-        architectures equally far apart), and is 0 for fewer than two distinct architectures.
-
-    Notes
-    -----
-    The paper prints scores above sqrt(10), the bound for five distinct members, so that it must
-    have counted repeated members. Here repeats do not count.
-
-    References
-    ----------
-    Egele et al., "AutoDEUQ", section III.B.2.
-
-    Examples
-    --------
-    >>> architecture_diversity([[0, 0], [3, 4], [0, 0]])
-    1.0
-    """
-    distances = pdist(np.unique(np.asarray(embeddings, dtype=float), axis=0))
-    norm = np.linalg.norm(distances)
-    return float(distances.sum() / norm) if norm > 0 else 0.0

@@ -61,10 +61,10 @@ def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndar
     return checked
 
 
-def check_intervals(lower, upper, *, one_output=False, **y_true) -> list[np.ndarray]:
+def check_intervals(lower, upper, **y_true) -> list[np.ndarray]:
     """Check targets (if given) and ends of intervals, all of one shape, which may be infinite."""
     arrays = {**y_true, "lower": lower, "upper": upper}
-    *y, lower, upper = check_same_shape(finite=False, one_output=one_output, **arrays)
+    *y, lower, upper = check_same_shape(finite=False, **arrays)
     wrong = np.flatnonzero((lower > upper).reshape(len(lower), -1).any(axis=1))
     if len(wrong):
         raise ValueError(
@@ -97,15 +97,6 @@ def average(values: np.ndarray, sample_weight) -> np.ndarray:
     weight = check_weights(sample_weight, values)
     used = weight > 0  # rows of weight 0 can be infinite
     return np.average(values[used], axis=0, weights=weight[used])
-
-
-def group_sums(keys, *values):
-    """Sum values over rows with equal keys.
-
-    Returns the distinct keys in increasing order, each row's position in them, and the sums.
-    """
-    distinct, group = np.unique(keys, return_inverse=True)
-    return distinct, group, *(np.bincount(group, weights=column) for column in values)
 
 
 def check_members(y_true, loc, scale, weights):

@@ -21,7 +21,6 @@ from skuq._utils._formulas import LOG_SQRT_2PI, mean_distance
 from skuq.metrics._checks import (
     average,
     check_arrays,
-    check_choice,
     check_inside_unit,
     check_intervals,
     check_members,
@@ -204,64 +203,6 @@ def mixture_crps(
     return losses
 
 
-def crps_sample_loss(y_true, samples, *, fair=True, sample_weight=None):
-    """Compute the continuous ranked probability score of predictions given as draws.
-
-    Parameters
-    ----------
-    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets.
-    samples : array-like of shape (n_samples, n_draws) or (n_samples, n_outputs, n_draws)
-        Draws for each row, as returned by `sample_y`, in units of y.
-    fair : bool, default=True
-        True treats the draws as a sample from the prediction: the score is an unbiased estimate
-        of the prediction's score, and can be negative. False treats the empirical distribution of
-        the draws as the prediction.
-    sample_weight : array-like of shape (n_samples,), optional
-        Non-negative weights of the rows.
-
-    Returns
-    -------
-    float
-        Mean over rows and outputs, in units of y; smaller is better.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not agree, or there is only one draw for a fair score.
-
-    References
-    ----------
-    Gneiting and Raftery (2007), Eq. 20; Ferro (2014), "Fair scores for ensemble
-    forecasts", on the division by n_draws - 1.
-
-    Examples
-    --------
-    >>> crps_sample_loss([0.0], [[-1.0, 1.0]], fair=False)
-    0.5
-    >>> crps_sample_loss([0.0], [[-1.0, 1.0]])
-    0.0
-    """
-    (y,) = check_same_shape(y_true=y_true)
-    (samples,) = check_arrays(samples=samples)
-    n_draws = samples.shape[-1]
-    if samples.shape[:-1] != y.shape:
-        raise ValueError(
-            f"`samples` must have shape (*y_true.shape, n_draws), here ("
-            f"{', '.join(map(str, y.shape))}, n_draws). Got {samples.shape}."
-        )
-    if fair and n_draws < 2:
-        raise ValueError(
-            "A fair score needs at least 2 draws. Got 1. Add draws, or set fair=False."
-        )
-    error = np.abs(samples - y[..., None]).mean(axis=-1)
-    # The sum of distances of all pairs is a weighted sum of sorted draws: the k-th draw is larger
-    # than k others and smaller than n_draws - 1 - k.
-    rank = 2 * np.arange(n_draws) - (n_draws - 1)
-    distance = np.sort(samples, axis=-1) @ rank / (n_draws * (n_draws - fair))
-    return float(average(error - distance, sample_weight).mean())
-
-
 def coverage_score(y_true, lower, upper, *, sample_weight=None):
     """Compute the share of targets inside their interval, ends included.
 
@@ -418,74 +359,10 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
     return float(np.mean(losses))
 
 
-def pit_values(y_true, mean, std):
-    """Compute the probability integral transform of y under predicted normals: their cdf at y.
-
-    Parameters
-    ----------
-    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets, means and standard deviations, in units of y; std > 0.
-
-    Returns
-    -------
-    ndarray of the shape of y_true
-        Values in [0, 1], which are uniform if predictions are calibrated.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ or a std is not positive.
-
-    References
-    ----------
-    Gneiting, Balabdaoui and Raftery (2007), "Probabilistic forecasts, calibration and
-    sharpness".
-
-    Examples
-    --------
-    >>> pit_values([0.0, 3.0], [0.0, 1.0], [1.0, 1.0]).round(4)
-    array([0.5   , 0.9772])
-    """
-    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
-    return special.ndtr((y - mean) / std)
-
-
-def mixture_pit_values(y_true, loc, scale, weights=None):
-    """Compute the probability integral transform of y under predicted mixtures of normals.
-
-    Parameters
-    ----------
-    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets.
-    loc, scale : array-like of shape (n_members, n_samples[, n_outputs])
-        Means and standard deviations of the members, in units of y; scale > 0.
-    weights : array-like of shape (n_members,), optional
-        Weights of the members: non-negative, summing to 1; equal by default.
-
-    Returns
-    -------
-    ndarray of the shape of y_true
-        Values in [0, 1], which are uniform if predictions are calibrated.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ, a scale is not positive or weights do not sum to 1.
-
-    Examples
-    --------
-    >>> mixture_pit_values([0.0], loc=[[-1.0], [1.0]], scale=[[1.0], [1.0]])
-    array([0.5])
-    """
-    y, loc, scale, weights = check_members(y_true, loc, scale, weights)
-    # Rounding can make sums of weights larger than 1.
-    return np.minimum(np.tensordot(weights, special.ndtr((y - loc) / scale), axes=1), 1.0)
-
-
 def quantile_calibration_curve(
-    y_true=None, mean=None, std=None, *, pit=None, kind="quantile", n_levels=100, sample_weight=None
+    y_true=None, mean=None, std=None, *, pit=None, n_levels=100, sample_weight=None
 ):
-    """Compute the observed share of targets below (or inside) each nominal level.
+    """Compute the observed share of targets below predicted quantiles of each level.
 
     Parameters
     ----------
@@ -493,9 +370,6 @@ def quantile_calibration_curve(
         Targets, means and standard deviations of normals, in units of y; std > 0.
     pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
         Values of the predicted cdf at y, instead of the three above.
-    kind : {"quantile", "interval"}, default="quantile"
-        Meaning of a level: the level of a quantile, with the share of targets below it, or the
-        coverage of a central interval, with the share of targets inside.
     n_levels : int, default=100
         Number of levels, equally spaced from 0 to 1, ends included.
     sample_weight : array-like of shape (n_samples,), optional
@@ -525,23 +399,24 @@ def quantile_calibration_curve(
     >>> expected, observed
     (array([0. , 0.5, 1. ]), array([0. , 0.5, 1. ]))
     """
-    levels, weight = _levels(y_true, mean, std, pit, kind, sample_weight)
+    pit = read_pit(y_true, mean, std, pit)
+    weight = check_weights(sample_weight, pit)
     check_count("n_levels", n_levels)
     if n_levels < 2:
         raise ValueError(f"`n_levels` must be at least 2. Got {n_levels}.")
     expected = np.linspace(0, 1, n_levels)
     observed = []
-    for column in levels.reshape(len(levels), -1).T:
+    for column in pit.reshape(len(pit), -1).T:
         # Count rows by the first expected level that includes them, without sorting the rows.
         first = np.searchsorted(expected, column, side="left")
         total = np.cumsum(np.bincount(first, weights=weight, minlength=n_levels))
         # The last of the expected levels is 1, which includes all rows.
         observed.append(total / total[-1])
-    return expected, np.stack(observed, axis=-1).reshape(n_levels, *levels.shape[1:])
+    return expected, np.stack(observed, axis=-1).reshape(n_levels, *pit.shape[1:])
 
 
 def calibration_error(
-    y_true=None, mean=None, std=None, *, pit=None, kind="quantile", n_levels=100, sample_weight=None
+    y_true=None, mean=None, std=None, *, pit=None, n_levels=100, sample_weight=None
 ):
     """Compute the mean absolute difference between nominal levels and observed shares.
 
@@ -551,8 +426,6 @@ def calibration_error(
         Targets, means and standard deviations of normals, in units of y; std > 0.
     pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
         Values of the predicted cdf at y, instead of the three above.
-    kind : {"quantile", "interval"}, default="quantile"
-        Levels of quantiles, or of central intervals.
     n_levels : int, default=100
         Number of levels, equally spaced from 0 to 1, ends included.
     sample_weight : array-like of shape (n_samples,), optional
@@ -569,10 +442,6 @@ def calibration_error(
     ValueError
         As in `quantile_calibration_curve`.
 
-    See Also
-    --------
-    miscalibration_area : The limit for many levels.
-
     References
     ----------
     Chung, Char, Guo, Schneider and Neiswanger (2021), "Uncertainty Toolbox", the mean
@@ -584,96 +453,15 @@ def calibration_error(
     0.2
     """
     expected, observed = quantile_calibration_curve(
-        y_true, mean, std, pit=pit, kind=kind, n_levels=n_levels, sample_weight=sample_weight
+        y_true, mean, std, pit=pit, n_levels=n_levels, sample_weight=sample_weight
     )
     return float(np.abs(observed.T - expected).mean())
 
 
-def miscalibration_area(
-    y_true=None, mean=None, std=None, *, pit=None, kind="quantile", sample_weight=None
-):
-    """Compute the exact area between the calibration curve and the diagonal.
-
-    Parameters
-    ----------
-    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-        Targets, means and standard deviations of normals, in units of y; std > 0.
-    pit : array-like of shape (n_samples,) or (n_samples, n_outputs), optional
-        Values of the predicted cdf at y, instead of the three above.
-    kind : {"quantile", "interval"}, default="quantile"
-        Levels of quantiles, or of central intervals.
-    sample_weight : array-like of shape (n_samples,), optional
-        Non-negative weights of the rows.
-
-    Returns
-    -------
-    float
-        Mean over outputs, between 0 and 0.5; smaller is better. It is not proper: a prediction
-        that ignores X can have an area close to 0.
-
-    Raises
-    ------
-    ValueError
-        If both or neither of `pit` and the normals are given, shapes differ, a std is not
-        positive or a PIT value is outside [0, 1].
-
-    Notes
-    -----
-    The curve is a step function with a step at each target, so that no levels must be chosen.
-    For ``kind="quantile"`` the area is the Wasserstein distance between the PIT values and the
-    uniform distribution.
-
-    Examples
-    --------
-    >>> miscalibration_area([0.0, 0.0], mean=[0.0, 0.0], std=[1.0, 1.0])
-    0.25
-    """
-    levels, weight = _levels(y_true, mean, std, pit, kind, sample_weight)
-    areas = []
-    for column in levels.reshape(len(levels), -1).T:
-        order = np.argsort(column)
-        total = np.cumsum(weight[order])
-        # The share of levels at or below p is constant between sorted levels.
-        share = np.concatenate([[0.0], total / total[-1]])
-        edges = np.concatenate([[0.0], column[order], [1.0]])
-        # The antiderivative of |p - share| is 0.5 (p - share) |p - share|.
-        below, above = edges[:-1] - share, edges[1:] - share
-        areas.append(np.sum(0.5 * above * np.abs(above) - 0.5 * below * np.abs(below)))
-    return float(np.mean(areas))
-
-
-def sharpness(std, *, sample_weight=None):
-    """Compute the root mean square of predicted standard deviations.
-
-    Parameters
-    ----------
-    std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Positive standard deviations, in units of y.
-    sample_weight : array-like of shape (n_samples,), optional
-        Non-negative weights of the rows.
-
-    Returns
-    -------
-    float
-        Mean over outputs, in units of y. Of two calibrated predictions, the one with the smaller
-        value is more informative.
-
-    Raises
-    ------
-    ValueError
-        If a std is not positive.
-
-    References
-    ----------
-    Kuleshov, Fenner and Ermon (2018), section 3.5.
-
-    Examples
-    --------
-    >>> sharpness([1.0, 7.0])
-    5.0
-    """
-    (std,) = check_same_shape(std=std)
-    return float(np.sqrt(average(std**2, sample_weight)).mean())
+def pit_values(y_true, mean, std):
+    """Compute the cdf of predicted normals at y (n[, m])."""
+    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
+    return special.ndtr((y - mean) / std)
 
 
 def read_pit(y_true, mean, std, pit):
@@ -690,14 +478,6 @@ def read_pit(y_true, mean, std, pit):
             f"`pit` must have numbers in [0, 1]. Got values from {pit.min()} to {pit.max()}."
         )
     return pit
-
-
-def _levels(y_true, mean, std, pit, kind, sample_weight):
-    """Compute the smallest level that includes each row's target, (n[, m]), and weights (n,)."""
-    check_choice("kind", kind, ("quantile", "interval"))
-    pit = read_pit(y_true, mean, std, pit)
-    # The smallest central interval that holds y has the coverage |2 PIT - 1|.
-    return (np.abs(2 * pit - 1) if kind == "interval" else pit), check_weights(sample_weight, pit)
 
 
 def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
@@ -801,26 +581,23 @@ def coverage_width_auc(y_true, mean, std, *, sample_weight=None):
     return float(np.mean(2 * average(std, sample_weight) * z))
 
 
-def nll_min_loss(y_true, mean, std, *, return_scale=False, sample_weight=None):
+def nll_min_loss(y_true, mean, std, *, sample_weight=None):
     """Compute the Gaussian negative log likelihood after all std are multiplied by the best factor.
+
+    The factor of each output is c with ``c**2 = mean(z**2)``.
 
     Parameters
     ----------
     y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Targets, means and standard deviations, in units of y; std > 0.
-    return_scale : bool, default=False
-        Also return the factor.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative weights of the rows.
 
     Returns
     -------
-    loss : float
+    float
         Mean over rows and outputs, in nats, with the constant 0.5 log(2 pi); smaller is better.
         It is -inf if all predictions of an output are exact.
-    scale : float or ndarray of shape (n_outputs,)
-        Factor c of each output, ``c**2 = mean(z**2)``, returned if `return_scale`. Above 1 the
-        std were too small.
 
     Raises
     ------
@@ -840,9 +617,8 @@ def nll_min_loss(y_true, mean, std, *, return_scale=False, sample_weight=None):
 
     Examples
     --------
-    >>> loss, scale = nll_min_loss([0.0, 0.0], [3.0, 3.0], [1.0, 1.0], return_scale=True)
-    >>> round(loss, 4), scale
-    (2.5176, 3.0)
+    >>> round(nll_min_loss([0.0, 0.0], [3.0, 3.0], [1.0, 1.0]), 4)
+    2.5176
     """
     y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
     z = np.abs(y - mean) / std
@@ -851,5 +627,4 @@ def nll_min_loss(y_true, mean, std, *, return_scale=False, sample_weight=None):
     with np.errstate(divide="ignore"):
         # Mean over rows of log(c std) + (z / c)^2 / 2, where the mean of (z / c)^2 is 1.
         losses = LOG_SQRT_2PI + average(np.log(std), sample_weight) + np.log(scale) + 0.5
-    loss = float(losses.mean())
-    return (loss, scale if y.ndim > 1 else float(scale)) if return_scale else loss
+    return float(losses.mean())

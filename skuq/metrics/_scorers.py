@@ -25,7 +25,7 @@ from skuq._utils._checks import (
 )
 from skuq._utils._messages import warn_user
 from skuq.metrics._checks import average, check_same_shape
-from skuq.metrics._classification import brier_loss, classwise_ece_loss, ece_loss, ensemble_nll_loss
+from skuq.metrics._classification import brier_loss, ece_loss, ensemble_nll_loss
 from skuq.metrics._regression import (
     calibration_error,
     coverage_score,
@@ -34,12 +34,10 @@ from skuq.metrics._regression import (
     gaussian_nll_loss,
     interval_loss,
     mean_width,
-    miscalibration_area,
     mixture_crps,
     nll_min_loss,
     pit_values,
     quantile_loss,
-    sharpness,
 )
 
 # Levels of the midpoint rule for the CRPS of distributions that are given by quantiles.
@@ -52,8 +50,11 @@ def get_scorer(name):
     Parameters
     ----------
     name : str
-        One of `get_scorer_names()`, in which the coverage at the end can be any whole
-        percentage, or the name of one of scikit-learn's scorers.
+        "neg_nll", "neg_gaussian_nll", "neg_nll_min", "neg_crps", "neg_coverage_width_auc" or
+        "neg_calibration_error" of regressors; "coverage_90", "neg_coverage_error_90",
+        "neg_interval_90" or "neg_mean_width_90" of their intervals, with any whole percentage;
+        "neg_nll", "neg_brier" or "neg_ece" of classifiers; or the name of one of scikit-learn's
+        scorers.
 
     Returns
     -------
@@ -88,27 +89,11 @@ def get_scorer(name):
             return UncertaintyScorer(name)
         if name in sklearn.metrics.get_scorer_names():
             return sklearn.metrics.get_scorer(name)
+    names = [*_SCORES, *(f"{kind}_90" for kind in _INTERVAL_SCORES)]
     raise ValueError(
-        f"`name` must be one of {get_scorer_names()}, or the name of one of scikit-learn's "
-        f"scorers. Got {name!r}."
+        f"`name` must be one of {names}, with 90 or another whole percentage, or the name of one "
+        f"of scikit-learn's scorers. Got {name!r}."
     )
-
-
-def get_scorer_names():
-    """List the names of skuq's scorers.
-
-    Returns
-    -------
-    list of str
-        Sorted names. Scorers of intervals are listed for coverages of 50, 80, 90, 95 and 99 %.
-
-    Examples
-    --------
-    >>> "neg_crps" in get_scorer_names(), "coverage_90" in get_scorer_names()
-    (True, True)
-    """
-    intervals = [f"{kind}_{p}" for kind in _INTERVAL_SCORES for p in (50, 80, 90, 95, 99)]
-    return sorted([*_SCORES, *intervals])
 
 
 def make_scorers(*names):
@@ -225,11 +210,9 @@ class UncertaintyScorer:
                 "fitted model of probabilities."
             )
         loss, read = _NUMBER_SCORES[self.name]
-        # `read` names what the loss takes: the normals, their std, the PIT values or all.
+        # `read` names what the loss takes: the normals, the PIT values or all.
         if read == "normal":
             return -loss(predicted.y, *predicted.normal, sample_weight=sample_weight)
-        if read == "std":
-            return -loss(predicted.normal[1], sample_weight=sample_weight)
         if read == "pit":
             return -loss(pit=predicted.pit(), sample_weight=sample_weight)
         return -loss(predicted, sample_weight)
@@ -366,8 +349,6 @@ _NUMBER_SCORES = {
     "neg_crps": (_crps, "all"),
     "neg_coverage_width_auc": (coverage_width_auc, "normal"),
     "neg_calibration_error": (calibration_error, "pit"),
-    "neg_miscalibration_area": (miscalibration_area, "pit"),
-    "neg_sharpness": (sharpness, "std"),
 }
 # Their names are followed by a percentage, the nominal coverage.
 _INTERVAL_SCORES = ("coverage", "neg_coverage_error", "neg_interval", "neg_mean_width")
@@ -377,6 +358,5 @@ _CLASS_SCORES = {
     "neg_nll": lambda y, proba, **options: ensemble_nll_loss(y, proba[None], **options),
     "neg_brier": brier_loss,
     "neg_ece": ece_loss,
-    "neg_classwise_ece": classwise_ece_loss,
 }
 _SCORES = {**_NUMBER_SCORES, **_CLASS_SCORES}

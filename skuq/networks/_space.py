@@ -53,9 +53,6 @@ class Categorical:
     def sample(self, rng, n: int) -> list:
         return [self.choices[i] for i in rng.integers(len(self.choices), size=n)]
 
-    def index(self, value) -> int:
-        return self.choices.index(value)
-
     def other(self, value):
         """Get a value that differs from this one."""
         return next(choice for choice in self.choices if choice != value)
@@ -132,9 +129,6 @@ class Integer(_Number):
         drawn = np.exp(rng.uniform(np.log(self.low), np.log(self.high + 1), size=n))
         return np.clip(np.floor(drawn), self.low, self.high).astype(int).tolist()
 
-    def index(self, value) -> int:
-        return int(value) - self.low
-
 
 @saved_as("networks.Real")
 @dataclass(frozen=True)
@@ -151,11 +145,6 @@ class Real(_Number):
     @property
     def size(self) -> float:
         return np.inf if self.low < self.high else 1
-
-    def index(self, value) -> float:
-        """Get the position of a value on the decision's scale, from 0 to 1."""
-        low, high, position = self.encode([self.low, self.high, value]).ravel()
-        return float((position - low) / (high - low)) if low < high else 0.0
 
     def sample(self, rng, n: int) -> list:
         if self.log:
@@ -259,13 +248,6 @@ class Space:
             for decision in self.decisions
         ]
         return np.hstack(columns) if columns else np.empty((len(configurations), 0))
-
-    def embed(self, configurations: Sequence[Mapping]) -> np.ndarray:
-        """Encode each decision as the position of its value (AutoDEUQ, section III.B.2).
-
-        Real numbers, which the paper's architectures do not have, lie between 0 and 1.
-        """
-        return np.array([[d.index(c[d.name]) for d in self.decisions] for c in configurations])
 
     def check(self, configuration: Mapping, name: str) -> dict:
         """Validate a user's configuration and fill in defaults."""

@@ -1,13 +1,6 @@
-from ._calibration import PITDisplay as PITDisplay
 from ._calibration import QuantileCalibrationDisplay as QuantileCalibrationDisplay
-from ._calibration import ReliabilityDisplay as ReliabilityDisplay
-from ._catalog import CatalogDisplay as CatalogDisplay
-from ._coverage import ConditionalCoverageDisplay as ConditionalCoverageDisplay
 from ._coverage import CoverageWidthDisplay as CoverageWidthDisplay
-from ._errors import ErrorStdDisplay as ErrorStdDisplay
 from ._errors import PredictionBandDisplay as PredictionBandDisplay
 from ._errors import RetentionDisplay as RetentionDisplay
-from ._history import RegretDisplay as RegretDisplay
 from ._history import SearchHistoryDisplay as SearchHistoryDisplay
-from ._members import MemberDiversityDisplay as MemberDiversityDisplay
 from ._members import TeamDisplay as TeamDisplay

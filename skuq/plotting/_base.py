@@ -1,7 +1,7 @@
 """Tools of all displays: axes, colours, styles and labels, and checked predictions.
 
 The colours are those of Okabe and Ito, which readers with any colour vision can tell apart.
-Line styles, markers or hatches repeat the distinction, for print without colour.
+Line styles repeat the distinction, for print without colour.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000")
 # One style for each colour, so that curves differ in print as well.
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 _CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts
 
@@ -45,7 +44,7 @@ class Display:
 
 
 class CurveDisplay(Display):
-    """Base of displays of one curve or histogram for each estimator, which can share their axes.
+    """Base of displays of one curve for each estimator, which can share their axes.
 
     A subclass has the attribute `name`, and `from_predictions` with the keywords `name` and `ax`.
     `_read_estimator` returns the other arguments of the latter.
@@ -93,35 +92,6 @@ class CurveDisplay(Display):
         """Draw the curve in the next colour of the axes, named by the estimator and a summary."""
         label = self.name if summary is None else with_name(self.name, summary)
         self.line_ = draw_line(ax, x, y, given, **curve_style(ax), label=label, **look)
-
-
-class TrialsDisplay(Display):
-    """Base of displays of the trials of a search, which are drawn by `from_catalog`."""
-
-    @classmethod
-    def from_estimator(cls, estimator, *, ax=None, **options):
-        """Create a display from a fitted estimator with a `catalog_`.
-
-        Parameters
-        ----------
-        estimator : AutoDEUQRegressor or another with `catalog_`
-        ax : matplotlib Axes, optional
-            Axes to draw on; by default new ones.
-        **options
-            Passed to `from_catalog`.
-
-        Returns
-        -------
-        Display
-            Instance of this class.
-        """
-        inside, _ = unwrap_estimator(estimator)  # also of a pipeline or `GridSearchCV`
-        if not hasattr(inside, "catalog_"):
-            raise TypeError(
-                "The estimator must be fitted and have a `catalog_`, for example "
-                f"AutoDEUQRegressor. Got {estimator!r}."
-            )
-        return cls.from_catalog(inside.catalog_, ax=ax, **options)
 
 
 def style(kind: str, given: Mapping | None, /, **defaults: Any) -> dict:
@@ -185,12 +155,6 @@ def legend(ax, *, headroom=0.0, **options):
     ax.set_ylim(top=high + headroom * (high - low), auto=None)
 
 
-def whole_numbers_below(ax) -> None:
-    """Restrict the ticks of a linear horizontal axis to whole numbers, as for trials."""
-    if ax.get_xscale() == "linear":
-        ax.xaxis.get_major_locator().set_params(integer=True)
-
-
 def from_zero(ax) -> None:
     """Start the vertical axis at 0; its upper end still follows the data."""
     if ax.dataLim.y0 >= 0:  # false if the user drew negative values on the same axes
@@ -205,15 +169,6 @@ def with_unit(name: str, unit: str | None) -> str:
 def with_name(name: str | None, text: str) -> str:
     """Return a text of the legend, preceded by the name of the estimator if there is one."""
     return text if name is None else f"{name}: {text}"
-
-
-def upper_fence(values: np.ndarray) -> float:
-    """Return the upper end of a loss axis: 1.5 interquartile ranges above the upper quartile.
-
-    Without it a network that diverged would squeeze all others into one line.
-    """
-    low, high = np.quantile(values, [0.25, 0.75])
-    return min(values.max(), high + 1.5 * (high - low))
 
 
 def check_rows(**arrays) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Displays of regressors: predictions with their bands, errors against uncertainty, retention."""
+"""Displays of predictions with their bands, and of errors by the share of rows retained."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from skuq._utils._checks import as_floats, check_count, classifies, fill_masked, unwrap_estimator
+from skuq._utils._checks import as_floats, classifies, fill_masked, unwrap_estimator
 from skuq.metrics import error_retention_curve, retention_auc
 from skuq.plotting._base import (
     BLUE,
-    GREY,
-    VERMILION,
     CurveDisplay,
     Display,
     check_rows,
@@ -244,163 +242,6 @@ def _only_feature(X, name):
 
 
 @dataclass(eq=False, repr=False)
-class ErrorStdDisplay(Display):
-    """Absolute errors against predicted standard deviations, for rows and for bins of rows.
-
-    Rows are put into bins of equal size by their standard deviation. In each bin the root
-    mean squared error should equal the root mean square of the standard deviations, which
-    is the ideal line.
-
-    Parameters
-    ----------
-    error, std : array-like of shape (n_samples,)
-        Target minus mean (the sign does not matter), and predicted standard deviation, in
-        units of y.
-    n_bins : int, default=10
-        Number of bins, at most the number of rows. Rows with equal standard deviations stay
-        together, so there may be fewer bins.
-    name : str, default="y"
-        Name of the predicted quantity.
-    unit : str, optional
-        Unit of y.
-
-    Attributes
-    ----------
-    scatter_ : matplotlib PathCollection
-        Rows.
-    line_ : matplotlib Line2D
-        Bins.
-    ideal_ : matplotlib Line2D
-        Diagonal on which error and standard deviation are equal.
-    ax_, figure_ : matplotlib Axes and Figure
-
-    References
-    ----------
-    Levi, Gispan, Giladi and Fetaya, "Evaluating and calibrating uncertainty prediction in
-    regression tasks", 2022.
-
-    Examples
-    --------
-    >>> from skuq.plotting import ErrorStdDisplay
-    >>> display = ErrorStdDisplay([1.0, -2.0, 3.0, 5.0], [1.0, 1.0, 4.0, 4.0], n_bins=2).plot()
-    >>> display.line_.get_ydata().round(2).tolist()
-    [1.58, 4.12]
-    """
-
-    error: Any
-    std: Any
-    _: KW_ONLY
-    n_bins: int = 10
-    name: str = "y"
-    unit: str | None = None
-
-    @classmethod
-    def from_predictions(
-        cls, y, mean, std, *, n_bins=10, name="y", unit=None, ax=None, **plot_options
-    ):
-        """Create a display from predicted means and standard deviations.
-
-        Parameters
-        ----------
-        y, mean, std : array-like of shape (n_samples,)
-            Targets, and predicted means and standard deviations.
-        n_bins : int, default=10
-            Number of bins, at most the number of rows.
-        name, unit : str, optional
-            Name and unit of y for the labels.
-        ax : matplotlib Axes, optional
-            Axes to draw on; by default new ones.
-        **plot_options
-            Passed to `plot`.
-
-        Returns
-        -------
-        ErrorStdDisplay
-        """
-        y, mean, std = check_rows(y=y, mean=mean, std=std)
-        display = cls(y - mean, std, n_bins=n_bins, name=name, unit=unit)
-        return display.plot(ax, **plot_options)
-
-    @classmethod
-    def from_estimator(cls, estimator, X, y, *, ax=None, **options):
-        """Predict with a fitted estimator, and draw.
-
-        Parameters
-        ----------
-        estimator : fitted regressor
-            It must have `predict(X, return_std=True)`.
-        X : array-like of shape (n_samples, n_features)
-        y : array-like of shape (n_samples,)
-            Targets.
-        ax : matplotlib Axes, optional
-            Axes to draw on; by default new ones.
-        **options
-            Passed to `from_predictions`.
-
-        Returns
-        -------
-        ErrorStdDisplay
-        """
-        mean, std = predictions_of(estimator, X).normal
-        return cls.from_predictions(y, mean, std, ax=ax, **options)
-
-    def plot(self, ax=None, *, scatter_kwargs=None, line_kwargs=None, ideal_kwargs=None):
-        """Draw rows, bins and the ideal line.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Axes to draw on; by default new ones.
-        scatter_kwargs : dict, optional
-            Keywords of `Axes.scatter`.
-        line_kwargs, ideal_kwargs : dict, optional
-            Keywords of `Axes.plot`.
-
-        Returns
-        -------
-        ErrorStdDisplay
-            Itself.
-        """
-        error, std = check_rows(error=self.error, std=self.std)
-        check_count("n_bins", self.n_bins)
-        # The sign does not matter, and under- and overestimates share the diagram.
-        error = np.abs(error)
-        ax = self._open(ax)
-        look = style(
-            "points",
-            scatter_kwargs,
-            color=GREY,
-            marker=".",
-            s=14,
-            alpha=0.5,
-            linewidth=0,
-            label="absolute error of a row",
-        )
-        self.scatter_ = ax.scatter(std, error, **look)
-        # Bins of equal size: bins of equal width would leave some with few rows.
-        order = np.argsort(std, kind="stable")
-        first = [rows[0] for rows in np.array_split(order, min(self.n_bins, len(std)))]
-        # Equal standard deviations share a bin: the order of their rows means nothing.
-        bins = np.split(order, np.unique(np.searchsorted(std[order], std[first]))[1:])
-        label = f"root mean square of {len(bins)} equal bins"
-        # Variances average, standard deviations do not.
-        at, observed = ([np.sqrt(np.mean(v[rows] ** 2)) for rows in bins] for v in (std, error))
-        look = {"color": VERMILION, "marker": "o", "label": label}
-        self.line_ = draw_line(ax, at, observed, line_kwargs, **look)
-        # The ideal line spans the predictions; beyond them it would rescale the axes.
-        ends = np.array([std.min(), std.max()])
-        look = {"color": "black", "linestyle": "--", "linewidth": 1, "label": "ideal"}
-        self.ideal_ = draw_line(ax, ends, ends, ideal_kwargs, **look)
-        ax.set(
-            xlabel=with_unit(f"predicted standard deviation of {self.name}", self.unit),
-            ylabel=with_unit(f"error of {self.name}", self.unit),
-        )
-        from_zero(ax)
-        legend(ax, headroom=0.2, loc="upper left", ncols=2)
-        return self
-
-
-@dataclass(eq=False, repr=False)
 class RetentionDisplay(CurveDisplay):
     """Error-retention curve: keep the most certain rows, replace the others by the truth.
 
@@ -419,8 +260,6 @@ class RetentionDisplay(CurveDisplay):
         Name of the estimator, for the legend.
     error_name : str, default="mean error"
         Label of the vertical axis.
-    unit : str, optional
-        Unit of the errors.
 
     Attributes
     ----------
@@ -445,10 +284,9 @@ class RetentionDisplay(CurveDisplay):
     _: KW_ONLY
     name: str | None = None
     error_name: str = "mean error"
-    unit: str | None = None
 
     @classmethod
-    def from_predictions(cls, y, mean, std, *, name=None, unit=None, ax=None, **plot_options):
+    def from_predictions(cls, y, mean, std, *, name=None, ax=None, **plot_options):
         """Create a display of squared errors, with rows in the order of their standard deviations.
 
         Parameters
@@ -457,8 +295,6 @@ class RetentionDisplay(CurveDisplay):
             Targets, and predicted means and standard deviations.
         name : str, optional
             Name for the legend.
-        unit : str, optional
-            Unit of the *squared* errors.
         ax : matplotlib Axes, optional
             Axes to draw on; by default new ones.
         **plot_options
@@ -469,11 +305,11 @@ class RetentionDisplay(CurveDisplay):
         RetentionDisplay
         """
         y, mean, std = check_rows(y=y, mean=mean, std=std)
-        display = cls((y - mean) ** 2, std, name=name, error_name="mean squared error", unit=unit)
+        display = cls((y - mean) ** 2, std, name=name, error_name="mean squared error")
         return display.plot(ax, **plot_options)
 
     @classmethod
-    def from_estimator(cls, estimator, X, y, *, name=None, unit=None, ax=None, **plot_options):
+    def from_estimator(cls, estimator, X, y, *, name=None, ax=None, **plot_options):
         """Predict with a fitted estimator, and draw.
 
         Parameters
@@ -487,7 +323,7 @@ class RetentionDisplay(CurveDisplay):
         X : array-like of shape (n_samples, n_features)
         y : array-like of shape (n_samples,)
             Targets.
-        name, unit, ax, **plot_options
+        name, ax, **plot_options
             The same as in `from_predictions`; `name` is the estimator's class by default.
 
         Returns
@@ -495,8 +331,7 @@ class RetentionDisplay(CurveDisplay):
         RetentionDisplay
         """
         if not classifies(estimator):
-            options = {"name": name, "unit": unit, "ax": ax, **plot_options}
-            return super().from_estimator(estimator, X, y, **options)
+            return super().from_estimator(estimator, X, y, name=name, ax=ax, **plot_options)
         name = type(estimator).__name__ if name is None else name
         y = column_or_1d(fill_masked(y))
         check_consistent_length(X, y)
@@ -555,7 +390,7 @@ class RetentionDisplay(CurveDisplay):
             self.oracle_ = draw_line(ax, *best, oracle_kwargs, **look)
         ax.set(
             xlabel="share of rows predicted, most certain first",
-            ylabel=with_unit(f"{self.error_name}, others exact", self.unit),
+            ylabel=f"{self.error_name}, others exact",
             xlim=(0, 1),
         )
         from_zero(ax)

@@ -1,20 +1,16 @@
-"""Corruptions of images."""
-
-from io import BytesIO
+"""Corruptions of images and tables."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import corrupt_images, corruptions
+from problems import corrupt_images, corrupt_table, corruptions
 from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
-from scipy.ndimage import gaussian_filter
 from tiers import slow
 
 pytestmark = slow  # a problem of benchmarks only
 
 NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 SHAPES = [(8, 8, 1), (28, 28, 1)]
-GREY = np.full((40, 32, 32, 1), 0.5)
 
 
 def photographs(n, shape):
@@ -77,66 +73,6 @@ def test_corrupt_images_changes_more_with_severity(name, shape):
         assert (np.diff([detail(Z) for Z in corrupted]) < 0).all()
 
 
-def test_corrupt_images_noise_has_its_std(global_random_seed):
-    seed = {"random_state": global_random_seed}
-    for severity, std in enumerate((0.04, 0.06, 0.08, 0.09, 0.10), 1):
-        Z = corrupt_images(GREY, "gaussian_noise", severity, **seed)
-        # 40 960 draws: the relative standard error of a std is 0.0035.
-        assert_allclose(Z.std(), std, rtol=0.015)
-        assert_allclose(Z.mean(), 0.5, atol=5 * std / 200)
-    for level in (0.5, 1.0):  # speckle grows with the value
-        Z = corrupt_images(level * GREY, "speckle_noise", 5, **seed)
-        assert_allclose(Z.std(), 0.2 * level / 2, rtol=0.015)
-
-
-def test_corrupt_images_shot_noise_is_poisson(global_random_seed):
-    for severity, photons in enumerate((500, 250, 100, 75, 50), 1):
-        Z = corrupt_images(GREY, "shot_noise", severity, random_state=global_random_seed)
-        assert_allclose(photons * Z, np.round(photons * Z), atol=1e-9)
-        assert_allclose(Z.mean(), 0.5, rtol=0.005)
-        # Variance of counts is their mean; five standard errors are 0.035. The brightest
-        # counts are cut off at 1, five standard deviations away at the least.
-        assert_allclose(Z.var(), 0.5 / photons, rtol=0.035)
-    Z = corrupt_images(GREY, "impulse_noise", 5, random_state=global_random_seed)
-    assert set(np.unique(Z)) == {0, 0.5, 1}
-    # 1434 each of 40 960 are expected, give or take 37.
-    assert_allclose([(Z == 0).mean(), (Z == 1).mean()], 0.035, atol=5 * 37 / 40_960)
-
-
-def test_corrupt_images_gaussian_blur_is_scipys():
-    X = photographs(4, (64, 64, 1))
-    for severity, sigma in enumerate((0.4, 0.6, 0.7, 0.8, 1.0), 1):
-        for images, factor in ((X, 2), (X[:, ::2, ::2], 1), (X[:, ::8, ::8], 1)):
-            widths = (factor * sigma, factor * sigma, 0)
-            expected = [gaussian_filter(image, widths, mode="nearest") for image in images]
-            assert_allclose(corrupt_images(images, "gaussian_blur", severity), expected, atol=1e-12)
-
-
-def test_corrupt_images_scales_and_shifts_grey():
-    grey = 0.6 * photographs(5, (16, 16, 1))
-    assert_allclose(corrupt_images(grey, "brightness", 4), np.clip(grey + 0.2, 0, 1))
-    assert_allclose(corrupt_images(grey, "saturate", 4), np.clip(2 * grey + 0.1, 0, 1))
-
-
-def test_corrupt_images_pixelate_takes_means_by_area():
-    transform = pytest.importorskip("skimage.transform")
-    X = photographs(2, (32, 28, 1))
-    coarse = transform.resize_local_mean(X, (2, 20, 18, 1))
-    rows, columns = (np.arange(32) + 0.5) * 20 / 32, (np.arange(28) + 0.5) * 18 / 28
-    expected = coarse[:, rows.astype(int)][:, :, columns.astype(int)]
-    # Lengths of this image count from its shorter side, which is below 32.
-    assert_allclose(corrupt_images(X, "pixelate", 5), expected, atol=1e-12)
-
-
-def test_corrupt_images_jpeg_compression_is_pillows():
-    Image = pytest.importorskip("PIL.Image")
-    X = codes(photographs(3, (30, 20, 1)))
-    for image, result in zip(X, corrupt_images(X, "jpeg_compression", 2)):
-        file = BytesIO()
-        Image.fromarray(image[..., 0]).save(file, "JPEG", quality=65)
-        assert_array_equal(result[..., 0], np.asarray(Image.open(file)))
-
-
 def test_corrupt_images_of_families_gives_each_image_one_at_random(monkeypatch):
     X = photographs(300, (8, 8, 1))
     monkeypatch.setattr(corruptions, "TEST_CORRUPTIONS", ("contrast", "brightness"))
@@ -153,3 +89,16 @@ def test_corrupt_images_does_not_depend_on_images_that_follow(kind):
     whole = corrupt_images(X, kind, random_state=3)
     assert_array_equal(whole[:40], corrupt_images(X[:40], kind, random_state=3))
     assert not np.array_equal(whole, corrupt_images(X, kind, random_state=4))
+
+
+def test_corrupt_table_has_the_stated_severities():
+    X, rows = np.random.RandomState(0).normal(size=(20_000, 2)), {"random_state": 0}
+    for k, (std, share) in enumerate(((0.1, 0.05), (0.2, 0.1), (0.4, 0.2), (0.6, 0.3), (1, 0.5))):
+        noise = corrupt_table(X, ["noise"], k + 1, reference=3 * X, **rows) - X
+        assert_allclose(noise.std(), 3 * std * X.std(), rtol=0.025)
+        lost = corrupt_table(X, ["missing"], k + 1, reference=X + 9, **rows) > 8
+        assert_allclose(lost.mean(), share, atol=0.01)
+    moved = corrupt_table(X, ["permutation"], 5, reference=X, **rows)
+    assert_array_equal(np.sort(moved, axis=0), np.sort(X, axis=0))
+    each = corrupt_table(X, "all", 5, reference=X, **rows)
+    assert_allclose((each == X).mean(), 0.375, atol=0.02)  # none, and half of the other three

@@ -24,7 +24,6 @@ from small_models import TooSure
 import skuq
 from skuq import CalibratedUncertaintyRegressor, UncertaintyPipeline, make_pipeline
 from skuq.metrics import get_scorer, make_scorers
-from skuq.plotting import ReliabilityDisplay
 
 METHODS = {
     "predict_distribution",
@@ -232,8 +231,6 @@ def test_pipeline_with_a_sampler_is_asked_itself(rows):
     assert_allclose(get_scorer("neg_nll")(sampled, X, y), get_scorer("neg_log_loss")(sampled, X, y))
     model = skuq.CalibratedUncertaintyClassifier(sampled, cv=3).fit(X, y)
     assert_array_equal(model.estimator_.predict_proba(X), proba)
-    display = ReliabilityDisplay.from_estimator(sampled, X, y)
-    assert np.isfinite(display.accuracy).any()
     with pytest.raises(TypeError, match="cannot be fitted with `sample_weight`"):
         model.fit(X, y, np.ones(80))  # which would not fit the sampled rows
 

@@ -6,7 +6,6 @@ from numpy.testing import assert_allclose
 from scipy import optimize, stats
 
 from skuq import metrics
-from skuq.predictive import GaussianMixture
 
 
 def draw(seed, *shape):
@@ -55,16 +54,6 @@ def test_crps_is_scoringrules(global_random_seed):
     assert_allclose(metrics.crps_mixture_loss(y, loc, scale, weights), expected.mean(), rtol=1e-6)
 
 
-@pytest.mark.parametrize(("fair", "estimator"), [(True, "fair"), (False, "nrg")])
-@pytest.mark.parametrize("shape", [(30,), (30, 2)])
-def test_crps_of_draws_is_scoringrules(global_random_seed, fair, estimator, shape):
-    scoringrules = pytest.importorskip("scoringrules")
-    rng = np.random.default_rng(global_random_seed)
-    y, samples = rng.normal(size=shape), rng.normal(size=(*shape, 11))
-    expected = scoringrules.crps_ensemble(y, samples, estimator=estimator).mean()
-    assert_allclose(metrics.crps_sample_loss(y, samples, fair=fair), expected, rtol=1e-9)
-
-
 def test_members_of_no_weight_are_left_out():
     y, loc, scale, _ = draw_mixtures(0, 6)
     for loss in (metrics.mixture_nll_loss, metrics.crps_mixture_loss):
@@ -80,18 +69,9 @@ def test_rescaled_auc_is_the_area_under_the_curve(global_random_seed):
         area = np.diff(coverage) @ width[1:]
         assert_allclose(metrics.coverage_width_auc(y, mean, std, **given), area)
     # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
+    assert metrics.nll_min_loss(y, y, std) == -np.inf
     y, mean, std = np.array([1.0, 1.0, 6.0]), np.zeros(3), np.array([1.0, 0.5, 1.5])
     assert_allclose(metrics.coverage_width_auc(y, mean, std), (2 + 4 + 8) / 3)
-
-
-def test_rescaled_curve_is_made_of_coverage_and_mean_width(global_random_seed):
-    y, mean, std = draw(global_random_seed)
-    for c, coverage, width in zip(*metrics.coverage_width_curve(y, mean, std)):
-        ends = mean - c * std, mean + c * std
-        # On a bound that is rounded a target may be counted or not.
-        slack = mean - c * std - 1e-12, mean + c * std + 1e-12
-        assert_allclose(metrics.coverage_score(y, *slack), coverage)
-        assert_allclose(metrics.mean_width(*ends), width, atol=1e-15)
 
 
 def test_rescaled_curve_puts_ties_into_one_point_and_starts_with_exact_predictions():
@@ -109,34 +89,8 @@ def test_rescaled_nll_min_is_found_by_an_optimiser(global_random_seed):
     found = optimize.minimize_scalar(
         lambda log_c: metrics.gaussian_nll_loss(y, mean, np.exp(log_c) * std, sample_weight=weight)
     )
-    loss, scale = metrics.nll_min_loss(y, mean, std, return_scale=True, sample_weight=weight)
+    loss = metrics.nll_min_loss(y, mean, std, sample_weight=weight)
     assert_allclose(loss, found.fun, rtol=1e-9)
-    assert_allclose(scale, np.exp(found.x), rtol=1e-6)
-    assert_allclose(loss, metrics.gaussian_nll_loss(y, mean, scale * std, sample_weight=weight))
-
-
-def test_rescaled_nll_min_has_a_scale_for_each_output():
-    y, mean, std = (np.stack([draw(0)[k], 3 * draw(1)[k]], axis=1) for k in range(3))
-    loss, scale = metrics.nll_min_loss(y, mean, std, return_scale=True)
-    outputs = [[a[:, k] for a in (y, mean, std)] for k in (0, 1)]
-    alone = [metrics.nll_min_loss(*output, return_scale=True) for output in outputs]
-    assert_allclose(scale, [c for _, c in alone])
-    assert_allclose(loss, np.mean([value for value, _ in alone]))
-
-
-@pytest.mark.parametrize("factor", [1e-3, 1e4])
-def test_rescaled_the_size_of_std_does_not_matter(factor):
-    y, mean, std = draw(0)
-    for score in (metrics.coverage_width_auc, metrics.nll_min_loss):
-        assert_allclose(score(y, mean, factor * std), score(y, mean, std))
-
-
-def test_rescaled_limits():
-    y, _, std = draw(0)
-    assert metrics.coverage_width_auc(y, y, std) == 0
-    assert metrics.nll_min_loss(y, y, std, return_scale=True) == (-np.inf, 0.0)
-    assert_allclose(metrics.coverage_width_curve(y, y, std), ([0.0], [1.0], [0.0]))
-    assert metrics.coverage_width_auc([1.0], [0.0], [3.0]) == 2
 
 
 def test_intervals_by_hand():
@@ -171,75 +125,22 @@ def test_intervals_quantile_loss_is_scoringrules(global_random_seed, shape):
     assert_allclose(metrics.quantile_loss(y, quantiles, levels), expected)
 
 
-KINDS = ("quantile", "interval")
-
-
-def toolbox():
-    return pytest.importorskip("uncertainty_toolbox.metrics_calibration")
-
-
-def theirs(y, mean, std, kind):
-    """Arguments of the toolbox, whose quantile levels are counted from above."""
-    return ((y, std, mean) if kind == "quantile" else (mean, std, y)), {"prop_type": kind}
-
-
-def test_calibration_pit_of_mixtures_is_their_cdf(global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    loc, scale = rng.normal(size=(3, 20, 2)), rng.uniform(0.5, 2, (3, 20, 2))
-    weights = rng.dirichlet(np.ones(3))
-    mixture = GaussianMixture(loc, scale, weights)
-    y = rng.normal(size=(20, 2))
-    assert_allclose(metrics.mixture_pit_values(y, loc, scale, weights), mixture.cdf(y))
-    assert metrics.mixture_pit_values([99.0] * 20, loc[..., 0], scale[..., 0], weights).max() <= 1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("n_levels", [2, 11, 100])
-def test_calibration_curve_and_error_are_uncertainty_toolboxs(global_random_seed, kind, n_levels):
+@pytest.mark.parametrize("n_levels", [2, 100])
+def test_calibration_curve_and_error_are_uncertainty_toolboxs(global_random_seed, n_levels):
+    toolbox = pytest.importorskip("uncertainty_toolbox.metrics_calibration")
     y, mean, std = draw(global_random_seed)
-    given, keywords = theirs(y, mean, std, kind)
-    keywords["num_bins"] = n_levels
-    expected = toolbox().get_proportion_lists_vectorized(*given, **keywords)
-    curve = metrics.quantile_calibration_curve(y, mean, std, kind=kind, n_levels=n_levels)
+    # Its quantile levels are counted from above.
+    given, keywords = (y, std, mean), {"prop_type": "quantile", "num_bins": n_levels}
+    expected = toolbox.get_proportion_lists_vectorized(*given, **keywords)
+    curve = metrics.quantile_calibration_curve(y, mean, std, n_levels=n_levels)
     assert_allclose(curve, expected, atol=1e-12)
-    error = toolbox().mean_absolute_calibration_error(*given, **keywords)
-    assert_allclose(metrics.calibration_error(y, mean, std, kind=kind, n_levels=n_levels), error)
+    error = toolbox.mean_absolute_calibration_error(*given, **keywords)
+    assert_allclose(metrics.calibration_error(y, mean, std, n_levels=n_levels), error)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_calibration_area_is_the_limit_of_uncertainty_toolboxs(global_random_seed, kind):
-    y, mean, std = draw(global_random_seed)
-    given, keywords = theirs(y, mean, std, kind)
-    expected = toolbox().miscalibration_area(*given, **keywords, num_bins=20_001)
-    # A step of the curve may lie anywhere within a bin: n of 1/n, half a bin each.
-    assert_allclose(metrics.miscalibration_area(y, mean, std, kind=kind), expected, atol=5e-5)
-
-
-def test_calibration_area_is_the_wasserstein_distance_from_uniform():
-    pit = np.random.default_rng(0).beta(0.5, 0.7, size=50)
-    uniform = (np.arange(200_000) + 0.5) / 200_000
-    assert_allclose(metrics.miscalibration_area(pit=pit), stats.wasserstein_distance(pit, uniform))
-    _, _, std = draw(0)
-    assert_allclose(metrics.sharpness(std), toolbox().sharpness(std))
-
-
-@pytest.mark.parametrize("score", [metrics.calibration_error, metrics.miscalibration_area])
-def test_calibration_limits(score):
+def test_calibration_limits():
     even = (np.arange(1000) + 0.5) / 1000
-    assert score(pit=even) < 0.001
-    assert score(pit=[0.0]) == pytest.approx(0.5)
-    # Only the last of 100 levels holds any targets.
-    assert score(pit=np.zeros(5), kind="interval") == pytest.approx(0.5, abs=0.011)
-    # Symmetric and too wide: quantiles are off by up to 1/4, intervals by up to 1/2.
-    narrow = 0.25 + 0.5 * even
-    assert score(pit=narrow, kind="interval") == pytest.approx(0.25, abs=0.01)
-    assert score(pit=narrow) == pytest.approx(0.125, abs=0.01)
-
-
-def test_calibration_curve_of_several_outputs_has_a_column_for_each():
-    pit = np.random.default_rng(0).uniform(size=(30, 2))
-    expected, observed = metrics.quantile_calibration_curve(pit=pit, n_levels=7)
-    assert observed.shape == (7, 2)
-    for k in range(2):
-        alone = metrics.quantile_calibration_curve(pit=pit[:, k], n_levels=7)
-        assert_allclose((expected, observed[:, k]), alone)
+    assert metrics.calibration_error(pit=even) < 0.001
+    assert metrics.calibration_error(pit=[0.0]) == pytest.approx(0.5)
+    # Too wide: quantiles are off by up to 1/4.
+    assert metrics.calibration_error(pit=0.25 + 0.5 * even) == pytest.approx(0.125, abs=0.01)

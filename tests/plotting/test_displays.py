@@ -4,7 +4,6 @@ import sys
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib import colors
 from matplotlib import pyplot as plt
@@ -15,16 +14,6 @@ from skuq.ensembles import select_teams
 RNG = np.random.default_rng(0)
 Y, STD = RNG.normal(size=30), RNG.uniform(0.5, 2, size=30)
 ROWS = Y, Y + 0.5 * RNG.normal(size=30), STD
-PROBA = RNG.dirichlet(np.ones(3), size=30)
-LABELS = RNG.integers(0, 3, size=30)
-
-
-def _frame():
-    decisions = {"learning_rate": np.logspace(-4, -1, 12), "optimizer": ["adam", "sgd", "lion"] * 4}
-    trials = {"trial_number": range(12), "status": "completed", "score": RNG.normal(size=12)}
-    frame = pd.DataFrame({**trials, "seconds": 1.0, **decisions})
-    frame.loc[3, ["status", "score"]] = "failed", np.nan
-    return frame
 
 
 def _teams():
@@ -37,30 +26,12 @@ def _teams():
 DRAW = {
     **{
         name: partial(getattr(plotting, name).from_predictions, *ROWS)
-        for name in ("QuantileCalibrationDisplay", "CoverageWidthDisplay", "PITDisplay")
-        + ("ErrorStdDisplay", "RetentionDisplay")
+        for name in ("QuantileCalibrationDisplay", "CoverageWidthDisplay", "RetentionDisplay")
     },
     "PredictionBandDisplay": plotting.PredictionBandDisplay(Y, Y, STD, aleatoric=STD / 2).plot,
-    "ReliabilityDisplay": partial(plotting.ReliabilityDisplay.from_predictions, LABELS, PROBA),
-    "SearchHistoryDisplay": partial(plotting.SearchHistoryDisplay.from_catalog, _frame()),
-    "ConditionalCoverageDisplay": partial(
-        plotting.ConditionalCoverageDisplay.from_predictions, Y, Y - STD, Y + 0.1, by=STD
-    ),
-    "CatalogDisplay": partial(plotting.CatalogDisplay.from_catalog, _frame()),
-    "MemberDiversityDisplay": partial(
-        plotting.MemberDiversityDisplay.from_predictions, RNG.normal(size=(4, 9))
-    ),
+    "SearchHistoryDisplay": plotting.SearchHistoryDisplay([3.0, np.nan, 2.0]).plot,
     "TeamDisplay": partial(plotting.TeamDisplay.from_teams, _teams()),
-    "RegretDisplay": partial(
-        plotting.RegretDisplay.from_values, {"one": RNG.random((3, 6))}, optimum=0.0
-    ),
 }
-# The artists that the first keyword reaches, where they are not `line_`.
-ARTISTS = {
-    **dict.fromkeys(("CatalogDisplay", "RegretDisplay"), "lines_"),
-    **dict.fromkeys(("MemberDiversityDisplay", "TeamDisplay"), "scatters_"),
-}
-KEYWORD = {"scatters_": "scatter_kwargs"}
 
 
 def test_every_display_is_in_the_suite():
@@ -87,8 +58,7 @@ def test_display_opens_a_figure_and_labels_it_in_the_users_style(name):
     display = DRAW[name]()
     assert plt.get_fignums() == [display.figure_.number]
     ax = display.ax_
-    labelled = ax.get_xlabel() and ax.get_ylabel()
-    assert labelled or name == "CatalogDisplay"  # its axes are labelled by ticks
+    assert ax.get_xlabel() and ax.get_ylabel()
     assert display.figure_.axes[0] is ax
     assert display.plot() is display
     assert len(plt.get_fignums()) == 2 and dict(plt.rcParams) == before
@@ -97,19 +67,14 @@ def test_display_opens_a_figure_and_labels_it_in_the_users_style(name):
 @pytest.mark.parametrize("name", DRAW)
 @pytest.mark.parametrize("width", ["linewidth", "lw"])
 def test_keywords_reach_the_artist_under_any_name(name, width):
-    draw, artist = DRAW[name], ARTISTS.get(name, "line_")
-    keyword = KEYWORD.get(artist, "line_kwargs")
+    keyword = "scatter_kwargs" if name == "TeamDisplay" else "line_kwargs"
     with pytest.raises(TypeError, match=r"must be dicts.*Got 3\."):
-        draw(**{keyword: 3})
-    colour = {} if name == "CatalogDisplay" else {"color": "#123456"}
-    display = draw(**{keyword: {width: 3.5, **colour}})
-    found = getattr(display, artist)
-    found = found["kept"] if isinstance(found, dict) else found
-    found = found[0] if isinstance(found, list) else found
+        DRAW[name](**{keyword: 3})
+    display = DRAW[name](**{keyword: {width: 3.5, "color": "#123456"}})
+    found = display.scatters_["kept"] if name == "TeamDisplay" else display.line_
     assert np.ravel(found.get_linewidth())[0] == 3.5
-    if colour:
-        shown = found.get_color() if hasattr(found, "get_color") else found.get_facecolor()[0]
-        assert colors.to_hex(shown) == "#123456"
+    shown = found.get_color() if hasattr(found, "get_color") else found.get_facecolor()[0]
+    assert colors.to_hex(shown) == "#123456"
 
 
 def test_two_displays_on_the_same_axes_differ_and_share_a_legend():
@@ -125,4 +90,4 @@ def test_two_displays_on_the_same_axes_differ_and_share_a_legend():
 def test_missing_matplotlib_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r'pip install "skuq\[plot\]"'):
-        plotting.PITDisplay([0.5]).plot()
+        DRAW["SearchHistoryDisplay"]()

@@ -153,8 +153,8 @@ class SearchEstimator:
             `X_val`, `y_val` and `sample_weight_val` as one tuple, in place of these.
         shift_validation : tuple (X, y[, sample_weight]) or list of such tuples, optional
             Labelled rows from the distribution on which the model will be used, or a simulation
-            of it (see `skuq.datasets.corrupt_table`). A list holds several severities, the
-            highest last. They are never trained on. The ensemble is selected on all of them
+            of it, such as rows with added noise. A list holds several severities, the highest
+            last. They are never trained on. The ensemble is selected on all of them
             together, each severity with the same weight; see `at_severity`. The evolution of NES
             uses the highest severity.
         groups : array-like of shape (n,), optional
