@@ -8,7 +8,6 @@ import keras_tuner
 import numpy as np
 import pandas as pd
 import pytest
-from numpy import digitize
 from scipy import sparse, special
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
@@ -220,17 +219,8 @@ CALLS = {
         *(fit, {"network": MLP(4, scale_l2=0.1), "loss": "mse"}, "leave it out"),
         {"network": MLP(4), "loss": "mse"},
     ),
-    "parts of noise alone": (
-        *(fit, {"kind": CALIBRATED, "estimator": LinearRegression(), "method": "parts"}),
-        *('Use method="scale"', {"kind": CALIBRATED, "estimator": LinearRegression()}),
-    ),
     "folds used up": (calibrated, {"cv": iter(())}, "give a list", {"cv": [*KFold(3).split(X)]}),
     "prefit, not fitted": (calibrated, {"cv": "prefit"}, "use another `cv`", {"cv": 3}),
-    "group_by": (
-        *(calibrated, {"group_by": lambda X: X[:, 0]}),
-        r"lambda X: numpy.digitize\(X\[:, 0\], edges\)",
-        {"group_by": lambda X: digitize(X[:, 0], [0.0])},
-    ),
     "repeated folds": (search, {"validation": ShuffleSplit(3)}, "KFold", {"validation": KFold(3)}),
     "one group": (search, {"validation": 2, "more": GROUP}, "or no groups", {"validation": 2}),
     "oracle's class": (search, {"search": ORACLE}, "give an object", {"search": GIVEN_ORACLE}),

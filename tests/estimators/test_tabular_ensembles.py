@@ -711,13 +711,9 @@ def test_calibrated_uncertainty_scales_every_head(frame, loss):
     model = skuq.CalibratedUncertaintyRegressor(inner, "scale", cv="prefit").fit(X[100:], y[100:])
     before, after = inner.predict_distribution(X[100:]), model.predict_distribution(X[100:])
     assert after.log_prob(y[100:]).sum() >= before.log_prob(y[100:]).sum() - 1e-6
-    isotonic = skuq.CalibratedUncertaintyRegressor(inner, "isotonic", cv="prefit")
-    if loss == "gaussian-mixture":
-        lower, upper = isotonic.fit(X[100:], y[100:]).predict_interval(X[100:]).T
-        assert (lower < upper).all()
-        return
-    with pytest.raises(TypeError, match="scale"):
-        isotonic.fit(X[100:], y[100:])
+    conformal = skuq.CalibratedUncertaintyRegressor(inner, "conformal", cv="prefit")
+    lower, upper = conformal.fit(X[100:], y[100:]).predict_interval(X[100:], 0.5).T
+    assert (lower < upper).all()
 
 
 def test_classifiers_embed_recurring_values_that_name_classes():
