@@ -13,7 +13,7 @@ from _tables import (
     transposed,
     values,
 )
-from calibration import N_SPLITS, coverage, misses_by_chance, pooled_bins
+from calibration import METHODS, N_SPLITS
 from leaderboard import FIELD, SUITE, mean_ranks, mean_scores
 from published import TABLE_I
 from scipy import stats
@@ -380,12 +380,9 @@ def tabular_classes():
 # Calibration
 
 
-CALIBRATIONS = ("scale", "isotonic", "conformal")
-
-
 def calibrated_parts():
     """The runs of each set, or part of one, by its name."""
-    runs = [r["found"] for r in records("calibration", kind="coverage")]
+    runs = [r["found"] for r in records("calibration")]
     names = {name for found in runs for name in found}
     names = sorted(names, key=lambda name: (list(N_SPLITS).index(name.split()[0]), name))
     return {name: [found[name] for found in runs if name in found] for name in names}
@@ -396,10 +393,9 @@ def calibration_coverage():
     """Coverage of 90 % intervals: mean and standard error over splits."""
     rows = []
     for name, parts in calibrated_parts().items():
-        keys = "plain", *(f"{method}, None" for method in CALIBRATIONS)
-        cells = [mean_error([coverage(part, key) for part in parts]) for key in keys]
+        cells = [mean_error([part[method]["coverage"] for part in parts]) for method in METHODS]
         rows.append([f"{name} ({len(parts)})", *cells])
-    return markdown(["set (splits)", "as it is", *CALIBRATIONS], rows)
+    return markdown(["set (splits)", *METHODS], rows)
 
 
 @table
@@ -409,47 +405,10 @@ def calibration_nll():
     for name, parts in calibrated_parts().items():
         if name == "bike 2012":
             continue
-        plain = [part["plain"]["nll"] for part in parts]
-        rises = [
-            mean_error([part[f"{method}, None"]["nll"] for part in parts] - np.array(plain), 4)
-            for method in CALIBRATIONS
-        ]
+        plain, *others = (np.array([part[m]["nll"] for part in parts]) for m in METHODS)
+        rises = [mean_error(nll - plain, 4) for nll in others]
         rows.append([f"{name} ({len(parts)})", mean(plain, 3), *rises])
-    return markdown(["set (splits)", "as it is", *CALIBRATIONS], rows)
-
-
-@table
-def calibration_groups():
-    """Bins of the predicted standard deviation: the worst distance from 0.90, and the NLL."""
-    rows, parts_of = [], calibrated_parts()
-    for name in ("concrete", "wine", "kin8nm", "protein"):
-        parts = parts_of.get(name)
-        if not parts:
-            continue
-        row = [f"{name} ({len(parts)})", f"{misses_by_chance(parts):.2f}"]
-        for method in CALIBRATIONS:
-            for groups in ("None", "uncertainty"):
-                key = f"{method}, {groups}"
-                worst, within = pooled_bins(parts, key)
-                rise = np.mean([part[key]["nll"] - part["plain"]["nll"] for part in parts])
-                row.append(f"{worst:.3f}, {within.sum()} of {len(within)}, {rise:+.3f}")
-        rows.append(row)
-    head = [f"{m}{g}" for m in CALIBRATIONS for g in ("", " in bins")]
-    return markdown(["set (splits)", "missed by chance", *head], rows)
-
-
-@table
-def calibration_scale():
-    rows = []
-    for name in ("deep ensemble", "MC dropout"):
-        found = [r["found"] for r in records("calibration", kind="scale", name=name)]
-        plain, scaled, c = (values(found, column) for column in ("plain", "scaled", "c"))
-        rises = ", ".join(number(rise, 3) for rise in sorted(scaled - plain) if rise > 0)
-        falls = f"{np.sum(scaled < plain)} of {len(found)}"
-        factors = f"{number(c.min())} to {number(c.max())}"
-        rows.append([name, mean(plain, 3), mean(scaled, 3), factors, falls, rises])
-    head = ["boston (0-4)", "NLL as it is", "scaled", "c", "splits on which it falls", "rises by"]
-    return markdown(head, rows)
+    return markdown(["set (splits)", *METHODS], rows)
 
 
 #: Methods beside AutoDEUQ for which equal times are stored.
@@ -522,72 +481,11 @@ def equal_time_cell(record):
     return number(own_nll(record), 3) + crps
 
 
-# Calibration under shift
-
-
-@table
-def shift_stream():
-    """Coverage of 90 % intervals on bike 2012: overall, and in the worst month; NLL."""
-    columns = {
-        "day": "each day",
-        "week": "each week",
-        "month": "each month",
-        "target": "inputs alone",
-        "never": "none",
-    }
-    runs = [r["found"] for r in records("shift", part="stream")]
-    rows = []
-    for method in ("scale", "isotonic", "conformal"):
-        row = [method]
-        for column in columns:
-            found = [run[f"{method}, {column}"] for run in runs]
-            worst = np.mean([min(run["months"]) for run in found])
-            cells = mean(values(found, "coverage"), 3), number(worst), mean(values(found, "nll"))
-            row.append("{} ({}), {}".format(*cells))
-        rows.append(row)
-    return markdown(["targets", *columns.values()], rows)
-
-
-@table
-def shift_classes():
-    """Log loss and expected calibration error in time order."""
-    rows = []
-    for record in records("shift", part="classes"):
-        name, found = record["name"], record["found"]
-        plain = found["as it is, never"]
-        for method in ("temperature", "vector"):
-            cells = [
-                f"{scores['log_loss']:.3f} ({scores['ece']:.3f})"
-                for scores in (
-                    found[f"{method}, {size}"] for size in ("never", "1000", "100", "10")
-                )
-            ]
-            plain_cell = f"{plain['log_loss']:.3f} ({plain['ece']:.3f})"
-            rows.append([f"{name}, {method}", plain_cell, *cells])
-    return markdown(
-        ["labels arrive", "as it is", "never", "1000 at once", "100 at once", "10 at once"], rows
-    )
-
-
-@table
-def shift_hindsight():
-    """Log loss of increasing maps of the scores that are fitted to the later labels themselves."""
-    rows = []
-    for record in records("shift", part="classes"):
-        found = {name: scores["log_loss"] for name, scores in record["found"].items()}
-        goals = [found[f"{method}, never"] / 2 for method in ("temperature", "vector")]
-        maps = [f"hindsight, {size}" for size in ("all", "1000", "100")]
-        cells = [number(found[key], 3) for key in (*maps, "trained on them")]
-        rows.append([record["name"], " and ".join(number(goal, 3) for goal in goals), *cells])
-    head = ["half of the loss without labels", "one map", "one for each 1000", "one for each 100"]
-    return markdown(["", *head, "trained on other later rows"], rows)
-
-
 @table
 def shift_epistemic():
     """NLL and rise of the epistemic std in gaps and on corrupted rows: medians over gaps."""
     runs = {}
-    for record in records("shift", part="epistemic"):
+    for record in records("shift"):
         runs.setdefault(record["name"], []).append(record["found"])
     rows = []
     sets = "energy", "boston", "concrete"

@@ -12,15 +12,14 @@ import numpy as np
 from _tables import records, stored
 from _tables_classifiers import DATASETS, METHODS, nes, score
 from _tables_uci import (
-    CALIBRATIONS,
     EQUAL_TIME,
     SMALL,
     calibrated_parts,
-    coverage,
     own_nll,
     recipe,
     scores_of_common_splits,
 )
+from calibration import METHODS as CALIBRATIONS
 from leaderboard import FIELD
 from published import TABLE_I
 
@@ -151,9 +150,8 @@ def draw_nes():
 
 
 def draw_calibration():
-    keys = {"as it is": "plain"} | {method: f"{method}, None" for method in CALIBRATIONS}
     points = {
-        name: {title: np.mean([coverage(p, key) for p in parts]) for title, key in keys.items()}
+        name: {method: np.mean([p[method]["coverage"] for p in parts]) for method in CALIBRATIONS}
         for name, parts in calibrated_parts().items()
     }
     told = "share of test rows in 90 % intervals (grey: within two points)"

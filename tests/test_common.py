@@ -46,7 +46,6 @@ QUICK = [
     skuq.NEONRegressor(**FASTER, n_draws=8, random_state=0),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "scale", cv=2),
-    skuq.CalibratedUncertaintyRegressor(TooSure(), "isotonic", cv=2),
     skuq.CalibratedUncertaintyRegressor(TooSure(), "conformal", cv=2),
     skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2),
 ]

@@ -81,7 +81,7 @@ ELSEWHERE = {
 
 
 # Pages without training, or with a few small fits, which the quick suite runs.
-QUICK = ["docs/spaces.md", "docs/tasks/drift.md"]
+QUICK = ["docs/spaces.md"]
 
 
 def shortened(snippet):

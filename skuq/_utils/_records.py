@@ -78,17 +78,8 @@ def saved_as(
 # Modules with classes that are in files and not public, by package.
 _MODULES = {
     "catalog": ["_records"],
-    "fitted": [
-        "_calibrated",
-        "_density_ratio",
-        "_ensemble",
-        "_far",
-        "_learning",
-        "_nomu",
-        "_operator",
-    ],
+    "fitted": ["_calibrated", "_ensemble", "_far", "_nomu", "_operator"],
     "networks": ["_cells", "_dense", "_heads", "_mixture_heads", "_nomu", "_operator"],
-    "predictive": ["_tracking"],
     "tables": ["_functions", "_inputs", "_scaling", "_targets"],
 }
 

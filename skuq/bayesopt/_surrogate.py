@@ -47,7 +47,7 @@ def check_surrogate(estimator) -> None:
             f"Got {estimator!r}."
         )
     # A pipeline predicts as its last step does, and draws of a calibrated model are the model's.
-    while isinstance(estimator, Pipeline) or hasattr(estimator, "recalibrate"):
+    while isinstance(estimator, Pipeline) or not getattr(estimator, "_has_posterior", True):
         steps = getattr(estimator, "steps", None)
         estimator = steps[-1][1] if steps else estimator.estimator
     if hasattr(estimator, "predict_proba"):

@@ -1,9 +1,6 @@
 from ._calibrated import ConformalMixture as ConformalMixture
-from ._calibrated import RecalibratedMixture as RecalibratedMixture
 from ._calibrated import TwoPieceNormal as TwoPieceNormal
 from ._categorical import CategoricalMixture as CategoricalMixture
-from ._mapped import AdaptedDistribution as AdaptedDistribution
-from ._mapped import GroupedDistribution as GroupedDistribution
 from ._mapped import TransformedMixture as TransformedMixture
 from ._mixture import ClassUncertainty as ClassUncertainty
 from ._mixture import Mixture as Mixture
@@ -12,5 +9,3 @@ from ._parametric import EpistemicNormal as EpistemicNormal
 from ._parametric import GaussianMixture as GaussianMixture
 from ._parametric import NestedGaussianMixture as NestedGaussianMixture
 from ._posterior import Posterior as Posterior
-from ._tracking import CalibrationDrift as CalibrationDrift
-from ._tracking import ClassDrift as ClassDrift

@@ -1,21 +1,23 @@
-"""Normals and mixtures whose levels, intervals or widths on both sides are calibrated.
+"""Conformal intervals about a distribution, and normals with another width on each side.
 
-Notation: n rows, m outputs (the last axis is absent where y was 1-D), q knots; s1 and s2 are the
-standard deviations below and above the mode. The probability below the mode is s1 / (s1 + s2).
+Notation: n rows, m outputs (the last axis is absent where y was 1-D); s1 and s2 are the standard
+deviations below and above the mode. The probability below the mode is s1 / (s1 + s2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
 
 from skuq._utils._records import saved_as
 from skuq.predictive._mixture import FILLED_IN, Continuous, Parametric, Uncertainty
-from skuq.predictive._parametric import NestedGaussianMixture, check_location_and_stds
+from skuq.predictive._parametric import check_location_and_stds
+
+_SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 
 def by_output(function: Callable[..., Any], values: np.ndarray, *knots: np.ndarray) -> Any:
@@ -30,198 +32,26 @@ def by_output(function: Callable[..., Any], values: np.ndarray, *knots: np.ndarr
     return np.stack(columns, axis=-1)
 
 
-def interp_slope(values: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Compute the slope of ``numpy.interp``, whose outer pieces extend beyond their knots here."""
-    slopes = np.diff(y) / np.diff(x)
-    piece = np.clip(np.searchsorted(x, values) - 1, 0, len(slopes) - 1)
-    return np.asarray(slopes[piece])
-
-
-_EDGE = 1e-12  # smallest distance of a level from 0 and 1, so that its quantile is finite
-_CHUNK = 2**13  # rows whose moments are computed at a time
-
-
 @dataclass(frozen=True, eq=False)
-class Calibrated(Continuous):
-    """Base of calibrated distributions: the point prediction is that of a base distribution.
-
-    The variance has the parts of the base in proportion. A subclass that changes the variance
-    overrides `variance` and, if it knows the factor of the parts, `_scale_part`.
-    """
-
-    base: Any
-
-    #: Fields (k, m) with a column for each output, if there are several.
-    _of_outputs: ClassVar[tuple[str, ...]]
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.base._shape
-
-    @property
-    def mean(self) -> np.ndarray:
-        """The point prediction, which calibration leaves as it is. Shape (n[, m])."""
-        return self.base.mean
-
-    @property
-    def variance(self) -> np.ndarray:
-        """Variance of the calibrated distribution about its own mean, in squared units of y."""
-        return self.base.variance
-
-    def _scale_part(self, part: np.ndarray) -> np.ndarray:
-        """Compute a part of the variance from that of the base."""
-        return part / self.base.variance * self.variance
-
-    @property
-    def aleatoric_variance(self) -> np.ndarray:
-        """The base's share of noise in the variance."""
-        return self._scale_part(self.base.aleatoric_variance)
-
-    @property
-    def epistemic_variance(self) -> np.ndarray:
-        """The base's share of disagreement in the variance."""
-        return self._scale_part(self.base.epistemic_variance)
-
-    @property
-    def _std_factor(self) -> np.ndarray:
-        """Factor of the base's standard deviations."""
-        return np.sqrt(self.variance / self.base.variance)
-
-    def uncertainty(self, ddof: int = 0) -> Uncertainty:
-        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        parts, factor = self.base.uncertainty(ddof), self._std_factor
-        return Uncertainty(self.mean, *(factor * part for part in parts[1:]))
-
-    def output(self, k: int) -> Self:
-        """Select the marginal distribution of one of several outputs."""
-        base = self.base.output(k)  # first, as it raises a clear error if there is one output
-        columns = {name: getattr(self, name)[:, k] for name in self._of_outputs}
-        return replace(self, base=base, **columns)
-
-    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        # As levels of the base its draws are uniform, and so become levels of this distribution.
-        draws = self.base._draw(n_samples, seed, rng)
-        levels = np.stack([self.base._cdf_at(draw) for draw in draws])
-        return self._inverse_cdf_at(np.clip(levels, _EDGE, 1 - _EDGE))
-
-
-@dataclass(frozen=True, eq=False)
-class RecalibratedMixture(Calibrated):
-    """Mixture with mapped levels: its cdf is R(cdf of the base).
-
-    Parameters
-    ----------
-    base : GaussianMixture or NestedGaussianMixture
-        Distribution before the calibration.
-    predicted, observed : ndarray of shape (n_knots,) or (n_knots, m)
-        Knots of R and the values there, both strictly increasing from 0 to 1. Between knots R is
-        linear.
-
-    Notes
-    -----
-    `mean` is the point prediction of the base, not the mean of this distribution. `variance` is
-    about this distribution's own mean. Each of several outputs has its own map, and the log density
-    takes the outputs as independent.
-
-    References
-    ----------
-    Kuleshov, Fenner and Ermon (2018), "Accurate Uncertainties for Deep Learning Using
-    Calibrated Regression".
-
-    Examples
-    --------
-    >>> from skuq.predictive import GaussianMixture
-    >>> normal = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
-    >>> wider = RecalibratedMixture(normal, np.array([0, 0.1, 0.9, 1]), np.array([0, 0.3, 0.7, 1]))
-    >>> wider.quantile([0.3, 0.7]).round(3)  # where the normal has 0.1 and 0.9
-    array([[-1.282,  1.282]])
-    """
-
-    predicted: np.ndarray
-    observed: np.ndarray
-
-    _of_outputs = ("predicted", "observed")
-
-    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
-        return np.asarray(by_output(np.interp, self.base._cdf_at(y), self.predicted, self.observed))
-
-    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
-        of_base = by_output(np.interp, levels, self.observed, self.predicted)
-        return np.asarray(self.base._inverse_cdf_at(np.clip(of_base, _EDGE, 1 - _EDGE)))
-
-    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
-        if y.ndim == 2:
-            marginals = [self.output(k)._log_prob_at(column) for k, column in enumerate(y.T)]
-            return np.sum(marginals, axis=0)
-        # d/dy R(F(y)) = R'(F(y)) f(y)
-        slope = interp_slope(self.base._cdf_at(y), self.predicted, self.observed)
-        return np.asarray(self.base._log_prob_at(y) + np.log(slope))
-
-    @property
-    def variance(self) -> np.ndarray:
-        """Variance of the calibrated distribution about its own mean, in squared units of y."""
-        # Levels of the knots are the same for all rows: (n_knots, 1[, m]).
-        predicted, observed = self.predicted[:, None], self.observed[:, None]
-        inner = np.clip(predicted[1:-1], _EDGE, 1 - _EDGE)
-        slopes = np.diff(observed, axis=0) / np.diff(predicted, axis=0)
-        parts = []
-        for start in range(0, self._shape[0], _CHUNK):
-            base = self.base.rows(slice(start, start + _CHUNK))
-            # The knots of each row in units of y, (n_knots, n[, m]); the outermost are infinite.
-            far = np.full((1, *base.mean.shape), np.inf)
-            knots = np.concatenate([-far, base.inverse_cdf(inner), far])
-            # Integrals of y - mean and of its square over each cell between two knots, weighted by
-            # the base's density: (n_knots - 1, n[, m]).
-            first = second = np.zeros((len(knots) - 1, *base.mean.shape))
-            weights, (loc, scale) = base.weights, base._arrays[:2]
-            if isinstance(base, NestedGaussianMixture):
-                weights = weights.reshape(-1, *[1] * (loc.ndim - 1)) * base.probabilities
-                # Members and components as one axis; the probabilities of components differ by row.
-                weights, loc, scale = (a.reshape(-1, *a.shape[2:]) for a in (weights, loc, scale))
-            for weight, own_loc, own_scale in zip(weights, loc, scale):
-                z = (knots - own_loc) / own_scale
-                # The integrals of 1, z and z**2 over each cell, for a standard normal z.
-                mass = np.diff(special.ndtr(z), axis=0)
-                density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-                first_z = -np.diff(density, axis=0)
-                second_z = mass - np.diff(np.where(np.isfinite(z), z, 0) * density, axis=0)
-                # y - mean = offset + scale * z
-                offset = own_loc - base.mean
-                first = first + weight * (offset * mass + own_scale * first_z)
-                second = second + weight * (
-                    offset**2 * mass + 2 * offset * own_scale * first_z + own_scale**2 * second_z
-                )
-            # Between knots the density is the base's times the slope of R, so that moments are
-            # sums over cells.
-            first, second = ((slopes * moment).sum(axis=0) for moment in (first, second))
-            parts.append(np.maximum(second - first**2, 0))
-        return np.concatenate(parts)
-
-
-@dataclass(frozen=True, eq=False)
-class ConformalMixture(Calibrated):
+class ConformalMixture(Continuous):
     """Mixture with conformal intervals, which are symmetric about the mean.
 
-    Intervals, quantiles and cdf are those of the standardised errors of held-out rows. The density
-    and the samples are those of the base.
+    Intervals, quantiles and cdf are those of the standardised errors of held-out rows. Variances,
+    density and samples are those of the base.
 
     Parameters
     ----------
-    base : GaussianMixture or NestedGaussianMixture
-        Mixture with calibrated standard deviations.
+    base : Mixture or TwoPieceNormal
+        Distribution with calibrated standard deviations.
     scores : ndarray of shape (n_scores,) or (n_scores, m)
         Sorted absolute errors of held-out rows, in predicted standard deviations.
     reach : ndarray of the same shape
         Least coverage of intervals whose half width is the score: increasing, below 1.
-    new_weight : ndarray of shape (n,), optional
-        Weight of each row under covariate shift, relative to the average held-out row. `reach` is
-        for rows of weight 1, the default.
 
     References
     ----------
     Lei, G'Sell, Rinaldo, Tibshirani and Wasserman (2018), "Distribution-Free Predictive
-    Inference for Regression", section 5.2 (locally weighted). Tibshirani, Barber, Candès and
-    Ramdas (2019), "Conformal Prediction Under Covariate Shift", Eq. 6 (weights).
+    Inference for Regression", section 5.2 (locally weighted).
 
     Examples
     --------
@@ -234,42 +64,59 @@ class ConformalMixture(Calibrated):
     array([[-2.67,  2.67]])
     """
 
+    base: Any
     scores: np.ndarray
     reach: np.ndarray
-    new_weight: np.ndarray | None = None
 
-    _of_outputs = ("scores", "reach")
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return self.base._shape
+
+    @property
+    def mean(self) -> np.ndarray:
+        """The point prediction, which calibration leaves as it is. Shape (n[, m])."""
+        return self.base.mean
+
+    @property
+    def variance(self) -> np.ndarray:
+        """Variance of the base, in squared units of y."""
+        return self.base.variance
+
+    @property
+    def aleatoric_variance(self) -> np.ndarray:
+        """The base's variance of the noise."""
+        return self.base.aleatoric_variance
+
+    @property
+    def epistemic_variance(self) -> np.ndarray:
+        """The base's variance beyond the noise's."""
+        return self.base.epistemic_variance
+
+    def uncertainty(self, ddof: int = 0) -> Uncertainty:
+        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
+        return self.base.uncertainty(ddof)
+
+    def output(self, k: int) -> ConformalMixture:
+        """Select the marginal distribution of one of several outputs."""
+        base = self.base.output(k)  # first, as it raises a clear error if there is one output
+        return ConformalMixture(base, self.scores[:, k], self.reach[:, k])
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         # Intervals are symmetric about the mean: the quantile is one end of an interval.
         coverage = abs(2 * levels - 1)  # of the central interval that ends at the level
 
         def radius(wanted: np.ndarray, scores: np.ndarray, reach: np.ndarray) -> np.ndarray:
-            # Smallest s with sum w_i [s_i <= s] >= coverage * total weight (Tibshirani et al.).
-            at = np.searchsorted(reach, wanted * self._total_weight(reach) - 1e-9)
-            beyond = (at >= len(scores)).any(axis=0)  # (n,)
-            if beyond.any():
-                reached = reach[-1] / np.max(self._total_weight(reach))
-                # Without weights all rows fail together.
-                where = f" for {beyond.sum()} of {len(beyond)} rows, unlike the calibration rows"
-                where = "" if self.new_weight is None else where
+            # Smallest score whose interval has the coverage.
+            at = np.searchsorted(reach, wanted - 1e-9)
+            if (at >= len(scores)).any():
                 raise ValueError(
-                    f"The calibration rows reach a coverage of {reached:.4g}{where}. Got "
-                    f"{coverage.max():.4g}: calibrate on more rows (of each group), or take "
-                    'method="isotonic".'
+                    f"The calibration rows reach a coverage of {reach[-1]:.4g}. Got "
+                    f'{coverage.max():.4g}: calibrate on more rows, or take method="scale".'
                 )
             return np.asarray(scores[at])
 
         radii = by_output(radius, coverage, self.scores, self.reach)  # in predicted stds
         return np.asarray(self.mean + np.sign(levels - 0.5) * self.std * radii)
-
-    def _total_weight(self, reach: np.ndarray) -> Any:
-        """Compute the total weight with each row (n,), relative to that with a row of weight 1."""
-        if self.new_weight is None:
-            return 1.0
-        # With W the weight of the calibration rows, reach[-1] = W / (W + 1), and a row of weight w
-        # has the ratio (W + w) / (W + 1).
-        return 1 + (1 - reach[-1]) * (self.new_weight - 1)
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         z = (y - self.mean) / self.std
@@ -279,7 +126,7 @@ class ConformalMixture(Calibrated):
             counts = (np.searchsorted(scores, abs(z), side) for side in ("right", "left"))
             inside = np.where(z > 0, *counts)
             # The coverage of the interval that ends at y, which is 0 if it has no score inside.
-            return np.asarray(np.concatenate([[0.0], reach])[inside] / self._total_weight(reach))
+            return np.asarray(np.concatenate([[0.0], reach])[inside])
 
         # No score reaches a coverage of 1, but infinity is beyond every y.
         coverage = np.where(np.isinf(z), 1.0, by_output(covered, z, self.scores, self.reach))
@@ -290,9 +137,6 @@ class ConformalMixture(Calibrated):
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         return np.asarray(self.base._draw(n_samples, seed, rng))
-
-
-_SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 
 @saved_as("predictive.TwoPieceNormal")

@@ -12,17 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from skuq.predictive._calibrated import TwoPieceNormal
 from skuq.predictive._mixture import Factor, Mixture
-from skuq.predictive._parametric import GaussianMixture, scale_epistemic
+from skuq.predictive._parametric import GaussianMixture
 
-_MOST_PIECES = 20  # largest number of pieces of a map of levels
-_PIECES = (1, 2, 4, 5, 10, 20)  # divisors of 20, so that all maps share their knots
 _STEP = 0.1  # of a factor's logarithm, for differences in place of derivatives
-_COARSE = {"xatol": 1e-3, "fatol": 1e-3, "maxfev": 200}  # of a search for two logarithms
 _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 
 
@@ -62,45 +58,6 @@ def fit_std_factor(
         np.concatenate([np.linspace(min(start, 0) - 2, max(start, 0) + 2, 25), [0.0, start]])
     )
     return float(np.exp(minimise(nll, grid)))
-
-
-def fit_part_factors(
-    mixtures: Sequence[Any], ys: Sequence[np.ndarray], weights: Sequence[np.ndarray]
-) -> tuple[float, float]:
-    """Fit factors of all standard deviations, and of the model's part beside them.
-
-    The product of both is the factor of the epistemic part, and the first one that of the noise.
-    They maximise the likelihood of held-out rows. The logarithm of the second has a standard normal
-    prior, and it is 1 unless a likelihood ratio test at 5 % speaks for it: where the shares of both
-    parts are nearly the same in all rows, errors cannot tell the two apart.
-
-    References
-    ----------
-    Azizi, Bodik, Heiss and Yu (2026), "CLEAR: Calibrated Learning for Epistemic and Aleatoric
-    Risk", arXiv 2507.08150, which fits the two factors by another proper score, of quantiles.
-    """
-    single = fit_std_factor(mixtures, ys, weights)
-    if not any(m.epistemic_variance.any() for m in mixtures):
-        return single, 1.0
-    weight = np.concatenate(weights)
-
-    def nll(logs: np.ndarray) -> float:
-        parts = (scale_epistemic(m, np.exp(logs[1])).scaled(np.exp(logs[0])) for m in mixtures)
-        density = np.concatenate([part.log_prob(y) for part, y in zip(parts, ys)])
-        return float(-weight @ density + 0.5 * logs[1] ** 2)
-
-    alone = np.array([np.log(single), 0.0])
-    least = nll(alone)
-    best = min(
-        (
-            optimize.minimize(nll, alone + [0.0, step], method="Nelder-Mead", options=_COARSE)
-            for step in (-1.0, 1.0)
-        ),
-        key=lambda found: found.fun,
-    )
-    if not best.fun < least - _SIGNIFICANT:
-        return single, 1.0
-    return tuple(np.exp(best.x).tolist())
 
 
 def shrink_std_factor(
@@ -158,59 +115,6 @@ def minimise(loss: Callable[[float], float], grid: np.ndarray) -> float:
     found = optimize.minimize_scalar(loss, bounds=ends, method="bounded")
     # The bounded search compares no values at the ends and may stop above the grid's best.
     return float(found.x if found.fun < losses[best] else grid[best])
-
-
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, levels: ArrayLike) -> np.ndarray:
-    """Compute the smallest values (q,) at which the share of the weight reaches each level."""
-    order = np.argsort(values)
-    share = np.cumsum(weights[order]) / weights.sum()
-    # The tolerance is for levels that a sum of weights reaches up to rounding.
-    at = np.searchsorted(share, np.asarray(levels) - 1e-12)
-    return values[order][np.minimum(at, len(values) - 1)]
-
-
-def effective_rows(weights: np.ndarray, factor: ArrayLike = 1.0) -> float:
-    """Compute how many rows of equal weight are worth as much as these rows.
-
-    A row of weight 2 is worth two rows. If `factor` (n,) is a part of the weights that does not
-    count rows, n rows are worth ``(sum factor)**2 / sum factor**2`` (Kish).
-    """
-    total = weights.sum()
-    return float(total**2 / np.sum(weights * factor)) if total > 0 else 0.0
-
-
-def fit_levels(
-    pit: np.ndarray, weights: np.ndarray, n_effective: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Fit a piecewise linear map from predicted to observed levels.
-
-    Return the predicted and the observed levels of its knots, (21,) each, which increase strictly
-    from 0 to 1. The isotonic fit is the distribution function of the PIT values (n,) (Kuleshov et
-    al., 2018); a piecewise linear map has a density, too. Maps of 1 to 20 pieces of equal observed
-    probability, with at least ten of the `n_effective` rows in each, are averaged with Akaike's
-    weights. If predictions are calibrated, little more than the identity is left, where twenty
-    pieces would lower the mean log density by about 20 / (2 n).
-
-    References
-    ----------
-    Burnham and Anderson (2002), "Model Selection and Multimodel Inference", section 2.9 (weights).
-    """
-    observed = np.arange(_MOST_PIECES + 1) / _MOST_PIECES
-    knots = np.concatenate([[0.0], weighted_quantile(pit, weights, observed[1:-1]), [1.0]])
-    # A thousandth of the identity makes the map strictly increasing where values are equal.
-    knots = 0.999 * knots + 0.001 * observed
-    criteria, maps = [], []
-    for n_pieces in _PIECES:
-        if n_pieces > 1 and n_effective + 1e-6 < 10 * n_pieces:  # 99.999.. effective rows are 100
-            break
-        every = slice(None, None, _MOST_PIECES // n_pieces)
-        # Log density 1 / (n * width) on n pieces of equal mass; n - 1 parameters.
-        log_density = -np.log(n_pieces * np.diff(knots[every])).mean()
-        criteria.append(n_effective * log_density - (n_pieces - 1))
-        maps.append(np.interp(observed, observed[every], knots[every]))
-    predicted = special.softmax(criteria) @ maps
-    predicted[-1] = 1.0  # the sum of the weights is rounded
-    return predicted, observed
 
 
 def pool_variances(variances: np.ndarray, degrees: np.ndarray) -> np.ndarray:

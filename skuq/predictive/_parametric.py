@@ -432,44 +432,6 @@ class NestedGaussianMixture(NormalMembers):
         return tfd.MixtureSameFamily(tfd.Categorical(probs=probabilities), tfd.Normal(loc, scale))
 
 
-def scale_epistemic(distribution: Any, factor: Any) -> Any:
-    """Multiply the standard deviation of the model's part by a factor; the noise stays.
-
-    The means of a mixture's members are stretched about the mixture's mean, and each member's own
-    distribution moves with its mean; what members share is stretched, too. Raise TypeError if the
-    distribution has no such parts.
-    """
-    if isinstance(distribution, EpistemicNormal):
-        functions = distribution.functions
-        return EpistemicNormal(
-            distribution.mean,
-            distribution.aleatoric,
-            factor * distribution.epistemic,
-            None if functions is None else factor * functions,
-        )
-    if not isinstance(distribution, Mixture) or not hasattr(distribution, "_array_kinds"):
-        raise TypeError(
-            'With method="parts" `estimator` must predict a mixture of distributions in units of '
-            f'y. Got a {type(distribution).__name__}. Use method="scale".'
-        )
-    means, mean = distribution.member_means, distribution.mean
-    shift = (factor - 1) * (means - mean)
-
-    def move(array: np.ndarray, kind: str) -> np.ndarray:
-        if kind != "location":
-            return array
-        # Components have an axis (K, J, n[, m]) more than the members' means.
-        return array + (shift if array.ndim == shift.ndim else shift[:, None])
-
-    moved: Any = distribution._map_arrays(move)
-    if getattr(moved, "spread", None) is not None:
-        moved = replace(moved, spread=factor * moved.spread)
-    if getattr(moved, "shared_scale", None) is not None:
-        noise, shared = moved.without_shared().scale, factor * moved.shared_scale
-        moved = replace(moved, scale=np.hypot(noise, shared), shared_scale=shared)
-    return moved
-
-
 def shift(distribution: Mixture, distance: np.ndarray) -> Any:
     """Move the distributions of a mixture by distances (n[, m]), in units of y."""
     return distribution._map_arrays(

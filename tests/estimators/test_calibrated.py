@@ -36,16 +36,15 @@ from tiers import cases, slow_after
 from skuq import (
     CalibratedUncertaintyClassifier,
     CalibratedUncertaintyRegressor,
-    DeepEnsembleRegressor,
     HQEnsembleSelector,
 )
 from skuq.backend import keras
 from skuq.exceptions import CalibrationWarning
 from skuq.metrics import get_scorer
 from skuq.persistence import dumps, loads
-from skuq.predictive import EpistemicNormal, GaussianMixture
+from skuq.predictive import GaussianMixture
 
-METHODS = ["scale", "isotonic", "conformal"]
+METHODS = ["scale", "conformal"]
 
 
 def calibrated(estimator=None, method="scale", **settings):
@@ -53,9 +52,9 @@ def calibrated(estimator=None, method="scale", **settings):
     return CalibratedUncertaintyRegressor(estimator, method, **settings)
 
 
-def classifier(estimator=None, method="temperature", **settings):
+def classifier(estimator=None, **settings):
     estimator = GaussianNB() if estimator is None else estimator
-    return CalibratedUncertaintyClassifier(estimator, method, **settings)
+    return CalibratedUncertaintyClassifier(estimator, **settings)
 
 
 def line(n, seed=0, noise=stats.norm):
@@ -77,20 +76,6 @@ def test_calibrated_intervals_hold_their_share_of_new_rows(method, kind):
     assert_allclose(model.predict(X, return_std=True)[1], 1, rtol=0.15)
     parts = model.predict_uncertainty(X[:5])
     assert (parts.epistemic == 0).all() and (parts.aleatoric > 0).all()
-
-
-@pytest.mark.parametrize("kind", [TooSure, LinearRegression])
-def test_calibrated_isotonic_meets_skewed_quantiles(kind):
-    noise = stats.expon(loc=-1)
-    X, y = line(20_000, seed=1, noise=noise)
-    off = {}
-    for method in METHODS:
-        model = calibrated(kind(), method).fit(*line(2000, noise=noise))
-        levels = np.array([0.1, 0.5, 0.9])
-        below = (y[:, None] <= model.predict_quantiles(X, levels)).mean(axis=0)
-        off[method] = abs(below - levels).max()
-    assert off["isotonic"] < 0.04 < off["scale"]
-    assert off["isotonic"] < off["conformal"]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -157,14 +142,13 @@ def test_calibrated_learns_from_held_out_rows(form):
     assert two.scale_ == model.scale_
 
 
-@pytest.mark.parametrize("method", ["temperature", "vector"])
-def test_classifier_priors_do_not_outweigh_rows_beside_a_heavy_one(method):
+def test_classifier_priors_do_not_outweigh_rows_beside_a_heavy_one():
     X, y = load_iris(return_X_y=True)
     fitted = GaussianNB().fit(X, y)
-    expected = classifier(fitted, method, cv="prefit").fit(X, y)
+    expected = classifier(fitted, cv="prefit").fit(X, y)
     # The class of the first row is certain, so that its weight must not change anything.
     weight = np.r_[150.0, np.ones(149)]
-    model = classifier(fitted, method, cv="prefit").fit(X, y, weight)
+    model = classifier(fitted, cv="prefit").fit(X, y, weight)
     assert_allclose(model.predict_proba(X), expected.predict_proba(X), atol=0.01)
 
 
@@ -174,50 +158,6 @@ class Pair(TooSure):
     def predict_distribution(self, X):
         mean, std = self.predict(X, return_std=True)
         return GaussianMixture(np.stack([mean - std, mean + 2 * std]), np.stack([std, 3 * std]))
-
-
-class Parts(TooSure):
-    """Least squares that claims half of the noise, and a fifth of what it does not know."""
-
-    def predict_distribution(self, X):
-        mean = self.predict(X)
-        model = np.exp(X[:, 0]).reshape(-1, *[1] * (mean.ndim - 1))
-        return EpistemicNormal(mean, np.full_like(mean, 0.5), 0.2 * model * np.ones_like(mean))
-
-
-def test_parts_are_scaled_by_a_factor_each():
-    X, mean = line(2000, noise=stats.norm(0, 1e-9))
-    rng = np.random.default_rng(1)
-    y = mean + rng.normal(size=2000) * np.hypot(1.0, np.exp(X[:, 0]))
-    model = calibrated(Parts(), "parts", cv=2).fit(X, y)
-    assert_allclose((model.scale_, model.epistemic_scale_), (2, 5), rtol=0.15)
-    parts, base = model.predict_uncertainty(X), model.estimator_.predict_distribution(X)
-    assert_allclose(parts.aleatoric, model.scale_ * base.aleatoric)
-    assert_allclose(parts.epistemic, model.epistemic_scale_ * base.epistemic)
-    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
-    assert_array_equal(parts.mean, base.mean)
-    one = calibrated(Parts(), cv=2).fit(X, y)
-    score = get_scorer("neg_nll")
-    assert score(model, X, y) > score(one, X, y) + 0.02 and one.epistemic_scale_ == one.scale_
-    grouped = calibrated(Parts(), "parts", group_by=lambda X: X[:, 1] > 0, cv=2).fit(X, y)
-    ratio = grouped.epistemic_scale_ / grouped.scale_
-    found = grouped.predict_uncertainty(X)
-    both = found.epistemic / base.epistemic, found.aleatoric / base.aleatoric
-    assert_allclose(both[0] / both[1], ratio)
-    # Outputs share the ratio of both factors, also if one needs much larger factors.
-    two = calibrated(Parts(), "parts", cv=2).fit(X, np.column_stack([y, mean + 30 * (y - mean)]))
-    assert_allclose(two.scale_, [2, 60], rtol=0.15)
-    assert_allclose(two.epistemic_scale_, [5, 150], rtol=0.15)
-
-
-def test_parts_are_refused_for_one_network():
-    """Also if some calibration rows are far from its training rows, and have an epistemic part."""
-    X, y = line(60)
-    far = np.arange(60) >= 54
-    model = calibrated(DeepEnsembleRegressor(1, epochs=5), "parts", cv=[(~far, far), (far, ~far)])
-    for step in (0, 5):
-        with pytest.raises(TypeError, match="For most rows it predicts noise only"):
-            model.fit(X + step * far[:, None], y)
 
 
 def test_long_folds_are_shortened_in_messages():
@@ -265,7 +205,6 @@ def test_conditional_learns_the_distribution_of_errors(kind, monkeypatch):
     wide = replace(calibration, smallest_std=1.0).distribution(model.estimator_, X)
     assert_allclose(wide.std, np.maximum(parts.total, 1.0))
     assert_array_equal(loads(dumps(model)).predict_interval(X), model.predict_interval(X))
-    assert model.partial_calibrate(X[:30], y[:30]).drift_.n_rows == 30  # truths that arrive
 
 
 def test_conditional_keeps_predictions_as_numbers_beside_texts(monkeypatch):
@@ -281,6 +220,25 @@ def test_conditional_keeps_predictions_as_numbers_beside_texts(monkeypatch):
         calibrated(DummyRegressor(), "conditional", cv=2).fit(X, y)
     names, means, _ = seen[0].T
     assert set(names) == {"a", "bc"} and set(means) == {y[:8].mean(), y[8:].mean()}
+
+
+@pytest.mark.parametrize("columns", [[0, 1], pd.MultiIndex.from_product([["a"], ["u", "v"]])])
+def test_conditional_keeps_groups_together_for_columns_of_any_name(columns, monkeypatch):
+    """Also with metadata routing, which the user cannot request for the networks."""
+    seen = []
+
+    def fit(self, X, y, sample_weight=None, groups=None):
+        seen.append((list(X.columns), set(groups)))
+        raise ValueError("seen")
+
+    monkeypatch.setattr("skuq.DeepEnsembleRegressor.fit", fit)
+    X, y = line(60)
+    frame, groups = pd.DataFrame(X, columns=columns), np.repeat(np.arange(12), 5)
+    with config_context(enable_metadata_routing=True), pytest.raises(ValueError, match="seen"):
+        calibrated(LinearRegression(), "conditional", cv=3).fit(frame, y, groups=groups)
+    (names, trained_on), *_ = seen
+    assert all(isinstance(name, str) for name in names) and len(names) == 4
+    assert len(trained_on) == 8
 
 
 def test_calibrated_reaches_ends_of_pipelines_and_searches():
@@ -442,7 +400,7 @@ ROWS, VALUES = line(30)
 LINE, FITTED = LinearRegression(), TooSure().fit(ROWS, VALUES)
 LABELS = np.repeat([0, 1, 2], 10)
 TWO_CLASSES = GaussianNB().fit(ROWS[:20], LABELS[:20])
-ISOTONIC = calibrated(TooSure(), "isotonic", cv=2)
+CONFORMAL = calibrated(TooSure(), "conformal", cv=2)
 SEVEN = GridSearchCV(BayesianRidge(), {}, cv=7)
 NEAR = GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [2]}, cv=2)
 IN_UNITS = TransformedTargetRegressor(BayesianRidge(), transformer=StandardScaler())
@@ -458,9 +416,8 @@ def refused(model, message, error=ValueError, **given):
 @cases(
     ("model", "given", "error", "message"),
     refused(calibrated(GaussianNB()), "`estimator` must be a regressor"),
-    refused(calibrated(LINE, "conditional", group_by=0), "`group_by` must be None with method"),
     refused(calibrated(LINE, "conditional"), "needs a table .*csr_array", X=csr_array(ROWS)),
-    refused(calibrated(ISOTONIC, cv=2), "predicts a RecalibratedMixture", TypeError),
+    refused(calibrated(CONFORMAL, cv=2), "predicts a ConformalMixture", TypeError),
     refused(calibrated(GaussianProcessRegressor()), "weight", TypeError, sample_weight=EVERY),
     refused(calibrated(NEAR), "fitted with `sample_weight`", TypeError, sample_weight=EVERY),
     refused(calibrated(), "n_samples=1", X=np.ones((1, 2)), y=[1.0]),
@@ -503,11 +460,11 @@ def test_calibrated_keeps_the_earlier_fit_and_its_method():
     before = model.predict_interval(X, 0.9)
     with pytest.raises(ValueError, match="target y is None"):
         model.fit(X, None)
-    model.set_params(method="isotonic")
+    model.set_params(method="scale")
     assert_array_equal(model.predict_interval(X, 0.9), before)
     with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9677. Got 0.99"):
         model.predict_interval(X, 0.99)
-    assert model.scores_ is not None and model.fit(X, y).levels_ is not None
+    assert model.scores_ is not None and model.fit(X, y).scores_ is None
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e9])
@@ -633,8 +590,6 @@ def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
         assert_allclose(np.squeeze(other), np.squeeze(one), rtol=1e-9)
     assert column.predict(X).shape == column.predict_distribution(X).std.shape == (60, 1)
     assert_allclose(column.log_prob(X, y[:, None]), flat.log_prob(X, y), rtol=1e-9)
-    column.partial_calibrate(X[:5], y[:5, None])
-    assert column.predict_interval(X).shape == (60, 2, 1)
     # A regressor that is fitted already decides.
     prefit = clone(model).set_params(estimator=clone(estimator).fit(X, y), cv="prefit")
     assert prefit.fit(X, y[:, None]).predict_interval(X).shape == (60, 2, 1)
@@ -685,18 +640,12 @@ def test_classifier_takes_classes_that_were_not_seen_for_possible(sure):
     assert_array_equal(model.predict(X), clone(sure).fit(X, y).predict(X))
 
 
-@pytest.mark.parametrize("method", ["temperature", "vector"])
-def test_classifier_leaves_out_classes_that_a_fold_has_not_seen(method):
+def test_classifier_leaves_out_classes_that_a_fold_has_not_seen():
     X, y = load_breast_cancer(return_X_y=True)
     X, y = X[:300], np.where(np.arange(300) < 1, "rare", y[:300].astype(str))
     base = make_pipeline(StandardScaler(), LogisticRegression(C=10.0))
     with pytest.warns(CalibrationWarning, match=r"leaves out 1 of 300 rows: 1 of 5 .*\['rare'\]"):
-        model = classifier(base, method).fit(X, y)
-    if method == "vector":  # nobody has learnt that the class never occurs
-        for _ in range(2):
-            assert_allclose(model.fitted_.calibration.biases[2], 0, atol=0.1)
-            model.recalibrate(X[:200])
-        return
+        model = classifier(base).fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         proba = cross_val_predict(base, X, y, method="predict_proba")
@@ -710,14 +659,15 @@ def test_classifier_says_which_classes_no_fold_can_test():
             classifier(cv=cv).fit(X[rows], y[rows])
     # Three rows of each class are divided into three folds, and weights of 0 train no class.
     few = np.r_[:3, 50:53, 100:103]
-    assert len(classifier(LogisticRegression()).fit(X[few], y[few]).calibration_rows_.y) == 9
+    assert classifier(LogisticRegression()).fit(X[few], y[few]).temperature_ > 0
     with pytest.warns(CalibrationWarning, match=r"leaves out 1 of 150 .* classes \[2\]"):
         classifier(LogisticRegression(), cv=StratifiedKFold(5)).fit(
             X, y, np.where(y < 2, 1, np.arange(150) == 120)
         )
     known = FrozenEstimator(GaussianNB().fit(X, y))  # knows classes that folds do not have
     for frozen in (known, make_pipeline(FunctionTransformer(), known)):
-        assert len(classifier(frozen, cv=KFold(3)).fit(X, y).calibration_rows_.y) == 150
+        prefit = classifier(frozen, cv="prefit").fit(X, y)
+        assert_allclose(classifier(frozen, cv=KFold(3)).fit(X, y).temperature_, prefit.temperature_)
 
 
 def test_calibrated_divides_rows_of_weight_among_numbered_folds():
@@ -727,19 +677,15 @@ def test_calibrated_divides_rows_of_weight_among_numbered_folds():
     assert_allclose(model.scale_, calibrated(BayesianRidge()).fit(X[:4], y[:4]).scale_)
 
 
-@pytest.mark.parametrize("groups", [None, 0])
 @pytest.mark.parametrize("method", METHODS)
-def test_calibrated_counts_weights_as_repeats_and_repeated_folds_once(method, groups):
+def test_calibrated_counts_weights_as_repeats_and_repeated_folds_once(method):
     rng = np.random.default_rng(3)
     X = np.column_stack([np.repeat([0.0, 1.0], 60), rng.normal(size=120)])
     y = rng.standard_t(3, size=120) * (1 + X[:, 0])
     constant = FrozenEstimator(DummyRegressor(strategy="constant", constant=0.0).fit(X, y))
 
     def predicted(X, y, *weight, **settings):
-        model = calibrated(constant, method, group_by=groups, **settings)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", CalibrationWarning)  # no group is small
-            model.fit(X, y, *weight)
+        model = calibrated(constant, method, **settings).fit(X, y, *weight)
         return model, model.predict_quantiles([[0.0, 0.0], [1.0, 0.0]], [0.1, 0.6, 0.9])
 
     weight = np.tile([1.0, 3.0], 60)
@@ -750,23 +696,22 @@ def test_calibrated_counts_weights_as_repeats_and_repeated_folds_once(method, gr
     repeats = model_selection.RepeatedKFold(n_splits=5, n_repeats=10, random_state=0)
     model, ten_times = predicted(X, y, cv=repeats)
     assert_allclose(ten_times, once, rtol=1e-6)
-    if method == "conformal" and groups is None:
+    if method == "conformal":
         assert len(model.scores_) == 1200
         # 120 rows reach a coverage of 120 / 121, however often each is predicted.
         with pytest.raises(ValueError, match="reach a coverage of 0.9917"):
             model.predict_interval(X, 0.995)
 
 
-@pytest.mark.parametrize(("n_folds", "largest"), [(3, 1.1), (4, 0.85)])
-def test_vector_scaling_of_sorted_classes_fits_no_biases(n_folds, largest):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(1800, 3))
-    y = np.array(list("abc"))[np.digitize(X[:, 0] + 0.7 * rng.normal(size=1800), [-0.5, 0.5])]
-    order = np.argsort(y[:900])
-    model = classifier(LogisticRegression(), "vector", cv=KFold(n_folds))
-    with pytest.warns(CalibrationWarning, match="one temperature and no biases"):
-        model.fit(X[:900][order], y[:900][order])
-    assert log_loss(y[900:], model.predict_proba(X[900:])) < largest
+def test_conformal_calibration_of_weighted_rows_by_hand():
+    # Errors 1, 2, 3, 4 of normals with std 1 and weights 4, 3, 2, 1.
+    X, y, weight = np.zeros((4, 1)), [1.0, -2, 3, -4], np.array([4.0, 3, 2, 1]) / 2.5
+    model = calibrated(lambda X: np.zeros(len(X)), "conformal", cv="prefit").fit(X, y, weight)
+    scale = np.sqrt((4 * 1 + 3 * 4 + 2 * 9 + 1 * 16) / 10)
+    assert_allclose(model.scale_, scale)
+    assert_allclose(model.scores_ * scale, [1, 2, 3, 4])
+    # A new row has the mean weight 2.5: of 12.5.
+    assert_allclose(model.predict_distribution(X[:1]).reach, np.array([4, 7, 9, 10]) / 12.5)
 
 
 def test_calibrated_takes_stacks_that_predict_only_after_fit():

@@ -121,13 +121,9 @@ def test_a_distribution_is_scored_by_its_own(table, weight):
         assert_allclose(get_scorer(name)(model, X, y, sample_weight=weight), value, err_msg=name)
 
 
-KNOTS = np.array([0.0, 0.1, 0.9, 1.0]), np.array([0.0, 0.2, 0.8, 1.0])
-
-
 @cases(
     ("change", "is_that_of_normals"),
     (lambda mixture: SimpleNamespace(quantile=mixture.quantile, mean=mixture.mean), True),
-    (lambda mixture: predictive.RecalibratedMixture(mixture, *KNOTS), False),
 )
 def test_crps_of_distributions_that_are_known_by_their_quantiles(table, change, is_that_of_normals):
     X, y = table

@@ -115,8 +115,7 @@ OF_FRAMES = {
     "tabular": tabular(),
     "foreign preprocessing": ensemble(**SMALL, preprocess=ColumnTransformer(COLUMNS)),
     "autodeuq": skuq.AutoDEUQRegressor(3, **SEARCH, space=dense),
-    # It keeps the calibration rows, with pandas' types.
-    "calibrated, isotonic": CALIBRATED(ensemble(**SMALL), "isotonic", cv=2),
+    "calibrated, conformal": CALIBRATED(ensemble(**SMALL), "conformal", cv=2),
 }
 OF_CLASSES = {
     "dropout, classes": skuq.MCDropoutClassifier(5, **SMALL),
@@ -151,7 +150,7 @@ OF_IMAGES = {"nes, cells": skuq.NESClassifier(2, **SEARCH | {"epochs": 1}, space
 # One of each kind, and what is saved in another way.
 QUICK = (
     *("ensemble, frame, power", "tabular", "tabular, calibrated", "dropout, classes", "autodeuq"),
-    *("foreign preprocessing", "nomu", "neon", "hq", "calibrated, isotonic"),
+    *("foreign preprocessing", "nomu", "neon", "hq", "calibrated, conformal"),
     *("calibrated, classes", "pipeline, uncertain"),
 )
 # name -> (estimator, X, y); the quick ones come first.

@@ -70,29 +70,10 @@ def two_piece(m):
     return TwoPieceNormal(mean, 0.5 * model, 1.5 * model, noise)
 
 
-def recalibrated(m):
-    knots = [0, 0.2, 0.5, 0.9, 1], [0, 0.25, 0.6, 0.8, 1]
-    return predictive.RecalibratedMixture(m, *(columns(np.array(k, dtype=float), m) for k in knots))
-
-
 def conformal(m):
     reach = np.arange(1, 400) / 400
     scores = special.ndtri(0.5 + 0.5 * reach)
     return predictive.ConformalMixture(m, columns(scores, m), columns(reach, m))
-
-
-def adapted(make):
-    z = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])
-    return lambda m: predictive.AdaptedDistribution(make(m), z, columns(0.2 + 1.3 * z, m))
-
-
-def grouped(m):
-    """Rows in two groups in turn, if there are several, with different calibrations."""
-    n = m.loc.shape[1]
-    rows = tuple(np.arange(start, n, 2) for start in range(min(n, 2)))
-    makers = recalibrated, lambda part: part.scaled(1.5)
-    parts = tuple(make(m.rows(r)) for make, r in zip(makers, rows))
-    return predictive.GroupedDistribution(parts, rows)
 
 
 def spread(make):
@@ -128,20 +109,11 @@ PARAMETRIC = {
     "normal": lambda m: EpistemicNormal(*two_parts(m)),
     "two_piece": two_piece,
 }
-#: Distributions whose levels or scores are mapped.
-MAPPED = {
-    "recalibrated": recalibrated,
-    "adapted": adapted(PLAIN["gaussian"]),
-    "adapted_recalibrated": adapted(recalibrated),
-    "grouped": grouped,
-    "adapted_grouped": adapted(grouped),
-}
-KINDS = {**PARAMETRIC, **MAPPED, "conformal": conformal}
+KINDS = {**PARAMETRIC, "conformal": conformal}
 SHAPES = [(6,), (4, 2)]
 
-GROUPS = KINDS, MIXTURES, PLAIN, {**PARAMETRIC, **SPREAD}
-GROUPS += {**PARAMETRIC, **MAPPED, **SPREAD}, {**MIXTURES, **SPREAD}
-kinds, mixtures, plain, parametric, continuous, with_spread = (
+GROUPS = KINDS, MIXTURES, PLAIN, {**PARAMETRIC, **SPREAD}, {**MIXTURES, **SPREAD}
+kinds, mixtures, plain, parametric, with_spread = (
     pytest.mark.parametrize("kind", group) for group in GROUPS
 )
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -214,22 +186,21 @@ def test_results_have_the_rows_and_outputs(kind, shape):
     assert_allclose(several[:, 1], m.interval(0.8))
 
 
-@continuous
+@parametric
 @shapes
 def test_quantiles_invert_the_cdf(kind, shape, global_random_seed):
     m = make(kind, shape, seed=global_random_seed)
     levels = np.array([1e-9, 1e-4, 0.05, 0.5, 0.93, 1 - 1e-9])
     found = m.quantile(levels)
     for j, level in enumerate(levels):
-        atol = 1e-9 if kind in MAPPED else 1e-13
-        assert_allclose(m.cdf(found[:, j]), level, rtol=1e-7, atol=atol)
+        assert_allclose(m.cdf(found[:, j]), level, rtol=1e-7, atol=1e-13)
         assert_allclose(m.quantile(level), found[:, j], rtol=1e-10, atol=1e-12)
     probabilities = np.random.default_rng(1).uniform(0.01, 0.99, (4, *shape))
     found = [m.cdf(y) for y in m.inverse_cdf(probabilities)]
     assert_allclose(found, probabilities, rtol=1e-8)
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, *MAPPED, "shared", "two_piece", "conformal"])
+@pytest.mark.parametrize("kind", [*PLAIN, "shared", "two_piece", "conformal"])
 def test_cdf_goes_from_0_to_1(kind):
     # The sum of these weights, added up, is larger than 1 by rounding.
     m = KINDS.get(kind, SPREAD.get(kind))(GaussianMixture(np.zeros((50, 6)), np.ones((50, 6))))
@@ -244,7 +215,7 @@ def test_quantiles_are_monotone_in_any_order(kind):
     assert (np.diff(m.quantile(levels)[:, np.argsort(levels)], axis=1) >= 0).all()
 
 
-@continuous
+@parametric
 def test_density_is_the_slope_of_the_cdf(kind, global_random_seed):
     m = make(kind, seed=global_random_seed)
     for level in (0.011, 0.13, 0.55, 0.83, 0.992):
@@ -257,7 +228,7 @@ def test_density_is_the_slope_of_the_cdf(kind, global_random_seed):
         assert close.mean() > 0.8, (level, np.exp(m.log_prob(y)), slope)
 
 
-@pytest.mark.parametrize("kind", ["normal", "two_piece", "recalibrated", "adapted"])
+@pytest.mark.parametrize("kind", ["normal", "two_piece"])
 def test_density_of_independent_outputs_is_a_product(kind):
     m, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
     alone = [m.output(j).log_prob(y[:, j]) for j in range(2)]
@@ -328,17 +299,12 @@ def test_spread_is_epistemic_and_shared_by_the_rows_of_a_draw(kind, shape):
 
 
 @pytest.mark.parametrize("make_base", [PARAMETRIC["gaussian"], PARAMETRIC["normal"]])
-@pytest.mark.parametrize("calibrate", [recalibrated, conformal, lambda m: adapted(lambda m: m)(m)])
 @shapes
-def test_calibration_keeps_the_proportions_of_the_parts(make_base, calibrate, shape):
+def test_conformal_calibration_keeps_the_parts(make_base, shape):
     base = make_base(members(np.random.default_rng(0), 3, shape))
-    m = calibrate(base)
-    parts, of_base = m.uncertainty(), base.uncertainty()
-    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
-    assert_allclose(parts.epistemic / parts.total, of_base.epistemic / of_base.total)
-    assert_allclose(parts.total, m.std)
-    assert_allclose(m.aleatoric_variance, parts.aleatoric**2)
-    assert_array_equal(parts.mean, base.mean)
+    m = conformal(base)
+    assert_array_equal(m.uncertainty(), base.uncertainty())
+    assert_array_equal(m.variance, m.aleatoric_variance + m.epistemic_variance)
 
 
 @parametric
@@ -448,7 +414,7 @@ def test_total_of_draws_of_many_rows(kind, outputs):
 @pytest.mark.parametrize("shape", slow_after(1, map(pytest.param, SHAPES[::-1])), ids=str)
 def test_samples_are_of_the_distribution(kind, shape):
     m = make(kind, shape, seed=2)
-    n_draws = 2000 if kind in MAPPED else 20_000
+    n_draws = 20_000
     draws = m.sample(n_draws, rng=1)
     assert draws.shape == (*shape, n_draws)
     base = m.base if kind == "conformal" else m  # whose draws they are

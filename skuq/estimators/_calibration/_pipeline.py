@@ -15,7 +15,6 @@ from skuq._utils._checks import unwrap_estimator
 from skuq._utils._records import saved_as
 from skuq.backend import in_thread
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
-from skuq.estimators._calibration._calibrated import CalibratedUncertainty
 from skuq.estimators._searches._search import SearchEstimator
 
 _STEPS = ("steps", "transformer_list")  # parameters of pipelines and unions
@@ -170,9 +169,8 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
 
     `predict_interval`, `predict_quantiles`, `predict_distribution`, `predict_uncertainty`,
     `sample_y` and `log_prob` transform X by the other steps and call the last one's method. So do
-    `partial_calibrate` and `recalibrate` of calibrated estimators, and `leaderboard` and `reselect`
-    of searches of networks. Attributes, such as `members_`, are those of the last step,
-    ``pipeline[-1]``. This may be a search, such as `GridSearchCV`, after its fit.
+    `leaderboard` and `reselect` of searches of networks. Attributes, such as `members_`, are those
+    of the last step, ``pipeline[-1]``. This may be a search, such as `GridSearchCV`, after its fit.
 
     Parameters
     ----------
@@ -231,8 +229,6 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     predict_uncertainty = _delegate(UncertaintyRegressor.predict_uncertainty)
     sample_y = _delegate(UncertaintyRegressor.sample_y)
     log_prob = _delegate(UncertaintyRegressor.log_prob)
-    partial_calibrate = _delegate(CalibratedUncertainty.partial_calibrate)
-    recalibrate = _delegate(CalibratedUncertainty.recalibrate)
     leaderboard = _delegate(SearchEstimator.leaderboard)
     reselect = _delegate(SearchEstimator.reselect)
 
