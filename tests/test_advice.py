@@ -25,7 +25,6 @@ from small_models import TinySpace, TooSure
 
 import skuq
 from skuq.backend import keras
-from skuq.bayesopt import BayesianOptimizer
 from skuq.ensembles import select_teams
 from skuq.metrics import crps_sample_loss, get_scorer
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
@@ -157,7 +156,6 @@ GAP = np.where(ONE[:, None], np.nan, X)
 BIG = {"X": 1e9 * X}
 FAR_Y = {"y": np.where(ONE, 1e30, Y)}
 DRAW = {"y_true": [0.0], "samples": [[1.0]]}
-SQUARE = {"estimator": TooSure(), "bounds": [(-1, 1)], "maximizer": "milp"}
 OF_CLASSES = {"kind": skuq.DeepEnsembleClassifier}
 NEAREST = KNeighborsClassifier()
 ORACLE = keras_tuner.oracles.RandomSearchOracle
@@ -254,7 +252,6 @@ CALLS = {
         {"pretrained": FrozenEstimator(LinearRegression().fit(X, Y))},
     ),
     "one draw": (crps_sample_loss, dict(DRAW, fair=True), "set fair=False", dict(DRAW, fair=False)),
-    "milp": (BayesianOptimizer, SQUARE, 'acquisition="ucb"', SQUARE | {"acquisition": "ucb"}),
     "columns not held": (held, {"table": PERIODS}, "astype.str", {"table": PERIODS.astype(str)}),
     "index not held": (held, {"table": INDEXED}, "reset_index", {"table": INDEXED.reset_index()}),
 }

@@ -26,7 +26,6 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq.backend import BoundedCache, in_thread
@@ -172,39 +171,6 @@ class LeakyExpectedImprovement(Acquisition):
         return xp.mean(self.delta * total + (1.0 - self.delta) * improvement, axis=0)
 
 
-class ProbabilityOfImprovement(Acquisition):
-    """Probability of improvement, "pi", smoothed so that it has a gradient.
-
-    Notes
-    -----
-    The share of draws above the best known value is flat almost everywhere. So draws are shrunk
-    towards their mean by sqrt(1 - h**2), and each becomes a normal whose standard deviation is h
-    times that of the draws, which keeps the variance (Silverman 1986, section 6.4). The bandwidth
-    is h = 1.6 n_draws**(-1/3), the rate for distribution functions. For normal draws this is the
-    normal formula.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.bayesopt import ProbabilityOfImprovement
-    >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
-    >>> ProbabilityOfImprovement()(np, values, best=1.0).round(2)
-    array([0.16, 0.98])
-    """
-
-    uses_best = True
-
-    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
-        centre = xp.mean(values, axis=0, keepdims=True)  # (1, n[, q])
-        bandwidth = min(0.9, 1.6 * values.shape[0] ** (-1 / 3))
-        spread = _std(xp, values - centre)
-        shrunk = centre + math.sqrt(1 - bandwidth**2) * (values - centre)
-        # The smoothed indicator of each draw: P(shrunk + h * spread * normal > best).
-        z = (shrunk - _align_with_draws(xp, best, values)) / (bandwidth * spread)
-        above = special.ndtr(z) if xp is np else 0.5 * (1.0 + xp.erf(z * math.sqrt(0.5)))
-        return xp.mean(_batch_best(xp, above), axis=0)
-
-
 @dataclass(eq=False, repr=False)
 class UpperConfidenceBound(Acquisition):
     """Upper confidence bound, "ucb" or "lcb": the mean plus beta standard deviations.
@@ -346,7 +312,6 @@ class PosteriorUncertainty(Acquisition):
 ACQUISITIONS: dict[str, type[Acquisition]] = {
     "ei": ExpectedImprovement,
     "lei": LeakyExpectedImprovement,
-    "pi": ProbabilityOfImprovement,
     "ucb": UpperConfidenceBound,
     "lcb": UpperConfidenceBound,
     "mean": PosteriorMean,
@@ -420,10 +385,7 @@ class AcquisitionTask(NamedTuple):
     changed.
 
     `best` is the best known value, one number or one for each draw (n_draws,), `pending` the level
-    that pending points reach in each draw (n_draws,). A `domain` of the points, which are encoded,
-    is given only if it has constraints of inputs. Then starts are feasible points, whole numbers
-    stay those of their start, and "lbfgs" and "scipy" both climb by SciPy's SLSQP. DIRECT evaluates
-    the border where it is outside.
+    that pending points reach in each draw (n_draws,).
     """
 
     posterior: Posterior
@@ -433,7 +395,6 @@ class AcquisitionTask(NamedTuple):
     best: float | np.ndarray
     q: int
     pending: np.ndarray | None = None
-    domain: Any = None
 
 
 class CompiledAcquisition:
@@ -577,7 +538,7 @@ class CompiledAcquisition:
 
 def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
     """Make the acquisition function of batches u (n, q * d) in NumPy, without compilation."""
-    posterior, acquisition, objective, bounds, best, q, pending, _ = task
+    posterior, acquisition, objective, bounds, best, q, pending = task
     lower, upper = bounds.T
 
     def values(u):
