@@ -6,5 +6,4 @@ from ._acquisition import PosteriorUncertainty as PosteriorUncertainty
 from ._acquisition import UpperConfidenceBound as UpperConfidenceBound
 from ._fit import MultiStart as MultiStart
 from ._optimizer import BayesianOptimizer as BayesianOptimizer
-from ._results import OptimizationResult as OptimizationResult
 from ._surrogate import OutputwiseRegressor as OutputwiseRegressor

@@ -35,7 +35,6 @@ _SQRT_HALF_PI = math.sqrt(math.pi / 2)  # std of a normal is this times E|g - mu
 _TINY = 1e-30  # keeps the slope of the root finite if all draws agree; normal in float32
 # Parameters that change nothing in a compiled function: beta is its argument.
 _OF_SEARCH = ("beta", "mean_width", "dynamic_c")
-_DEVIATION = StrOptions({"std", "absolute"})
 
 
 class Acquisition(Settings):
@@ -173,12 +172,11 @@ class LeakyExpectedImprovement(Acquisition):
 
 @dataclass(eq=False, repr=False)
 class UpperConfidenceBound(Acquisition):
-    """Upper confidence bound, "ucb" or "lcb": the mean plus beta standard deviations.
+    """Upper confidence bound, "ucb": the mean plus beta standard deviations.
 
-    "lcb" is another name, since a search negates an objective that it minimises. Batches use the
-    absolute deviation in both cases: the mean over the draws of the largest
-    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. Single points use it too if points
-    are pending.
+    A search that minimises negates the objective, so that this is the lower confidence bound.
+    Batches, and single points beside pending ones, use the absolute deviation: the mean over the
+    draws of the largest ``mu + beta * sqrt(pi / 2) * |g - mu|``.
 
     Parameters
     ----------
@@ -220,7 +218,7 @@ class UpperConfidenceBound(Acquisition):
 
     _parameter_constraints = {
         "beta": [Interval(Real, 0, None, closed="left"), callable, None],
-        "deviation": [_DEVIATION],
+        "deviation": [StrOptions({"std", "absolute"})],
         "mean_width": [Interval(Real, 0, None, closed="neither"), None],
         "dynamic_c": ["boolean"],
     }
@@ -277,14 +275,8 @@ class PosteriorMean(Acquisition):
         return xp.mean(_raise_to_level(xp, _batch_best(xp, values), pending), axis=0)
 
 
-@dataclass(eq=False, repr=False)
 class PosteriorUncertainty(Acquisition):
     """Standard deviation of the draws, "uncertainty", for exploration alone.
-
-    Parameters
-    ----------
-    deviation : {"std", "absolute"}, default="std"
-        Measure of deviation, see `UpperConfidenceBound`.
 
     Examples
     --------
@@ -295,17 +287,13 @@ class PosteriorUncertainty(Acquisition):
     array([0.5, 1. ])
     """
 
-    deviation: str = "std"
-
-    _parameter_constraints = {"deviation": [_DEVIATION]}
-
     def pending_level(self, values: np.ndarray) -> np.ndarray:
         """Compute what pending points reach in each draw, by the absolute form as for batches."""
         return np.max(_SQRT_HALF_PI * np.abs(values - values.mean(axis=0)), axis=1)
 
     def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
         centred = values - xp.mean(values, axis=0, keepdims=True)
-        return _bound(xp, 0.0, centred, 1.0, self.deviation, pending)
+        return _bound(xp, 0.0, centred, 1.0, "std", pending)
 
 
 #: Short forms of acquisition functions.
@@ -313,7 +301,6 @@ ACQUISITIONS: dict[str, type[Acquisition]] = {
     "ei": ExpectedImprovement,
     "lei": LeakyExpectedImprovement,
     "ucb": UpperConfidenceBound,
-    "lcb": UpperConfidenceBound,
     "mean": PosteriorMean,
     "uncertainty": PosteriorUncertainty,
 }

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from scipy.optimize import OptimizeResult
 
 from skuq._params import resolve_settings
 from skuq._utils._checks import check_count
@@ -19,7 +20,7 @@ from skuq._utils._environment import draw_entropy
 from skuq._utils._messages import Progress, warn_user
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, SHORT_FORMS, Fits, SearchSettings
-from skuq.bayesopt._results import OptimizationResult, ResultLog, StepRecord, initial_points
+from skuq.bayesopt._results import ResultLog, StepRecord, initial_points
 from skuq.bayesopt._step import Step
 from skuq.exceptions import SearchFailedError
 
@@ -56,9 +57,9 @@ class BayesianOptimizer:
         a seed of the step.
     bounds : array-like of shape (d, 2)
         Lowest and highest value of each column of x.
-    acquisition : {"lei", "ei", "ucb", "lcb", "mean", "uncertainty"} or Acquisition, default="lei"
-        Acquisition function. Those with settings are `LeakyExpectedImprovement` ("lei"),
-        `UpperConfidenceBound` ("ucb", also "lcb") and `PosteriorUncertainty` ("uncertainty").
+    acquisition : {"lei", "ei", "ucb", "mean", "uncertainty"} or Acquisition, default="lei"
+        Acquisition function. Those with settings are `LeakyExpectedImprovement` ("lei") and
+        `UpperConfidenceBound` ("ucb").
     objective : callable, optional
         Map from outputs (.., q) or (.., q, d_s) of the function to the values (..,) that are
         optimised. The surrogate then learns the outputs, not the values. Written with operators
@@ -224,8 +225,11 @@ class BayesianOptimizer:
 
         Returns
         -------
-        OptimizationResult
-            A keyboard interrupt gives the result so far, with a warning.
+        scipy.optimize.OptimizeResult
+            `x` and `fun`, the best evaluated point and its value, as `best_x_` and `best_value_`;
+            `x_iters` and `values`, all points in the order of their evaluation and their values;
+            `message`, why the search ended; and `history`. A keyboard interrupt gives the result so
+            far, with a warning.
 
         Raises
         ------
@@ -260,7 +264,8 @@ class BayesianOptimizer:
 
         Returns
         -------
-        OptimizationResult
+        scipy.optimize.OptimizeResult
+            See `maximize`.
         """
         return self._search(func, n_calls, q, x0, "minimize")
 
@@ -287,7 +292,15 @@ class BayesianOptimizer:
             if self.noisy and self._log.n_usable >= self.n_initial:
                 with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
                     self._step()
-            return OptimizationResult(*self._best(), self.x_, self.values_, message, self.history_)
+            x, value = self._best()
+            return OptimizeResult(
+                x=x,
+                fun=value,
+                x_iters=self.x_,
+                values=self.values_,
+                message=message,
+                history=self.history_,
+            )
 
     def _run(self, func, n_calls, q, first):
         """Evaluate the points of `first` (k, d), then batches of q points that are asked for.
@@ -556,14 +569,9 @@ class BayesianOptimizer:
 
     @_locked
     def __repr__(self):
-        log = self._log
-        n, d = len(log), self.domain.n_columns
-        failed = f" ({n - log.n_usable} failed)" if log.n_usable < n else ""
-        best = f", best value {self.best_value_:.6g}" if log.n_usable else ""
         return (
             f"<BayesianOptimizer: {type(self.estimator).__name__}, {self.acquisition!r}, "
-            f"{self.direction}, {d} column{'s' if d > 1 else ''}; "
-            f"{n} result{'s' if n != 1 else ''}{failed}, {len(log.pending)} pending{best}>"
+            f"{self.direction}; results: {len(self._log)}, best: {self.best_value_:.6g}>"
         )
 
     @_locked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -254,16 +254,6 @@ class StepRecord:
     seconds_fit, seconds_acquisition : float
     n_pending : int
         Number of points that were pending.
-
-    Examples
-    --------
-    >>> from sklearn.gaussian_process import GaussianProcessRegressor
-    >>> from skuq.bayesopt import BayesianOptimizer
-    >>> surrogate = GaussianProcessRegressor(optimizer=None)
-    >>> search = BayesianOptimizer(surrogate, [(-2, 2)], n_initial=3, random_state=0)
-    >>> result = search.minimize(lambda x: (x[0] - 0.5) ** 2, n_calls=5)
-    >>> [step.n_results for step in result.history]
-    [3, 4]
     """
 
     n_results: int
@@ -273,43 +263,6 @@ class StepRecord:
     seconds_fit: float
     seconds_acquisition: float
     n_pending: int
-
-
-@dataclass(frozen=True, eq=False)
-class OptimizationResult:
-    """Result of a search.
-
-    Attributes
-    ----------
-    x : ndarray of shape (d,)
-        The best evaluated point, see `BayesianOptimizer.best_x_`.
-    fun : float
-        Value of the objective there; with ``noisy=True`` the mean that the surrogate predicts.
-    x_iters : ndarray of shape (n, d)
-        All points in the order of their evaluation, including those told before.
-    values : ndarray of shape (n,)
-        Values of the objective; NaN where the function failed.
-    message : str
-        Why the search ended.
-    history : tuple of StepRecord
-
-    Examples
-    --------
-    >>> from sklearn.gaussian_process import GaussianProcessRegressor
-    >>> from skuq.bayesopt import BayesianOptimizer
-    >>> surrogate = GaussianProcessRegressor()
-    >>> search = BayesianOptimizer(surrogate, [(-2, 2)], n_initial=3, random_state=0)
-    >>> result = search.minimize(lambda x: (x[0] - 0.5) ** 2, n_calls=3)
-    >>> result.x_iters.shape, bool(result.fun == result.values.min())
-    ((3, 1), True)
-    """
-
-    x: np.ndarray
-    fun: float
-    x_iters: np.ndarray
-    values: np.ndarray
-    message: str
-    history: tuple[StepRecord, ...] = field(repr=False)
 
 
 def initial_points(q: int, log: ResultLog, n_initial: int, entropy: int) -> np.ndarray:

@@ -61,7 +61,7 @@ def posterior_of(estimator, n_draws, random_state, output_shape):
     They are the estimator's own, if it has `posterior_fn`. Otherwise the posterior is in NumPy and
     not joint: a draw is the mean plus z standard deviations, with one normal z for all rows, and
     outputs are independent. `output_shape` is the shape of one row's outputs, which scikit-learn
-    flattens. Raise TypeError if the estimator gives no standard deviations.
+    flattens.
     """
     if hasattr(estimator, "posterior_fn"):
         return estimator.posterior_fn(n_draws=n_draws, random_state=random_state)
@@ -110,14 +110,7 @@ def _white_kernels(estimator):
 
 def _mean_and_std(estimator, X):
     """Predict means and standard deviations, of shape (n, *output_shape)."""
-    try:
-        mean, std = estimator.predict(X, return_std=True)
-    except TypeError as error:
-        raise TypeError(
-            "estimator.predict must take return_std=True and return (mean, std): "
-            f"{type(estimator).__name__} has no uncertainty to search by. DeepEnsembleRegressor("
-            "network=...) trains any Keras architecture with it."
-        ) from error
+    mean, std = estimator.predict(X, return_std=True)
     mean = np.asarray(mean)
     return mean, np.broadcast_to(std, mean.shape)
 
