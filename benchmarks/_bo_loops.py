@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from _bo_problems import FUNCTIONS, problem
 from _nomu_methods import gaussian_process, nomu
-from scipy.stats import qmc
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -30,7 +29,6 @@ from skuq.networks import (
     OperatorNetwork,
 )
 
-DESIGNS = ("random", "sobol")  # points that do not depend on results
 # NOMU in three small layers that meet their rows, not with the paper's settings: for smooth
 # functions, and for functions whose waves are shorter than the distances between rows.
 SMALL = {"nomu_smooth": {"activation": "gelu"}, "nomu_small": {"initial_range": 0.08}}
@@ -65,9 +63,7 @@ LOOPS = {
             "rpn_lei",
             "gp",
             "gp_composite",
-            *DESIGNS,
-            "neon_lei_exp",
-            "neon_lcb_exp",
+            "random",
         ),
         5,
         35,
@@ -82,7 +78,6 @@ LOOPS = {
     ),
     "nomu": Part(FUNCTIONS, FUNCTIONS[:3], NOMU_METHODS, 3, 64),
 }
-FEWER_RUNS = {"neon_lei_exp": 0, "neon_lcb_exp": 0}  # of those that are slow, for comparison
 
 
 def settings_of(method, arguments):
@@ -113,8 +108,6 @@ def estimator_and_settings(part, method, task, arguments):
         }
     if part == "nomu":
         return function_search(method, len(task.bounds), arguments)
-    if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
-        given |= {"training__schedule": "exponential", "training__final_lr_factor": 0.03}
     if method.startswith("neon_lcb"):
         return NEONRegressor(prior="epinet").set_params(**given), LCB
     if method.startswith("conditioned"):
@@ -182,8 +175,9 @@ def search(part, dataset, method, seed, n_steps, arguments, record=None):
     known = task.start if record is None else np.array(record["x"])
     found = [task.evaluate(x) for x in known]
     end = len(task.start) + n_steps
-    if method in DESIGNS:
-        points = design(method, task, n_steps, seed)
+    if method == "random":
+        rng = np.random.default_rng([seed, 1])
+        points = rng.uniform(*task.bounds.T, (n_steps, len(task.bounds)))
         for k in range(len(found) - len(task.start), n_steps):
             known, found = np.vstack([known, points[k]]), [*found, task.evaluate(points[k])]
             if part == "brusselator" or len(found) == end:  # others take no time
@@ -222,16 +216,6 @@ def search(part, dataset, method, seed, n_steps, arguments, record=None):
 
 def by_step(record):
     return zip(*record["steps"].values())
-
-
-def design(method, task, n_steps, seed):
-    """Points without a model: (n_steps, d)."""
-    low, high = task.bounds.T
-    rng = np.random.default_rng([seed, 1])
-    if method == "random":
-        return rng.uniform(low, high, (n_steps, len(low)))
-    power = int(np.ceil(np.log2(n_steps)))  # of so many points Sobol's are balanced
-    return low + (high - low) * qmc.Sobol(len(low), rng=rng).random_base2(power)[:n_steps]
 
 
 def kept(known, found, steps):

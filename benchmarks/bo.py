@@ -27,7 +27,7 @@ from pathlib import Path
 
 import _bo_operator as operator
 import numpy as np
-from _bo_loops import FEWER_RUNS, LOOPS, Part, rounded, search, settings_of
+from _bo_loops import LOOPS, Part, rounded, search, settings_of
 from _stored import STORED, add, read
 from nomu import CELL, is_cell
 
@@ -58,9 +58,7 @@ def cells(part, arguments):
     for seed in range(first, first + runs):
         for dataset in datasets_of(part, arguments):
             for method in methods_of(part, arguments):
-                usual = FEWER_RUNS.get(method, np.inf) if arguments.methods is None else np.inf
-                if seed < first + usual:
-                    yield dataset, method, seed
+                yield dataset, method, seed
 
 
 def run_missing(path, part, dataset, method, seed, arguments):
