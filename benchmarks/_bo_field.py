@@ -1,36 +1,24 @@
-"""An optimiser of another library, asked and told over a pipe, in an environment of its own.
+"""Optimisers of other libraries: `tell` points and values, which are minimised, and `ask` for more.
 
-    python benchmarks/_bo_field.py METHOD
-
-Each line of the input is a request in JSON: ``{"start": {"bounds", "integer", "categories",
-"seed"}}``, answered by ``{"versions": {..}}``, ``{"tell": {"x", "y"}}`` (y is minimised) or
-``{"ask": q}``, answered by ``{"x": [..]}``. This file imports nothing of skuq.
+They need ``pip install botorch`` and ``pip install optuna torch``.
 """
 
-import json
-import sys
-import warnings
-from importlib.metadata import version
-
 import numpy as np
-
-#: What each method needs.
-REQUIREMENTS = {"botorch": ["botorch"], "optuna": ["optuna", "torch", "scipy"]}
 
 
 class BoTorch:
     """qLogEI on BoTorch's default Gaussian process, as its documentation shows.
 
-    Whole numbers are rounded; categories are one-hot encoded, and the largest column counts.
+    Categories are one-hot encoded, and the largest column counts.
     """
 
-    def __init__(self, bounds, integer, categories, seed):
+    def __init__(self, bounds, categories, seed):
         import torch
 
         torch.manual_seed(seed)
         torch.set_num_threads(1)
         self.torch, self.x, self.y = torch, [], []
-        self.bounds, self.integer = np.array(bounds), integer
+        self.bounds = np.array(bounds)
         self.sizes = [
             int(high) + 1 if column in categories else 1 for column, (_, high) in enumerate(bounds)
         ]
@@ -58,7 +46,7 @@ class BoTorch:
                 if size > 1
                 else low + (high - low) * columns_of_input[:, 0]
             )
-            columns.append(np.round(column) if j in self.integer else column)
+            columns.append(column)
             start += size
         return np.stack(columns, axis=1)
 
@@ -84,7 +72,7 @@ class BoTorch:
 class Optuna:
     """Optuna's GPSampler; results come as trials that were run elsewhere."""
 
-    def __init__(self, bounds, integer, categories, seed):
+    def __init__(self, bounds, categories, seed):
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -93,8 +81,6 @@ class Optuna:
         for j, (low, high) in enumerate(bounds):
             if j in categories:
                 space = optuna.distributions.CategoricalDistribution(list(range(int(high) + 1)))
-            elif j in integer:
-                space = optuna.distributions.IntDistribution(int(low), int(high))
             else:
                 space = optuna.distributions.FloatDistribution(low, high)
             self.space[f"x{j}"] = space
@@ -126,24 +112,3 @@ class Optuna:
 
 
 METHODS = {"botorch": BoTorch, "optuna": Optuna}
-
-
-def main():
-    warnings.simplefilter("ignore")
-    answers, sys.stdout = sys.stdout, sys.stderr  # what libraries print is no answer
-    optimiser = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "start" in request:
-            optimiser = METHODS[sys.argv[1]](**request["start"])
-            found = {name: version(name) for name in ("torch", sys.argv[1])}
-            print(json.dumps({"versions": found}), file=answers, flush=True)
-        elif "tell" in request:
-            optimiser.tell(**request["tell"])
-        else:
-            x = optimiser.ask(request["ask"])
-            print(json.dumps({"x": x.tolist()}), file=answers, flush=True)
-
-
-if __name__ == "__main__":
-    main()

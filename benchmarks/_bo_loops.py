@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from _bo_problems import FUNCTIONS, problem
 from _nomu_methods import gaussian_process, nomu
-from scipy.stats import qmc
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -30,13 +29,12 @@ from skuq.networks import (
     OperatorNetwork,
 )
 
-DESIGNS = ("random", "sobol")  # points that do not depend on results
 # NOMU in three small layers that meet their rows, not with the paper's settings: for smooth
 # functions, and for functions whose waves are shorter than the distances between rows.
 SMALL = {"nomu_smooth": {"activation": "gelu"}, "nomu_small": {"initial_range": 0.08}}
 NOMU_METHODS = (
-    *("nomu_smooth_0.005", "nomu_small_0.05", "nomu_refined_0.05", "nomu_0.05", "nomu_0.5"),
-    *("nomu_lbfgs_0.05", "nomu_lbfgs_0.5", "gp_0.05", "gp_0.5", "pgp", "random"),
+    *("nomu_smooth_0.005", "nomu_small_0.05", "nomu_refined_0.05", "nomu_0.5"),
+    *("nomu_lbfgs_0.5", "gp_0.05", "pgp", "random"),
 )
 # sqrt(0.1): the paper's kappa is under the root
 LCB = {"acquisition": UpperConfidenceBound(0.316, deviation="absolute")}
@@ -63,13 +61,9 @@ LOOPS = {
             "neon_lei",
             "neon_lcb",
             "rpn_lei",
-            "rpn_refined_lei",
             "gp",
             "gp_composite",
-            *DESIGNS,
-            "neon_lei_exp",
-            "neon_lcb_exp",
-            "neon_paper_lei",
+            "random",
         ),
         5,
         35,
@@ -84,24 +78,12 @@ LOOPS = {
     ),
     "nomu": Part(FUNCTIONS, FUNCTIONS[:3], NOMU_METHODS, 3, 64),
 }
-FEWER_RUNS = {
-    "neon_paper_lei": 2,
-    "neon_lei_exp": 0,
-    "neon_lcb_exp": 0,
-    "rpn_refined_lei": 2,
-}  # of those that are slow, for comparison
 
 
-def settings_of(part, method, arguments):
+def settings_of(method, arguments):
     """What must be the same for two searches to be compared."""
-    settings = {}
-    if method.startswith("nomu") and not method.startswith(tuple(SMALL)):
-        settings["hidden"] = arguments.hidden
-    if arguments.training_steps is not None and method.startswith(
-        ("conditioned", "neon", "rpn", "nomu", "q")
-    ):
-        settings["training_steps"] = arguments.training_steps
-    return settings
+    has_width = method.startswith("nomu") and not method.startswith(tuple(SMALL))
+    return {"hidden": arguments.hidden} if has_width else {}
 
 
 def matern(d):
@@ -116,8 +98,6 @@ def estimator_and_settings(part, method, task, arguments):
     """A surrogate, and what of the search differs from the defaults."""
     # Simulations have no noise. Methods named "neon" train an EpiNet, as in the paper.
     given = {"query_points": task.query_points, "noise_std": 0.0}
-    if arguments.training_steps is not None:
-        given["training__steps"] = arguments.training_steps
     if part == "brusselator":  # the paper's network, trained as ours are by default
         network = OperatorNetwork(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
         model = NEONRegressor(network=network, prior=EpiNet(scale=1.0)).set_params(**given)
@@ -128,8 +108,6 @@ def estimator_and_settings(part, method, task, arguments):
         }
     if part == "nomu":
         return function_search(method, len(task.bounds), arguments)
-    if method.endswith("_exp"):  # as the paper's learning rate falls, less far than ours
-        given |= {"training__schedule": "exponential", "training__final_lr_factor": 0.03}
     if method.startswith("neon_lcb"):
         return NEONRegressor(prior="epinet").set_params(**given), LCB
     if method.startswith("conditioned"):
@@ -137,10 +115,7 @@ def estimator_and_settings(part, method, task, arguments):
         return model, LCB if method.endswith("lcb") else {}
     if method.startswith("rpn"):  # narrow: 16 of NEON's width take four times as long, these 1.5
         small = OperatorNetwork(encoder_units=(24, 24), latent=24, decoder_units=(24, 24))
-        given["refine"] = "refined" in method
         return OperatorEnsembleRegressor(16, network=small).set_params(**given), {}
-    if method == "neon_paper_lei":
-        return NEONRegressor.from_paper("pollutants", batch_size=32, **given), {}
     if method == "gp":
         return matern(len(task.bounds)), {"acquisition": "ei"}
     if method == "gp_composite":
@@ -163,8 +138,8 @@ def function_search(method, d, arguments):
     if name == "nomu_lbfgs" or name in SMALL:
         settings["maximizer"] = "lbfgs"
     if name in SMALL:
-        return small_nomu(d, arguments.training_steps or 250, **SMALL[name]), settings
-    model = nomu("bayesopt", d, 0, hidden=arguments.hidden, epochs=arguments.training_steps)
+        return small_nomu(d, 250, **SMALL[name]), settings
+    model = nomu("bayesopt", d, 0, hidden=arguments.hidden)
     if name == "nomu_refined":
         # noise_std=0.0 multiplies `pi_sqr` by 10, which is the paper's again.
         model.set_params(refine=True, noise_std=0.0, loss__pi_sqr=model.loss.pi_sqr / 10)
@@ -200,8 +175,9 @@ def search(part, dataset, method, seed, n_steps, arguments, record=None):
     known = task.start if record is None else np.array(record["x"])
     found = [task.evaluate(x) for x in known]
     end = len(task.start) + n_steps
-    if method in DESIGNS:
-        points = design(method, task, n_steps, seed)
+    if method == "random":
+        rng = np.random.default_rng([seed, 1])
+        points = rng.uniform(*task.bounds.T, (n_steps, len(task.bounds)))
         for k in range(len(found) - len(task.start), n_steps):
             known, found = np.vstack([known, points[k]]), [*found, task.evaluate(points[k])]
             if part == "brusselator" or len(found) == end:  # others take no time
@@ -240,16 +216,6 @@ def search(part, dataset, method, seed, n_steps, arguments, record=None):
 
 def by_step(record):
     return zip(*record["steps"].values())
-
-
-def design(method, task, n_steps, seed):
-    """Points without a model: (n_steps, d)."""
-    low, high = task.bounds.T
-    rng = np.random.default_rng([seed, 1])
-    if method == "random":
-        return rng.uniform(low, high, (n_steps, len(low)))
-    power = int(np.ceil(np.log2(n_steps)))  # of so many points Sobol's are balanced
-    return low + (high - low) * qmc.Sobol(len(low), rng=rng).random_base2(power)[:n_steps]
 
 
 def kept(known, found, steps):

@@ -3,56 +3,29 @@
 import time
 
 import numpy as np
-from _bo_problems import SIDE, solved
 from problems import make_operator_problem
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.networks import OperatorNetwork
 from skuq.predictive._calibration import fit_epistemic_scale
-from skuq.training import Training
 
 METHODS = ("neon", "neon_epinet", "ensemble", "rpn")
 #: Functions to train on, to calibrate on, to test on.
-SIZES = {
-    "pollutants_40": (40, 20, 200),
-    "pollutants_100": (100, 20, 200),
-    "brusselator_20": (20, 5, 10),
-}
-SMOKE_SIZES = {
-    "pollutants_40": (10, 5, 5),
-    "pollutants_100": (10, 5, 5),
-    "brusselator_20": (3, 2, 2),
-}
-N_FIELDS = 70  # all seeds split these, as each takes seconds
-KEPT = np.arange(2, SIDE, 4)  # of the Brusselator's rows and columns: 16 x 16 cells
+SIZES = {"pollutants_40": (40, 20, 200)}
 N_MEMBERS = 10  # with networks as NEON's base they have 7 times NEON's parameters
 
 
-def functions(dataset, seed, arguments):
+def functions(seed):
     """Query points, and (U, H) to train, to calibrate and to test on."""
-    sizes = (SMOKE_SIZES if arguments.smoke else SIZES)[dataset]
-    name = dataset.split("_")[0]
-    operator = make_operator_problem(name)
+    sizes = SIZES["pollutants_40"]
+    operator = make_operator_problem("pollutants")
     low, high = operator.bounds.T
-    if name == "pollutants":
-        U = np.random.default_rng(seed).uniform(low, high, (sum(sizes), len(low)))
-        H, queries = operator(U), operator.query_points
-    else:
-        drawn = np.random.default_rng(0).uniform(low, high, (N_FIELDS, len(low)))
-        U = drawn[np.random.default_rng(seed).permutation(N_FIELDS)[: sum(sizes)]]
-        cells = (KEPT[:, None] * SIDE + KEPT).ravel()
-        H = np.stack([solved(u, arguments.cache_dir)[0][cells] for u in U])
-        queries = operator.query_points[cells]
+    U = np.random.default_rng(seed).uniform(low, high, (sum(sizes), len(low)))
     ends = np.cumsum(sizes)[:-1]
-    return queries, list(zip(np.split(U, ends), np.split(H, ends)))
+    return operator.query_points, list(zip(np.split(U, ends), np.split(operator(U), ends)))
 
 
-def unfitted(dataset, method, queries, seed, arguments):
+def unfitted(method, queries, seed):
     settings = {"query_points": queries, "random_state": seed}
-    if dataset.startswith("brusselator"):  # the paper's base network
-        settings["network"] = OperatorNetwork(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)
-    if arguments.training_steps is not None:
-        settings["training"] = Training(steps=arguments.training_steps)
     if method == "neon":
         return NEONRegressor(**settings)
     settings["noise_std"] = 0.0
@@ -61,10 +34,10 @@ def unfitted(dataset, method, queries, seed, arguments):
     return OperatorEnsembleRegressor(N_MEMBERS, prior_scale=float(method == "rpn"), **settings)
 
 
-def judge(dataset, method, seed, arguments):
+def judge(method, seed):
     """One fit and its scores."""
-    queries, (train, calibration, test) = functions(dataset, seed, arguments)
-    model = unfitted(dataset, method, queries, seed, arguments)
+    queries, (train, calibration, test) = functions(seed)
+    model = unfitted(method, queries, seed)
     started = time.perf_counter()
     model.fit(*train)
     seconds = time.perf_counter() - started

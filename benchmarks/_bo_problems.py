@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import importlib.util
 import re
 import time
 from collections.abc import Callable
@@ -60,10 +59,6 @@ def pollutants(seed, arguments):
 
 
 # Brusselator: the surrogate sees few cells, the value is that of the whole field.
-
-
-def has_brusselator():
-    return importlib.util.find_spec("pde") is not None
 
 
 def brusselator(dataset, seed, arguments):

@@ -31,18 +31,10 @@ for _line in _TABLE_14.strip().splitlines():
         _pair = [round(1e-4 * float(number), 8) for number in _numbers[2 * _k : 2 * _k + 2]]
         REGRETS.setdefault(_method, {})[_function] = tuple(_pair)
 
-#: Table 4: the place of each among seven methods, with the better of the two mean widths.
-RANKS = {
-    "nomu": {"levy5d": 1, "rosenbrock5d": 1, "g_function5d": 2, "perm5d": 3, "bnn5d": 1},
-    "gp": {"levy5d": 1, "rosenbrock5d": 1, "g_function5d": 3, "perm5d": 1, "bnn5d": 1},
-    "pgp": {"levy5d": 4, "rosenbrock5d": 5, "g_function5d": 3, "perm5d": 2, "bnn5d": 1},
-    "random": {"levy5d": 7, "rosenbrock5d": 7, "g_function5d": 7, "perm5d": 4, "bnn5d": 7},
-}
-
 
 def reference_runs(data_dir):
-    """The NEON authors' runs; None without a directory."""
-    return None if data_dir is None else np.load(data_dir / "neon" / "reference_runs.npz")
+    """The NEON authors' runs."""
+    return np.load(data_dir / "neon" / "reference_runs.npz")
 
 
 def pollutants_start(reference, seed):
@@ -59,28 +51,8 @@ def brusselator_start(data_dir):
         return stored["u"].astype(float)
 
 
-def pollutants_curves(reference):
-    """Best mean squared error after each further point, of each of their methods."""
-    truth = reference["pollutants_true_s"]
-    curves = {}
-    for name in ("ei_leaky", "lcb_0.1", "lcb_1.0", "random"):
-        errors = ((reference[f"pollutants_s_{name}"] - truth) ** 2).mean(axis=-1)
-        curves[f"authors' {name}"] = np.minimum.accumulate(errors, axis=1)[:, 4:]
-    return curves
-
-
-def brusselator_curves(reference):
-    """What is stored of others' searches, by further points. None has points to verify it by."""
-    curves = {"stored random": np.asarray(reference["regret_random_brusselator"])[:, 4:]}
-    methods = reference["hogp_brusselator_methods"]
-    for name, mean in zip(methods, reference["hogp_brusselator_mean"]):
-        start = np.full((1, 1), np.nan)  # the first of these is after one further point
-        curves[f"stored HOGP {name}"] = np.hstack([start, 10.0 ** mean[None]])
-    return curves
-
-
-#: What `pollutants_curves` gives of the authors' searches from each of their ten initial designs:
-#: the best value after so many further points. (Their random points end after 30.)
+#: The authors' searches from each of their ten initial designs: the best value after so many
+#: further points. (Their random points end after 30.)
 BY_DESIGN = {
     "the authors' NEON, leaky EI": {
         15: "7.18e-7 7.67e-6 1.32e-5 4.66e-6 1.42e-5 2.45e-7 2.30e-6 1.93e-7 8.77e-6 1.65e-5",
@@ -122,8 +94,8 @@ def medians(part, designs):
     return found
 
 
-#: Medians of others' searches that `brusselator_curves` gives: number of searches, and the best
-#: value after so many further points.
+#: Medians of others' searches that are stored with the authors' code: number of searches, and the
+#: best value after so many further points.
 MEDIANS = {
     "brusselator": {
         "stored: random points": (10, {5: 0.18, 10: 0.13, 20: 0.098, 30: 0.069}),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from _bo_problems import coarse_cells, coarse_objective, has_brusselator, solved
+from _bo_problems import coarse_cells, coarse_objective, solved
 from problems import make_operator_problem
 from problems.operators import PIXEL_WEIGHTS, coverage, visibility
 from scipy.stats import qmc
@@ -178,13 +178,6 @@ def whole_searches(records, name, method):
     of_suite = [r for r in records if r["part"] == "suite"]
     mine = [r for r in of_suite if (r["dataset"], r["method"]) == (name, method)]
     return [r for r in mine if len(r["values"]) == end]
-
-
-def why_not(name):
-    """Why a problem cannot be run here; empty if it can."""
-    if name == "pde" and not has_brusselator():
-        return "py-pde is not there"
-    return ""
 
 
 def design(task, seed):

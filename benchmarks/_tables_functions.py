@@ -11,7 +11,6 @@ from _tables import (
     number,
     records,
     significant,
-    stored,
     table,
     values,
 )
@@ -189,13 +188,9 @@ SEARCHES = {
         "conditioned_lcb": "the same, LCB (0.316, absolute)",
         "neon_lei": "NEON, trained EpiNet, leaky EI",
         "neon_lcb": "the same, LCB (0.316, absolute)",
-        "neon_lei_exp": "leaky EI, learning rate to 3 % as in the paper",
-        "neon_lcb_exp": "LCB (0.316, absolute), learning rate to 3 %",
         "rpn_lei": "16 small networks with random priors, leaky EI",
-        "rpn_refined_lei": "the same, refined",
         "gp_composite": "a Gaussian process for each output, leaky EI",
         "gp": "Gaussian process on f, EI",
-        "sobol": "Sobol points",
         "random": "random points",
     },
     "brusselator": {"neon_lei": "NEON, leaky EI", "random": "random points"},
@@ -311,18 +306,6 @@ def suite():
 
 
 @table
-def suite_hartmann():
-    """Final regrets of the single searches on Hartmann's function, from the least."""
-    rows = []
-    for method, title in SUITE.items():
-        runs = whole_searches(records("bo_suite"), "hartmann6", method)
-        best = best_known(TASKS["hartmann6"](None))
-        final = sorted(min(r["values"]) - best for r in runs)
-        rows.append([title, ", ".join(significant(value, 3) for value in final)])
-    return markdown(["", "final regrets, sorted"], rows)
-
-
-@table
 def held_out_functions():
     titles = {
         "neon": "NEON",
@@ -360,7 +343,6 @@ def regrets(d):
         "nomu_smooth_0.005": "small NOMU, refined smooth mean, mean width 0.005, L-BFGS",
         "nomu_small_0.05": "small NOMU, refined mean, mean width 0.05, L-BFGS",
         "nomu_refined_0.05": "NOMU, refined mean, mean width 0.05",
-        "nomu_0.05": "NOMU, mean width 0.05",
         "nomu_0.5": "NOMU, mean width 0.5",
         "nomu_lbfgs_0.5": "the same, L-BFGS in place of DIRECT, one run",
         "gp_0.05": "Gaussian process, mean width 0.05",
@@ -390,15 +372,3 @@ def regrets(d):
         if any(cells):
             rows.append([title, *cells])
     return markdown(["", *functions.values()], rows)
-
-
-@table
-def acquisition():
-    """500 restarts at once against SciPy's one by one."""
-    rows = []
-    for name, record in stored("acquisition").items():
-        for figure in record["figures"]:
-            cells = (f"{figure[k]:.2f} s" for k in ("ours", "rival"))
-            label = figure["label"].removeprefix("s, ")
-            rows.append([name, label, *cells, f"{figure['ratio']:.0f} times", figure["note"]])
-    return markdown(["problem", "work", "skuq", "one by one", "as fast", ""], rows)

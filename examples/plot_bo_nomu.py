@@ -23,12 +23,14 @@ import warnings
 
 import matplotlib
 import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
 from skuq import NOMURegressor
 from skuq.bayesopt import BayesianOptimizer, UpperConfidenceBound
+from skuq.networks import NOMUNetwork, NOMUReadout
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -174,6 +176,57 @@ def draw(panel, result, model, step):
     lower.set(xlabel="x", ylabel="β σ − f")
 
 
+# %%
+# With ReLUs and ``readout="linear"`` mean and standard deviation are linear in the inputs and in
+# the units h = max(0, z) of the network (Remark 3.2), so that a mixed integer programme finds the
+# largest upper bound exactly. A unit with L <= z <= U has the constraints h >= z, h <= U a and
+# h <= z - L (1 - a) with a in {0, 1}. One more unit clips the raw uncertainty.
+def exact_maximum(readout, bounds, beta):
+    """The point of a box with the largest mean + beta std, and this value."""
+    weights, shift = readout.raw
+    units = [*readout.hidden, (weights[:, None], np.array([shift - readout.l_min]))]
+    lower, upper = (np.array(side, dtype=float) for side in zip(*bounds))
+    d, n_units = len(bounds), sum(len(bias) for _, bias in units)
+    constraints = []
+    for kernel, bias in units:
+        first, size = len(lower), len(bias)
+        least = bias + lower @ np.maximum(kernel, 0) + upper @ np.minimum(kernel, 0)
+        most = bias + upper @ np.maximum(kernel, 0) + lower @ np.minimum(kernel, 0)
+        least, most = np.minimum(least, 0), np.maximum(most, 0)
+        # Columns are inputs and units, then the switches a of the units.
+        z, h, a = (np.zeros((size, d + 2 * n_units)) for _ in range(3))
+        z[:, :first] = kernel.T
+        h[:, first : first + size] = np.eye(size)
+        a[:, n_units + first : n_units + first + size] = np.eye(size)
+        constraints.append(LinearConstraint(h - most[:, None] * a, -np.inf, 0))
+        constraints.append(LinearConstraint(h - z - least[:, None] * a, -np.inf, bias - least))
+        constraints.append(LinearConstraint(h - z, bias, np.inf))
+        lower, upper = np.append(lower, np.zeros(size)), np.append(upper, most)
+    # The last unit is maximised: it needs a ceiling, and no bound from below.
+    constraints.pop()
+    upper[-1] = min(upper[-1], readout.l_max - readout.l_min)
+    objective = np.zeros(d + 2 * n_units)
+    objective[: len(readout.mean[0])] = readout.mean[0]
+    objective[d + n_units - 1] += beta * readout.unit
+    found = milp(
+        -objective,
+        integrality=np.repeat([0, 1], [d + n_units, n_units]),
+        bounds=Bounds(np.append(lower, np.zeros(n_units)), np.append(upper, np.ones(n_units))),
+        constraints=constraints,
+    )
+    return found.x[:d], readout.mean[1] + beta * readout.unit * readout.l_min - found.fun
+
+
+def compare_with_a_grid():
+    X = np.linspace(-1, 1, 8)[:, None]
+    readout = NOMUReadout("linear", l_min=0.01, l_max=1.0, c=1.0)
+    model = NOMURegressor(NOMUNetwork((16,)), readout=readout, epochs=500, random_state=0)
+    readout = model.fit(X, -forrester(X)).readout_weights()
+    x, value = exact_maximum(readout, [(-1, 1)], beta=2.0)
+    mean, std = readout(LINE)
+    print(f"largest bound {value:.4f} at {x[0]:.3f}, on a grid {(mean + 2 * std).max():.4f}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Draw the steps of a search with NOMU.")
     parser.add_argument("--output", default="bo_nomu.png")
@@ -181,5 +234,6 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=3, help="initial designs")
     arguments = parser.parse_args()
     main(arguments.output, arguments.units, arguments.seeds)
+    compare_with_a_grid()
 
 # sphinx_gallery_thumbnail_path = "images/thumbs/bo_nomu.png"

@@ -1,15 +1,14 @@
 """Small surrogates for tests of Bayesian optimisation: some milliseconds a fit."""
 
+import copy
+
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from skuq.bayesopt import BayesianOptimizer, MultiStart, _domain, _milp, _surrogate
+from skuq.bayesopt import BayesianOptimizer, MultiStart, _domain, _surrogate
 from skuq.predictive import Posterior
 
-moves_off_faces = _domain.moves_off_faces
-ReluReadout, posterior_of = _milp.ReluReadout, _surrogate.posterior_of
-MeritObjective, merits = _surrogate.MeritObjective, _surrogate.merits
-join_posteriors, merit_units = _surrogate.join_posteriors, _surrogate.merit_units
+moves_off_faces, posterior_of = _domain.moves_off_faces, _surrogate.posterior_of
 
 SQUARE = [(-1, 1)] * 2
 
@@ -95,5 +94,6 @@ def told(optimizer, n=6, seed=0):
 
 def expecting(optimizer, points):
     """Make the same search with other points pending."""
-    state = {**optimizer.to_state(), "pending": np.array(points, dtype=float)}
-    return BayesianOptimizer.from_state(state, optimizer.estimator)
+    other = copy.copy(optimizer).forget()
+    other._log.expect(np.array(points, dtype=float))
+    return other

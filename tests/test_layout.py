@@ -156,6 +156,21 @@ def test_imports_go_to_lower_ranks():
     assert not faults
 
 
+def test_bayesopt_is_a_leaf():
+    """It imports public names and the packages of rank 0 only, and no other package imports it."""
+    faults = []
+    for file in _files().values():
+        for imported in file.imports:
+            package = imported.full.split(".")[1] if imported.full.startswith("skuq.") else None
+            if package == file.package or file.name == "__init__.py":
+                continue
+            is_public = imported.name in _lazy_names()[imported.module]
+            is_public |= _rank(package) == 0
+            if package == "bayesopt" or (file.package == "bayesopt" and package and not is_public):
+                faults.append(f"{file.name} imports {imported.full}")
+    assert not faults
+
+
 def test_every_package_has_a_rank():
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
     assert packages <= set(RANKS)

@@ -52,7 +52,6 @@ _READERS = {
     "catalog": "load of skuq",
     "search": "Catalog.load of skuq.catalog, from its folder",
     "trial": "Catalog.load of skuq.catalog, from its folder",
-    "Bayesian optimisation": "BayesianOptimizer.load of skuq.bayesopt",
 }
 _version = functools.cache(importlib.metadata.version)
 _WATCHED = {"keras": "keras", "tensorflow": "tensorflow", "scikit-learn": "sklearn"}

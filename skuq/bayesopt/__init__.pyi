@@ -3,11 +3,7 @@ from ._acquisition import ExpectedImprovement as ExpectedImprovement
 from ._acquisition import LeakyExpectedImprovement as LeakyExpectedImprovement
 from ._acquisition import PosteriorMean as PosteriorMean
 from ._acquisition import PosteriorUncertainty as PosteriorUncertainty
-from ._acquisition import ProbabilityOfImprovement as ProbabilityOfImprovement
 from ._acquisition import UpperConfidenceBound as UpperConfidenceBound
-from ._fit import MixedInteger as MixedInteger
 from ._fit import MultiStart as MultiStart
-from ._milp import maximize_readout as maximize_readout
 from ._optimizer import BayesianOptimizer as BayesianOptimizer
-from ._results import OptimizationResult as OptimizationResult
 from ._surrogate import OutputwiseRegressor as OutputwiseRegressor

@@ -26,7 +26,6 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq.backend import BoundedCache, in_thread
@@ -36,7 +35,6 @@ _SQRT_HALF_PI = math.sqrt(math.pi / 2)  # std of a normal is this times E|g - mu
 _TINY = 1e-30  # keeps the slope of the root finite if all draws agree; normal in float32
 # Parameters that change nothing in a compiled function: beta is its argument.
 _OF_SEARCH = ("beta", "mean_width", "dynamic_c")
-_DEVIATION = StrOptions({"std", "absolute"})
 
 
 class Acquisition(Settings):
@@ -172,47 +170,13 @@ class LeakyExpectedImprovement(Acquisition):
         return xp.mean(self.delta * total + (1.0 - self.delta) * improvement, axis=0)
 
 
-class ProbabilityOfImprovement(Acquisition):
-    """Probability of improvement, "pi", smoothed so that it has a gradient.
-
-    Notes
-    -----
-    The share of draws above the best known value is flat almost everywhere. So draws are shrunk
-    towards their mean by sqrt(1 - h**2), and each becomes a normal whose standard deviation is h
-    times that of the draws, which keeps the variance (Silverman 1986, section 6.4). The bandwidth
-    is h = 1.6 n_draws**(-1/3), the rate for distribution functions. For normal draws this is the
-    normal formula.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.bayesopt import ProbabilityOfImprovement
-    >>> values = np.array([[0.0, 2.0], [1.0, 4.0]])  # two draws at two points
-    >>> ProbabilityOfImprovement()(np, values, best=1.0).round(2)
-    array([0.16, 0.98])
-    """
-
-    uses_best = True
-
-    def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
-        centre = xp.mean(values, axis=0, keepdims=True)  # (1, n[, q])
-        bandwidth = min(0.9, 1.6 * values.shape[0] ** (-1 / 3))
-        spread = _std(xp, values - centre)
-        shrunk = centre + math.sqrt(1 - bandwidth**2) * (values - centre)
-        # The smoothed indicator of each draw: P(shrunk + h * spread * normal > best).
-        z = (shrunk - _align_with_draws(xp, best, values)) / (bandwidth * spread)
-        above = special.ndtr(z) if xp is np else 0.5 * (1.0 + xp.erf(z * math.sqrt(0.5)))
-        return xp.mean(_batch_best(xp, above), axis=0)
-
-
 @dataclass(eq=False, repr=False)
 class UpperConfidenceBound(Acquisition):
-    """Upper confidence bound, "ucb" or "lcb": the mean plus beta standard deviations.
+    """Upper confidence bound, "ucb": the mean plus beta standard deviations.
 
-    "lcb" is another name, since a search negates an objective that it minimises. Batches use the
-    absolute deviation in both cases: the mean over the draws of the largest
-    ``mu + beta * sqrt(pi / 2) * |g - mu|`` of the batch. Single points use it too if points
-    are pending.
+    A search that minimises negates the objective, so that this is the lower confidence bound.
+    Batches, and single points beside pending ones, use the absolute deviation: the mean over the
+    draws of the largest ``mu + beta * sqrt(pi / 2) * |g - mu|``.
 
     Parameters
     ----------
@@ -254,7 +218,7 @@ class UpperConfidenceBound(Acquisition):
 
     _parameter_constraints = {
         "beta": [Interval(Real, 0, None, closed="left"), callable, None],
-        "deviation": [_DEVIATION],
+        "deviation": [StrOptions({"std", "absolute"})],
         "mean_width": [Interval(Real, 0, None, closed="neither"), None],
         "dynamic_c": ["boolean"],
     }
@@ -311,14 +275,8 @@ class PosteriorMean(Acquisition):
         return xp.mean(_raise_to_level(xp, _batch_best(xp, values), pending), axis=0)
 
 
-@dataclass(eq=False, repr=False)
 class PosteriorUncertainty(Acquisition):
     """Standard deviation of the draws, "uncertainty", for exploration alone.
-
-    Parameters
-    ----------
-    deviation : {"std", "absolute"}, default="std"
-        Measure of deviation, see `UpperConfidenceBound`.
 
     Examples
     --------
@@ -329,26 +287,20 @@ class PosteriorUncertainty(Acquisition):
     array([0.5, 1. ])
     """
 
-    deviation: str = "std"
-
-    _parameter_constraints = {"deviation": [_DEVIATION]}
-
     def pending_level(self, values: np.ndarray) -> np.ndarray:
         """Compute what pending points reach in each draw, by the absolute form as for batches."""
         return np.max(_SQRT_HALF_PI * np.abs(values - values.mean(axis=0)), axis=1)
 
     def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
         centred = values - xp.mean(values, axis=0, keepdims=True)
-        return _bound(xp, 0.0, centred, 1.0, self.deviation, pending)
+        return _bound(xp, 0.0, centred, 1.0, "std", pending)
 
 
 #: Short forms of acquisition functions.
 ACQUISITIONS: dict[str, type[Acquisition]] = {
     "ei": ExpectedImprovement,
     "lei": LeakyExpectedImprovement,
-    "pi": ProbabilityOfImprovement,
     "ucb": UpperConfidenceBound,
-    "lcb": UpperConfidenceBound,
     "mean": PosteriorMean,
     "uncertainty": PosteriorUncertainty,
 }
@@ -420,10 +372,7 @@ class AcquisitionTask(NamedTuple):
     changed.
 
     `best` is the best known value, one number or one for each draw (n_draws,), `pending` the level
-    that pending points reach in each draw (n_draws,). A `domain` of the points, which are encoded,
-    is given only if it has constraints of inputs. Then starts are feasible points, whole numbers
-    stay those of their start, and "lbfgs" and "scipy" both climb by SciPy's SLSQP. DIRECT evaluates
-    the border where it is outside.
+    that pending points reach in each draw (n_draws,).
     """
 
     posterior: Posterior
@@ -433,7 +382,6 @@ class AcquisitionTask(NamedTuple):
     best: float | np.ndarray
     q: int
     pending: np.ndarray | None = None
-    domain: Any = None
 
 
 class CompiledAcquisition:
@@ -577,7 +525,7 @@ class CompiledAcquisition:
 
 def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:
     """Make the acquisition function of batches u (n, q * d) in NumPy, without compilation."""
-    posterior, acquisition, objective, bounds, best, q, pending, _ = task
+    posterior, acquisition, objective, bounds, best, q, pending = task
     lower, upper = bounds.T
 
     def values(u):

@@ -22,15 +22,11 @@ import math
 from numbers import Integral
 
 import numpy as np
-from scipy.optimize import LinearConstraint
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
-from sklearn.cluster import KMeans
-from sklearn.metrics import pairwise_distances_argmin
 
 from skuq._utils._checks import as_floats
 from skuq._utils._messages import short_repr
-from skuq.bayesopt._feasible import FeasibleSet, named_constraints
 
 #: Points of a domain that is small enough to list.
 SMALL_DOMAIN = 4096
@@ -40,19 +36,16 @@ _ROUNDING, _MOST_ROUNDING = 2.0**-24, 2e-4
 _SLACK = 1e-9  # share of a side by which other rounding may carry a point over the edge
 _EQUAL = 1e-6  # distance in unit coordinates up to which points are equal, but for the rounding
 _MANY_POINTS = 2**62  # from here on a discrete domain counts as infinite
-_PER_INITIAL = 50  # feasible points, of which clusters make one of an initial design
 
 
 class Domain:
     """A box of d columns, and its encoding for a surrogate.
 
     `integer` are indices of the columns that hold whole numbers, `categories` of those that hold
-    unordered codes, 0 to K - 1. `input_constraints` are those of `BayesianOptimizer`; `feasible`
-    is the set of points that satisfy them. Raise ValueError if the
-    bounds do not fit these columns, or if there is no feasible point.
+    unordered codes, 0 to K - 1. Raise ValueError if the bounds do not fit these columns.
     """
 
-    def __init__(self, bounds, integer=None, categories=None, input_constraints=None):
+    def __init__(self, bounds, integer=None, categories=None):
         self.bounds = check_bounds(bounds)
         d = len(self.bounds)
         self.integer = _check_columns("integer", integer, d)
@@ -88,21 +81,10 @@ class Domain:
         # A category becomes one column, 0 or 1, for each of its codes.
         is_category = np.isin(np.arange(d), self.categories)
         sizes = np.where(is_category, self.bounds[:, 1] + 1, 1).astype(int)
-        # Positions of each column in the encoded points, and their bounds. `groups` are the
-        # positions of each category; exactly one of them is 1.
+        # Positions of each column in the encoded points, and their bounds.
         self._columns = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
-        self.groups = [self._columns[column] for column in self.categories]
         ends = np.where(is_category[:, None], [0.0, 1.0], self.bounds)
         self.encoded_bounds = np.repeat(ends, sizes, axis=0)
-        self.encoded_integer = np.repeat(self._whole, sizes)
-        #: Whether all encoded columns are 0 or 1.
-        self.is_binary = self._whole.all() and bool((ends == [0, 1]).all())
-        self.input_constraints = named_constraints(input_constraints)
-        self.feasible = FeasibleSet(
-            self.input_constraints, self.bounds, self._whole, self.from_quantiles
-        )
-        if self.feasible.listed is not None:
-            self.n_points = len(self.feasible.listed)
 
     def check(self, X) -> np.ndarray:
         """Validate points (n, d), or one point (d,), inside of the box as an array (n, d)."""
@@ -181,35 +163,23 @@ class Domain:
         return np.where(self._whole, whole, low + u * (high - low))
 
     def sample(self, n, rng) -> np.ndarray:
-        """Draw points (n, d); without constraints of inputs they are uniform."""
-        if self.input_constraints:
-            return self.feasible.sample(n, rng)
+        """Draw uniform points (n, d)."""
         return self.from_quantiles(rng.random((n, self.n_columns)))
 
     def design(self, n, rng) -> np.ndarray:
-        """Draw a Latin hypercube (n, d), or, with constraints of inputs, the middles of clusters.
-
-        Clusters of feasible points fill any set ("fast flexible filling", Lekivetz and Jones 2015).
-        """
-        if not self.input_constraints:
-            return self.from_quantiles(qmc.LatinHypercube(self.n_columns, rng=rng).random(n))
-        X = np.unique(self.sample(_PER_INITIAL * n, rng), axis=0)
-        if len(X) <= n:
-            return rng.permutation(X)
-        clusters = KMeans(n, n_init=1, random_state=int(rng.integers(2**31 - 1)))
-        middles = clusters.fit(self.unit(X)).cluster_centers_
-        return X[pairwise_distances_argmin(middles, self.unit(X))]
+        """Draw a Latin hypercube of points (n, d)."""
+        return self.from_quantiles(qmc.LatinHypercube(self.n_columns, rng=rng).random(n))
 
     def grid(self) -> np.ndarray:
         """List all points (n_points, d) of a domain without continuous columns."""
-        return self.feasible.list_points()
+        codes = [np.arange(low, high + 1) for low, high in self.bounds]
+        return np.stack(np.meshgrid(*codes, indexing="ij"), axis=-1).reshape(-1, self.n_columns)
 
     def neighbours(self, x, n, rng) -> np.ndarray:
         """Get points (k, d) near x (d,) that differ in one discrete column, or in continuous ones.
 
         A whole number moves by 1, a category to each other one. The continuous columns move
-        together, n times at random, by 0.01 % to 30 % of their ranges. With constraints of inputs
-        their moves end at the border, and whole numbers also move two at a time.
+        together, n times at random, by 0.01 % to 30 % of their ranges.
         """
         steps = []
         for column in np.flatnonzero(self._whole):
@@ -228,35 +198,7 @@ class Domain:
             reach = (high - low) * 10 ** rng.uniform(-4, -0.5, (n, 1))
             jittered = x + np.where(self._whole, 0, reach * rng.normal(size=(n, len(x))))
             steps.append(np.clip(jittered, low, high))
-        if not self.input_constraints:
-            return np.concatenate(steps)
-        given = np.tile(x, (n, 1))
-        if not self._whole.all():
-            steps[-1] = self.feasible.pull(steps[-1], given)
-        if self._whole.any():
-            steps.append(self.feasible.change_whole(given, rng))
-        X = np.unique(np.concatenate(steps), axis=0)
-        return X[self.feasible.is_feasible(X) & (x != X).any(axis=1)]
-
-    def encoded_linear(self) -> LinearConstraint | None:
-        """Get the linear constraints of inputs as those of encoded points; None without any."""
-        if not len(self.feasible.matrix):
-            return None
-        # The code of a category is the sum of its one-hot columns times their codes.
-        parts = [
-            column[:, None] * (np.arange(len(encoded)) if k in self.categories else [1.0])
-            for k, (column, encoded) in enumerate(zip(self.feasible.matrix.T, self._columns))
-        ]
-        return LinearConstraint(np.hstack(parts), self.feasible.lower, self.feasible.upper)
-
-    def __eq__(self, other):
-        return (
-            isinstance(other, Domain)
-            and np.array_equal(self.bounds, other.bounds)
-            and (self.integer, self.categories) == (other.integer, other.categories)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
+        return np.concatenate(steps)
 
 
 def check_bounds(bounds) -> np.ndarray:
@@ -344,6 +286,4 @@ def moves_off_faces(
             inside[column] = face + _MOVE * inwards
             rows.append(row)
             moved.append(inside)
-    moves = np.array(moved).reshape(-1, domain.n_columns)
-    kept = domain.feasible.is_feasible(moves)
-    return np.array(rows, dtype=int)[kept], moves[kept]
+    return np.array(rows, dtype=int), np.array(moved).reshape(-1, domain.n_columns)

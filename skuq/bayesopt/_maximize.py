@@ -145,11 +145,8 @@ def _search(task, u, method, n_restarts, given):
             'maximizer="lbfgs" needs a surrogate with gradients, such as an estimator of skuq. Use '
             '"auto", "scipy" or "direct".'
         )
-    finder = _FINDERS[method]
-    if task.domain is not None and finder is not _run_direct:
-        finder = _climb_inside
     try:
-        return finder(task, u, n_restarts, given)
+        return _FINDERS[method](task, u, n_restarts, given)
     except NumpyOnlyError as error:
         warn_user(
             f"The objective does not take the backend's tensors ({error}), so there are no "
@@ -231,7 +228,11 @@ def _climb_one_by_one(task, u, n_restarts, given):
     has_gradients = task.posterior.key is not None
     if has_gradients:
         u = u[:n_restarts]
-    function, values, units = _evaluate(task, u)
+        function, values = _compile(task, u)
+    else:
+        function = acquisition_of(task)
+        values = function(u)
+    units = _Units.of(values)
     starts = u[_rank(values)[: None if has_gradients else min(n_restarts, _N_CLIMBED)]]
     found, kept = [u], [values]
     with nullcontext() if has_gradients else one_thread_if_small(0):  # calls predict a few points
@@ -247,54 +248,6 @@ def _climb_one_by_one(task, u, n_restarts, given):
             is_finite = result.fun < _COST_OF_NON_FINITE
             kept.append([units.to_value(result.fun) if is_finite else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
-
-
-def _climb_inside(task, u, n_restarts, given):
-    """Climb from some of the candidates by SLSQP, which keeps constraints of inputs.
-
-    Only continuous columns move. Where SLSQP ends outside, as functions are not smooth, the point
-    is the last feasible one on the way from its start.
-    """
-    function, values, units = _evaluate(task, u)
-    ranks, free = _rank(values), np.tile(~task.domain.encoded_integer, task.q)
-    if not (len(ranks) and free.any()):
-        return u, values
-    cost, feasible, found = _cost(function, units), task.domain.feasible, []
-    # The best candidates are often near each other: take ever worse ones, too.
-    chosen = np.unique(np.geomspace(1, min(len(ranks), n_restarts), _N_CLIMBED).astype(int)) - 1
-    with one_thread_if_small(0):
-        for start in u[ranks[chosen]]:  # copies
-            X = _to_points(task, start)
-            v, points, constraints = feasible.local_constraints(X)
-
-            def cost_of_free(v, row=start):
-                row[free] = v
-                value, gradient = cost(row)
-                return value, gradient[free]
-
-            result = optimize.minimize(
-                cost_of_free,
-                v,
-                jac=True,
-                bounds=[(0.0, 1.0)] * len(v),
-                constraints=constraints,
-                method="SLSQP",
-                options={"ftol": _FTOL, "maxiter": _MAX_EXACT_ROUNDS},
-            )
-            ends = np.where(np.isfinite(result.x), np.clip(result.x, 0.0, 1.0), v)
-            found.append(_to_unit(task, feasible.pull(points(ends), X)))
-    found = np.array(found)
-    return np.concatenate([found, u]), np.concatenate([function(found), values])
-
-
-def _evaluate(task, u):
-    """Make the acquisition function of a task, and evaluate it at candidates u (k, q * d)."""
-    if task.posterior.key is None:
-        function = acquisition_of(task)
-        values = function(u)
-    else:
-        function, values = _compile(task, u)
-    return function, values, _Units.of(values)
 
 
 def _cost(function, units):
@@ -316,18 +269,6 @@ def _cost(function, units):
     return cost
 
 
-def _to_points(task, u):
-    """Make points (k * q, d) of the domain of batches u (k, q * D) in the unit box."""
-    lower, upper = task.bounds.T
-    return task.domain.decode(lower + (upper - lower) * np.reshape(u, (-1, len(lower))))
-
-
-def _to_unit(task, X):
-    """Make numbers (k * D,) in the unit box of points (k, d) of the domain."""
-    lower, upper = task.bounds.T
-    return ((task.domain.encode(X) - lower) / (upper - lower)).reshape(-1)
-
-
 def _run_direct(task, u, n_restarts, given):
     """Run DIRECT with the settings of NOMU's code; return all points it has evaluated.
 
@@ -338,8 +279,6 @@ def _run_direct(task, u, n_restarts, given):
     found = []  # all evaluated points, since the best may be an excluded one
 
     def negative(point):
-        if task.domain is not None:
-            point = _to_unit(task, task.domain.feasible.move_inside(_to_points(task, point)))
         value = function(point[None])[0]
         found.append((point.copy(), value))
         return -value if np.isfinite(value) else _COST_OF_NON_FINITE
@@ -356,8 +295,6 @@ def _run_direct(task, u, n_restarts, given):
         len_tol=0.0,
     )
     points, values = map(np.array, zip(*found))
-    if task.domain is not None:  # u are feasible, and DIRECT may have found few of these
-        return np.concatenate([points, u]), np.concatenate([values, function(u)])
     return points, values
 
 
@@ -368,13 +305,6 @@ def _starts(rng, n_restarts, starts, task):
     """Draw candidates (.., q * d) in the unit box; given starts come first."""
     n_candidates, q, d = _CANDIDATES_PER_RESTART * n_restarts, task.q, len(task.bounds)
     lower, upper = task.bounds.T
-    if task.domain is not None:
-        X = task.domain.sample((len(starts) + n_candidates) * q, rng)
-        batches = _to_unit(task, X).reshape(-1, q * d)
-        for batch, start in zip(batches, starts):
-            start = task.domain.feasible.move_inside(task.domain.decode(start[None]))
-            batch[:d] = _to_unit(task, start)
-        return batches
     u = qmc.LatinHypercube(q * d, rng=rng).random(n_candidates)
     if not len(starts):
         return u
@@ -433,15 +363,11 @@ def _best_allowed(u, values, task, exclude, min_distance):
         return order[0]
     lower, upper = task.bounds.T
     taken = (exclude - lower) / (upper - lower)
-    gaps = np.zeros(len(order))
-    for k, i in enumerate(order):
+    for i in order:
         # (q, k, d): no point of the batch may be near any excluded one.
         offsets = u[i].reshape(-1, 1, len(lower)) - taken
-        gaps[k] = np.linalg.norm(offsets, axis=-1).min()
-        if gaps[k] >= min_distance:
+        if np.linalg.norm(offsets, axis=-1).min() >= min_distance:
             return i
-    if task.domain is not None:  # the feasible set may be small
-        return order[gaps.argmax()]
     raise ValueError(
         f"All of {len(u)} points tried are nearer than min_distance={min_distance} to an excluded "
         "one. Lower min_distance or widen the bounds."

@@ -2,61 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import logging
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
-from sklearn.gaussian_process import GaussianProcessRegressor
+from scipy.optimize import OptimizeResult
 
 from skuq._params import resolve_settings
-from skuq._utils import _archive
 from skuq._utils._checks import check_count
 from skuq._utils._environment import draw_entropy
 from skuq._utils._messages import Progress, warn_user
 from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._fit import (
-    FIT_ERRORS,
-    N_ATTEMPTS,
-    SHORT_FORMS,
-    Fits,
-    SearchSettings,
-    resumed_parameters,
-)
-from skuq.bayesopt._results import (
-    OptimizationResult,
-    ResultLog,
-    SearchState,
-    StepRecord,
-    initial_points,
-)
+from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, SHORT_FORMS, Fits, SearchSettings
+from skuq.bayesopt._results import ResultLog, StepRecord, initial_points
 from skuq.bayesopt._step import Step
-from skuq.bayesopt._surrogate import OutputConstraints
 from skuq.exceptions import SearchFailedError
 
 _logger = logging.getLogger("skuq")
 
 _MOST_FAILURES = 10  # evaluations that may fail before the first success
-
-
-_KIND = "Bayesian optimisation"  # of saved files
-# Parameters that may change between the steps of a search.
-_CHANGEABLE = (
-    "estimator",
-    "acquisition",
-    "maximizer",
-    "n_draws",
-    "n_initial",
-    "reseed",
-    "direction",
-    "verbose",
-    "callback",
-)
+_N_STEPS = 64  # over which the threshold of `dynamic_c` falls, until a loop knows it
 
 
 def _locked(method):
@@ -86,22 +57,19 @@ class BayesianOptimizer:
         a seed of the step.
     bounds : array-like of shape (d, 2)
         Lowest and highest value of each column of x.
-    acquisition : {"lei", "ei", "pi", "ucb", "lcb", "mean", "uncertainty"} or Acquisition, \
-            default="lei"
-        Acquisition function. Those with settings are `LeakyExpectedImprovement` ("lei"),
-        `UpperConfidenceBound` ("ucb", also "lcb") and `PosteriorUncertainty` ("uncertainty").
+    acquisition : {"lei", "ei", "ucb", "mean", "uncertainty"} or Acquisition, default="lei"
+        Acquisition function. Those with settings are `LeakyExpectedImprovement` ("lei") and
+        `UpperConfidenceBound` ("ucb").
     objective : callable, optional
         Map from outputs (.., q) or (.., q, d_s) of the function to the values (..,) that are
         optimised. The surrogate then learns the outputs, not the values. Written with operators
         and `keras.ops` it has exact gradients. Nothing that it reads, such as a global variable,
         may change during the search; compiled programs keep what was there.
-    maximizer : {"auto", "lbfgs", "scipy", "direct", "milp"}, MultiStart or MixedInteger, \
-            default="auto"
+    maximizer : {"auto", "lbfgs", "scipy", "direct"} or MultiStart, default="auto"
         Method that maximises the acquisition. "auto", "lbfgs" and "scipy" stand for `MultiStart`,
-        which has the number of restarts, "direct" for SciPy's DIRECT, and "milp" for
-        `MixedInteger`, which is exact.
+        which has the number of restarts, and "direct" for SciPy's DIRECT.
     n_draws : int, default=128
-        Number of functions drawn from the surrogate, from 2 to 2**22. An ensemble's draws are its
+        Number of functions drawn from the surrogate, at least 2. An ensemble's draws are its
         members.
     n_initial : int, optional
         Number of usable results before a model is used. By default 2 d + 1, the number of
@@ -111,27 +79,11 @@ class BayesianOptimizer:
     categories : sequence of int, optional
         Indices of the columns that hold unordered codes 0, 1, .., K - 1, with bounds (0, K - 1).
         The surrogate gets them one-hot encoded.
-    input_constraints : LinearConstraint, NonlinearConstraint or callable, or list or dict of \
-            them, optional
-        Constraints that are known before measuring. No point is proposed that violates one: initial
-        points, batches and all maximisers keep them. `LinearConstraint` and `NonlinearConstraint`
-        are those of `scipy.optimize`. A function gets points X (n, d), where a category is a column
-        of codes, and returns (n,) or (n, m) numbers, at most 0 where a point is feasible.
-        Equalities must be linear.
-    output_constraints : dict of str to callable or regressor, optional
-        Named constraints of what is measured; a result is feasible where each is at most 0. A
-        function computes the constraint from the outputs, under the same rules as `objective`, and
-        the surrogate knows it with them. A regressor learns a constraint that is measured itself:
-        `tell` takes its values, and the function of `maximize` returns ``(y, {name: value})``.
     noisy : bool, default=False
         Whether results carry noise. The incumbent is then, in each draw, the draw's best value at
         known points (Letham et al. 2019), not the luckiest result; the best point is the one of
         the best mean prediction; and a point may be proposed again. The surrogate must model
         noise, too: give a Gaussian process a noise term.
-    reseed : bool, default=True
-        Whether the fit of each step gets a new seed. With False all steps have the same seed, so
-        that predictions change less from step to step, and an estimator with ``warm_start=True``
-        continues from its last fit.
     random_state : int, RandomState instance or None, default=None
         Seed. Together with the results and the pending points it determines every proposal.
     direction : {"maximize", "minimize"}, default="maximize"
@@ -154,17 +106,13 @@ class BayesianOptimizer:
         Their values of the objective, NaN where the evaluation failed.
     messages_ : tuple of str
         Reasons of failures; empty for successful evaluations.
-    output_constraints_ : dict of str to ndarray of shape (n,)
-        Values of the output constraints, NaN where the evaluation failed.
     pending_ : ndarray of shape (p, d)
         Points that were asked for and not told yet.
     best_x_ : ndarray of shape (d,) or None
-        Best point that satisfies all constraints. Without one, the point that violates the output
-        constraints least; None before the first usable result.
+        Best point; None before the first usable result.
     best_value_ : float
         Value of the best point; NaN before the first usable result. With `noisy` it is the mean
-        that the last model predicts, or the result itself before there is a model, as after
-        `load`.
+        that the last model predicts, or the result itself before there is a model.
     beta_ : float or None
         Value of beta that `mean_width` led to; None before the first step with a model.
     history_ : tuple of StepRecord
@@ -175,7 +123,7 @@ class BayesianOptimizer:
     Raises
     ------
     ValueError
-        If bounds are reversed, of zero width or not finite, or settings contradict each other.
+        If bounds are reversed, of zero width or not finite, or a setting is wrong.
 
     Notes
     -----
@@ -185,27 +133,21 @@ class BayesianOptimizer:
     is a new result. `forget` drops points of a worker that is lost. Workers may be threads: while
     one asks, the others wait.
 
-    A proposal depends only on the results, the pending points and `random_state`. After `save`
-    and `load`, pickling or copying, it is the same bit by bit, except for estimators with
-    ``warm_start=True``, whose first fit is then cold.
+    A proposal depends only on the results, the pending points and `random_state`: a search that
+    was pickled or copied goes on with the same points. Parameters may be changed between steps by
+    setting the attributes of the same names.
 
     Failed evaluations (an exception, NaN, inf, numbers beyond 1e150) are recorded, but not
-    fitted. Distances below are those in the box scaled to [-1, 1]^D, where a category has one
-    column for each code. If any column is continuous, proposals of the model keep 0.05 sqrt(D)
-    from failed points, and within 0.25 sqrt(D) of one they are nearer to a usable result. Points of
-    a batch and pending ones keep 0.001 sqrt(D) from each other. A proposal that is known, or too
-    close to another point, is replaced by the best of 2000 points, half of them near it and half
-    anywhere in the domain.
+    fitted. If any column is continuous, proposals of the model keep away from failed points.
+    Points of a batch and pending ones keep apart. A proposal that is known, or too close to
+    another point, is replaced by the best of 2000 points, half of them near it and half anywhere
+    in the domain. A proposal on a face of the box is moved inwards if results near it all lie on
+    that face (Conn et al. 2009).
 
-    Results on one face of the box do not show the slope away from it. If at least three results lie
-    within 0.1 sqrt(D) of a proposal on a face, and no point that near is off the face, the
-    proposal is moved inwards by 2 % of the side (Conn et al. 2009): at most one point of a batch,
-    and at most every other point where they are proposed one by one.
-
-    With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) and with "milp",
-    the points of a batch are found one after the other. Before each, the surrogate is fitted with
-    its own mean predictions at the points before it, and at pending ones, as results. If a fit
-    fails numerically with two seeds, the next points are uniform ones, with a warning.
+    With surrogates without joint draws (scikit-learn's Gaussian process, NOMU) the points of a
+    batch are found one after the other. Before each, the surrogate is fitted with its own mean
+    predictions at the points before it, and at pending ones, as results. If a fit fails
+    numerically with two seeds, the next points are uniform ones, with a warning.
 
     References
     ----------
@@ -239,10 +181,7 @@ class BayesianOptimizer:
         n_initial=None,
         integer=None,
         categories=None,
-        input_constraints=None,
-        output_constraints=None,
         noisy=False,
-        reseed=True,
         random_state=None,
         direction="maximize",
         verbose=None,
@@ -250,21 +189,20 @@ class BayesianOptimizer:
     ):
         if callback is not None and not callable(callback):
             raise TypeError(f"`callback` must be a function. Got {callback!r}.")
-        self.domain = Domain(bounds, integer, categories, input_constraints)
+        self.domain = Domain(bounds, integer, categories)
         self.estimator, self.objective, self.callback = estimator, objective, callback
         self.acquisition, self.maximizer, self.n_draws = acquisition, maximizer, n_draws
         self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
-        self.output_constraints = OutputConstraints(output_constraints)
-        self.noisy, self.reseed = noisy, reseed
-        self.verbose = verbose
-        self._state = SearchState(draw_entropy(random_state))
-        self.direction = direction
+        self.noisy, self.direction, self.verbose = noisy, direction, verbose
+        self.model_: Any = None
+        self.history_: tuple[StepRecord, ...] = ()
+        self._entropy, self._n_steps = draw_entropy(random_state), _N_STEPS
+        self._width_and_beta: tuple = None, None  # `mean_width`, and the beta that it led to
         self._identity = object()  # of compiled programs, see `SignedObjective`
         self._search_settings()  # raises an error if one is wrong
-        self._log = ResultLog(self.domain, objective, self.output_constraints, repeats=bool(noisy))
+        self._log = ResultLog(self.domain, objective, repeats=bool(noisy))
         self._fits = Fits()
         self._lock = threading.RLock()
-        self.model_: Any = None
 
     # The whole search
 
@@ -276,8 +214,7 @@ class BayesianOptimizer:
         func : callable
             ``func(x)`` gets an array (d,) and returns a number, or with an `objective` the
             outputs (q,) or (q, d_s). If it raises, or returns NaN, inf or numbers beyond 1e150,
-            this is recorded and the search goes on; likewise None, once a result is known. With
-            measured constraints it returns ``(y, {name: value})``.
+            this is recorded and the search goes on; likewise None, once a result is known.
         n_calls : int
             Number of evaluations, in addition to those told before.
         q : int, default=1
@@ -288,8 +225,11 @@ class BayesianOptimizer:
 
         Returns
         -------
-        OptimizationResult
-            A keyboard interrupt gives the result so far, with a warning.
+        scipy.optimize.OptimizeResult
+            `x` and `fun`, the best evaluated point and its value, as `best_x_` and `best_value_`;
+            `x_iters` and `values`, all points in the order of their evaluation and their values;
+            `message`, why the search ended; and `history`. A keyboard interrupt gives the result so
+            far, with a warning.
 
         Raises
         ------
@@ -301,9 +241,9 @@ class BayesianOptimizer:
         Warns
         -----
         UserWarning
-            If `n_calls` is too small to use a model, or no evaluated point is feasible.
+            If `n_calls` is too small to use a model.
         """
-        return self._search(func, n_calls, q, x0, 1)
+        return self._search(func, n_calls, q, x0, "maximize")
 
     def minimize(self, func, n_calls, q=1, x0=None):
         """Find where a function is smallest, with `n_calls` evaluations.
@@ -324,20 +264,18 @@ class BayesianOptimizer:
 
         Returns
         -------
-        OptimizationResult
+        scipy.optimize.OptimizeResult
+            See `maximize`.
         """
-        return self._search(func, n_calls, q, x0, -1)
+        return self._search(func, n_calls, q, x0, "minimize")
 
-    def _search(self, func, n_calls, q, x0, sign):
-        """Evaluate `func` at `n_calls` more points, to maximise ``sign * objective``."""
+    def _search(self, func, n_calls, q, x0, direction):
+        """Evaluate `func` at `n_calls` more points."""
         if not callable(func):
             raise TypeError(f"`func` must be a function of one point (d,). Got {func!r}.")
         check_count("n_calls", n_calls)
         check_count("q", q)
         given = self._log.x[:0] if x0 is None or not np.size(x0) else self.domain.check(x0)
-        violation = self.domain.feasible.describe_violation(given, self.domain.tolerance)
-        if violation:
-            raise ValueError(f"`x0` must be feasible, but {violation}.")
         if len(given) > n_calls:
             raise ValueError(f"`x0` has {len(given)} points, more than `n_calls`={n_calls}.")
         end = len(self._log) + n_calls
@@ -346,21 +284,23 @@ class BayesianOptimizer:
                 f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
                 "used. Lower `n_initial` or raise `n_calls`."
             )
-        self._state.sign, self._state.n_steps = sign, max(1, end - self.n_initial)
+        self.direction, self._n_steps = direction, max(1, end - self.n_initial)
 
         message = self._run(func, n_calls, q, given)
         self._check_success()
         with self._lock:
-            if not self._log.feasible.any():
-                warn_user(
-                    "No evaluated point satisfies all constraints. The result is the point that "
-                    "violates them least."
-                )
             if self.noisy and self._log.n_usable >= self.n_initial:
                 with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
                     self._step()
-            found = self.x_, self.y_, self.values_
-            return OptimizationResult(*self._best(), *found, message, self.history_)
+            x, value = self._best()
+            return OptimizeResult(
+                x=x,
+                fun=value,
+                x_iters=self.x_,
+                values=self.values_,
+                message=message,
+                history=self.history_,
+            )
 
     def _run(self, func, n_calls, q, first):
         """Evaluate the points of `first` (k, d), then batches of q points that are asked for.
@@ -407,9 +347,7 @@ class BayesianOptimizer:
         """Call the function at one point (d,) and record its result or its exception."""
         log = self._log
         try:
-            y, constraints = func(x.copy()), None
-            if log.rules.estimators and isinstance(y, tuple) and len(y) == 2:
-                y, constraints = y
+            y = func(x.copy())
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             _logger.info("evaluation %d failed: %s", len(log), message)
@@ -418,7 +356,7 @@ class BayesianOptimizer:
         else:
             if y is None and not log.n_usable:  # perhaps a forgotten `return`
                 raise ValueError(f"The function must return numbers. Got None at x={x.tolist()}.")
-            self.tell(x, y, constraints)
+            self.tell(x, y)
         if len(log) >= _MOST_FAILURES:
             self._check_success()
 
@@ -474,26 +412,26 @@ class BayesianOptimizer:
         x = None
         if self._log.n_usable >= self.n_initial:
             try:
-                step, state = self._step(), self._state
+                step = self._step()
                 start = time.perf_counter()
                 # Once, at the first model: the width may change with later results (NOMU,
                 # appendix B.3.2).
                 width = getattr(step.acquisition, "mean_width", None)
                 if width is not None and self.beta_ is None:
-                    state.beta_, state.width = step.beta_of_width(width), width
+                    self._width_and_beta = width, step.beta_of_width(width)
                 proposal = step.propose(q, self.beta_, self._fits)
                 seconds = time.perf_counter() - start - proposal.seconds_fit
-                self.model_ = step.surrogates.model
+                self.model_ = step.surrogate.model
                 record = StepRecord(
                     n_results=step.results.n_told,
                     acquisition_value=proposal.value,
                     beta=proposal.beta,
                     n_doublings=proposal.n_doublings,
-                    seconds_fit=step.surrogates.seconds + proposal.seconds_fit,
+                    seconds_fit=step.surrogate.seconds + proposal.seconds_fit,
                     seconds_acquisition=seconds,
                     n_pending=len(step.pending),
                 )
-                state.history.append(record)
+                self.history_ += (record,)
                 x = proposal.x
             except FIT_ERRORS as error:
                 warn_user(
@@ -502,12 +440,12 @@ class BayesianOptimizer:
                 )
         # Too few results for a model, or one that could not be fitted.
         if x is None:
-            x = initial_points(q, self._log, self.n_initial, self._state.entropy)
+            x = initial_points(q, self._log, self.n_initial, self._entropy)
         self._log.expect(x)
         return x.copy()
 
     @_locked
-    def tell(self, x, y, output_constraints=None):
+    def tell(self, x, y):
         """Add the results of evaluations. Each of them settles its point, if that is pending.
 
         Points may have been rounded to single precision. Coarser rounding leaves a point pending,
@@ -522,8 +460,6 @@ class BayesianOptimizer:
             the function's outputs (q,) or (q, d_s), or (k, q) or (k, q, d_s). NaN, inf or None mean
             that the evaluation failed; one of them is enough for a point, whatever the shape of
             the outputs.
-        output_constraints : dict of str to array-like of shape () or (k,), optional
-            Values of the measured constraints, those that have a regressor.
 
         Returns
         -------
@@ -532,20 +468,18 @@ class BayesianOptimizer:
         Raises
         ------
         ValueError
-            If x is outside of the bounds, y has another shape than expected or than before, a
-            measured constraint is missing, or the objective does not give one number for each
-            point.
+            If x is outside of the bounds, y has another shape than expected or than before, or the
+            objective does not give one number for each point.
 
         Warns
         -----
         UserWarning
-            If a point is near a pending one without being equal, or violates `input_constraints`.
-            The surrogate learns from such a point, but it is never the best one.
+            If a point is near a pending one without being equal.
         """
         if y is None:
             self._log.add_failures(x, "no result")
         else:
-            self._log.add(x, y, output_constraints)
+            self._log.add(x, y)
         return self
 
     @_locked
@@ -570,82 +504,28 @@ class BayesianOptimizer:
 
     def _step(self):
         """Make a step from a surrogate that is fitted to all results."""
-        settings, results = self._search_settings(), self._log.results(self._state.sign)
-        surrogates = self._fits.surrogates(settings, results)
-        return Step(surrogates, settings, results, self._log.pending)
+        settings = self._search_settings()
+        results = self._log.results(settings.sign)
+        surrogate = self._fits.surrogate(settings, results)
+        return Step(surrogate, settings, results, self._log.pending)
 
     def _search_settings(self):
         """Collect the parameters and check them: they may have been changed since the last step."""
-        state, names = self._state, ("estimator", "objective", "n_draws", "n_initial")
+        names = ("estimator", "domain", "objective", "n_draws", "n_initial", "noisy", "direction")
         return SearchSettings(
-            **{name: getattr(self, name) for name in (*names, "domain", "noisy", "reseed")},
+            **{name: getattr(self, name) for name in names},
             acquisition=resolve_settings(self, "acquisition"),
             maximizer=resolve_settings(self, "maximizer"),
-            constraints=self.output_constraints,
-            entropy=state.entropy,
-            sign=state.sign,
-            n_steps=state.n_steps,
+            entropy=self._entropy,
+            n_steps=self._n_steps,
             search=self._identity,
         )
 
-    @_locked
-    def set_params(self, **params):
-        """Change parameters for the coming steps.
-
-        Parameters
-        ----------
-        **params
-            `estimator`, `acquisition`, `maximizer`, `n_draws`, `n_initial`, `reseed`, `direction`,
-            `verbose` or `callback`. ``acquisition__beta`` is the parameter `beta` of the
-            acquisition; likewise those of `maximizer` and `estimator`.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ValueError
-            If a parameter belongs to the results, or is wrong. Nothing is changed then.
-        """
-        before = {name: getattr(self, name) for name in _CHANGEABLE}
-        try:
-            for given, value in params.items():
-                name, _, inner = given.partition("__")
-                is_whole = name == given or name == "estimator" or name in self._settings
-                if name not in _CHANGEABLE or not is_whole:
-                    raise ValueError(
-                        f"A search can change {', '.join(_CHANGEABLE)}. Got {given!r}: begin "
-                        "another search for that."
-                    )
-                if inner:
-                    is_settings = name in self._settings
-                    whole = resolve_settings(self, name) if is_settings else clone(self.estimator)
-                    value = whole.set_params(**{inner: value})
-                setattr(self, name, value)
-            self._search_settings()
-        except Exception:
-            for name, value in before.items():
-                setattr(self, name, value)
-            raise
-        return self
-
     # Results so far
-
-    @property
-    def direction(self):
-        return "maximize" if self._state.sign > 0 else "minimize"
-
-    @direction.setter
-    def direction(self, value):
-        if value not in ("maximize", "minimize"):
-            raise ValueError(f'`direction` must be "maximize" or "minimize". Got {value!r}.')
-        self._state.sign = 1 if value == "maximize" else -1
 
     x_ = property(lambda self: self._log.x.copy())
     values_ = property(lambda self: self._log.values.copy())
-    messages_ = property(lambda self: tuple(self._log.messages))
-    history_ = property(lambda self: tuple(self._state.history))
+    messages_ = property(lambda self: self._log.messages)
     pending_ = property(lambda self: self._log.pending.copy())
     best_x_ = property(lambda self: self._best()[0])
     best_value_ = property(lambda self: self._best()[1])
@@ -657,26 +537,22 @@ class BayesianOptimizer:
 
     @property
     def beta_(self):
-        width = getattr(self.acquisition, "mean_width", None)
-        return None if width is None or width != self._state.width else self._state.beta_
-
-    @property
-    @_locked
-    def output_constraints_(self):
-        return dict(zip(self.output_constraints.names, self._log.known_constraints.T))
+        width, beta = self._width_and_beta
+        return beta if getattr(self.acquisition, "mean_width", None) == width else None
 
     @_locked
     def _best(self):
         """Find the best point and its value, in the user's sign."""
-        best = self._log.best(self._state.sign)
+        sign = 1 if self.direction == "maximize" else -1
+        best = self._log.best(sign)
         if best is None:
             return None, float("nan")
         if not self.noisy or self._fits.last is None:
             return self._log.x[best].copy(), float(self._log.values[best])
         # The last model averages noisy values. Its own settings are valid, whatever was set since,
         # but not its sign: a search may have maximised first.
-        last, sign, none_pending = self._fits.last, self._state.sign, self._log.pending[:0]
-        settings = replace(last.settings, noisy=True, sign=sign)
+        last, none_pending = self._fits.last, self._log.pending[:0]
+        settings = replace(last.settings, noisy=True, direction=self.direction)
         return Step(last, settings, self._log.results(sign), none_pending).best_known()
 
     @_locked
@@ -686,125 +562,28 @@ class BayesianOptimizer:
         Returns
         -------
         DataFrame
-            Columns "x0", "x1", .. of the points, "value" of the objective, a column of each output
-            constraint, with constraints "feasible", "status" ("completed", "failed" or "pending")
-            and "message", the reason of a failure.
+            Columns "x0", "x1", .. of the points, "value" of the objective, "status" ("completed",
+            "failed" or "pending") and "message", the reason of a failure.
         """
         return self._log.to_frame()
 
     @_locked
     def __repr__(self):
-        log = self._log
-        n, d = len(log), self.domain.n_columns
-        failed = f" ({n - log.n_usable} failed)" if log.n_usable < n else ""
-        best = f", best value {self.best_value_:.6g}" if log.n_usable else ""
         return (
             f"<BayesianOptimizer: {type(self.estimator).__name__}, {self.acquisition!r}, "
-            f"{self.direction}, {d} column{'s' if d > 1 else ''}; "
-            f"{n} result{'s' if n != 1 else ''}{failed}, {len(log.pending)} pending{best}>"
+            f"{self.direction}; results: {len(self._log)}, best: {self.best_value_:.6g}>"
         )
-
-    # Saving
 
     @_locked
     def __getstate__(self):
         """Return all but the lock, which belongs to this process, and the last fit.
 
-        The next step fits again, with its seed, as after `load`. Results and history are copies,
-        so that other threads can go on while they are pickled, and copies of a search part ways.
+        The next step fits again, with its seed. Results are copied, so that other threads can go on
+        while they are pickled, and copies of a search part ways.
         """
-        history = list(self._state.history)
-        return {
-            **{n: value for n, value in vars(self).items() if n not in ("_lock", "_identity")},
-            "_log": self._log.copy(),
-            "_state": replace(self._state, history=history),
-            "_fits": Fits(),
-        }
+        state = {n: value for n, value in vars(self).items() if n not in ("_lock", "_identity")}
+        # Arrays and tuples of the log are replaced, never changed.
+        return {**state, "_log": copy.copy(self._log), "_fits": Fits()}
 
     def __setstate__(self, state):
         vars(self).update(state, _lock=threading.RLock(), _identity=object())
-
-    @_locked
-    def to_state(self):
-        """Collect everything that decides the next proposal, except estimator and functions.
-
-        Returns
-        -------
-        dict
-            `settings`, a dict of JSON types, and arrays.
-        """
-        settings = {
-            **self._search_settings().to_dict(),
-            **asdict(self._state),
-            "messages": list(self._log.messages),
-        }
-        return {"settings": settings, **self._log.to_arrays()}
-
-    @classmethod
-    def from_state(cls, state, estimator, **changes):
-        """Continue a search from where `to_state` was called.
-
-        Parameters
-        ----------
-        state : dict
-            Result of `to_state`.
-        estimator : regressor
-            The surrogate.
-        **changes
-            Parameters that a state does not hold (`objective`, `input_constraints`,
-            `output_constraints`, an `acquisition` with a function, `callback`, `verbose`), and new
-            values of other parameters.
-
-        Returns
-        -------
-        BayesianOptimizer
-            With the same estimator and objective, `ask` gives the same points, bit by bit.
-
-        Raises
-        ------
-        ValueError
-            If bounds, columns, names of constraints or `random_state` are changed, or the
-            objective of a search that had one is missing.
-        """
-        settings = dict(state["settings"])
-        saved = {part.name: settings.pop(part.name) for part in fields(SearchState)}
-        saved["history"] = [StepRecord(**record) for record in saved["history"]]
-        for name in ("entropy", "sign", "n_steps"):
-            check_count(name, abs(saved[name]))
-        if abs(saved["sign"]) != 1:
-            raise ValueError(f"`sign` must be 1 or -1. Got {saved['sign']}.")
-        messages = settings.pop("messages")
-        self = cls(estimator, **resumed_parameters(settings, changes))
-        self._state = SearchState(**saved)
-        if "direction" in changes:
-            self.direction = changes["direction"]
-        self._log.restore(state, messages)
-        return self
-
-    def save(self, path):
-        """Write `to_state` to a file that is safe to read; it is replaced as a whole."""
-        _archive.write(path, self.to_state(), kind=_KIND)
-
-    @classmethod
-    def load(cls, path, estimator, **changes):
-        """Continue a search from a file; see `from_state`.
-
-        Raises
-        ------
-        FileFormatError
-            If the file is broken, or was not written by `save`.
-        """
-        state = _archive.read(path, kind=_KIND)
-        with _archive.refuse_broken(path):
-            # With stand-ins for what a file does not hold, every error is one of the file.
-            settings = state["settings"]
-            stand_ins = {
-                "objective": np.sum if settings["has_objective"] else None,
-                "output_constraints": dict.fromkeys(settings["output_constraints"], np.sum),
-                "input_constraints": dict.fromkeys(
-                    settings["input_constraints"], lambda X: 0 * X[:, 0]
-                ),
-                **({} if settings["acquisition"] is not None else {"acquisition": "ei"}),
-            }
-            cls.from_state(state, GaussianProcessRegressor(), **stand_ins)
-        return cls.from_state(state, estimator, **changes)

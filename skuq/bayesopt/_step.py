@@ -1,8 +1,7 @@
-"""One step of a search: surrogates fitted to the results, and the points they propose.
+"""One step of a search: a surrogate fitted to the results, and the points it proposes.
 
 Notation: points (k, d) lie in the domain. Values are those of the objective, negated when
-minimising, so that larger is better; with constraints they are merits (see `_surrogate`). The
-incumbent is the value that new points have to exceed.
+minimising, so that larger is better. The incumbent is the value that new points have to exceed.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.bayesopt._acquisition import AcquisitionTask
 from skuq.bayesopt._domain import SMALL_DOMAIN, moves_off_faces
-from skuq.bayesopt._fit import Fits, MixedInteger, SearchSettings, Surrogates, derived_seed
+from skuq.bayesopt._fit import Fits, SearchSettings, Surrogate, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
-from skuq.bayesopt._milp import maximize_readout
 from skuq.bayesopt._results import Results
-from skuq.bayesopt._surrogate import MeritObjective, join_posteriors, merit_units, merits
 
 # Distances in unit coordinates of D columns, in units of sqrt(D).
 _SAME_POINT = 1e-6  # points that are nearer count as one
@@ -75,7 +72,7 @@ class Proposal:
 
 
 class Step:
-    """Propose points by surrogates that are fitted to `results`.
+    """Propose points by a surrogate that is fitted to `results`.
 
     `pending` (p, d) are points whose results are expected: proposals keep away from them, and
     each joint draw takes its own values there for known.
@@ -83,40 +80,22 @@ class Step:
 
     def __init__(
         self,
-        surrogates: Surrogates,
+        surrogate: Surrogate,
         settings: SearchSettings,
         results: Results,
         pending: np.ndarray,
     ):
-        self.surrogates, self.results, self.pending = surrogates, results, pending
+        self.surrogate, self.results, self.pending = surrogate, results, pending
         self._settings, self.domain = settings, settings.domain
         self.acquisition, self.maximizer = settings.acquisition, settings.maximizer
         # Random numbers depend on the number of results, whatever was proposed before.
         self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
-        self.posterior, self._values = surrogates.posterior, results.values
+        self.posterior = surrogate.posterior
         self._known = np.vstack([results.X, results.failed])  # all evaluated points (k, d)
-        given = (settings.objective, *settings.constraints.functions.values())
-        has_functions = any(function is not None for function in given)
-        # A search whose functions have been replaced compiles anew.
-        search = (settings.search, *map(id, given)) if has_functions else None
-        self._signed = SignedObjective(settings.objective, settings.sign, search)
-        self.objective: SignedObjective | MeritObjective = self._signed
-        if len(settings.constraints):
-            # Draws of outputs and measured constraints become draws of merits.
-            units = merit_units(results.values, results.constraints)
-            self._values = merits(results.values, results.constraints, units)
-            every = [surrogates.posterior, *surrogates.constraint_posteriors.values()]
-            self.posterior = join_posteriors(every, units)
-            functions = tuple(settings.constraints.functions.values())
-            shape = surrogates.posterior.output_shape
-            self.objective = MeritObjective(self._signed, shape, functions)
-        # Points that violate constraints of inputs are never the best, unless there are no others.
-        self._allowed = self.domain.feasible.is_feasible(results.X)
-        self._allowed |= ~self._allowed.any()
-        self._values = np.where(self._allowed, self._values, -np.inf)
-        # Whether several points can be found at once, given pending ones.
-        is_exact = isinstance(self.maximizer, MixedInteger)
-        self.takes_batches = self.posterior.joint and not is_exact
+        # A search whose objective has been replaced compiles anew.
+        given = settings.objective
+        search = None if given is None else (settings.search, id(given))
+        self.objective = SignedObjective(given, settings.sign, search)
         # Distances grow with the square root of the number of encoded columns.
         self._root = math.sqrt(len(self.domain.encoded_bounds))
         # Smallest distance of points without results; on a grid neighbours are far enough.
@@ -125,23 +104,17 @@ class Step:
         # Whether the domain can be searched exhaustively.
         self._is_small = self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
         # The best value of the results; with noise that of each draw, (n_draws,).
-        self._incumbent = float(self._values.max())
+        self._incumbent = float(results.values.max())
         if settings.noisy:
-            draws = self._draw(results.X[self._allowed])
+            draws = self._draw(results.X)
             # Draws that are not joint say nothing about the largest of several points.
             joint = self.posterior.joint
             self._incumbent = draws.max(axis=1) if joint else float(draws.mean(axis=0).max())
 
     def best_known(self) -> tuple[np.ndarray, float]:
-        """Find the known point (d,) of the best mean merit, and its mean value in the user's sign.
-
-        Means are those of the draws.
-        """
-        X = self.results.X[self._allowed]
-        x = X[np.argmax(self._draw(X).mean(axis=0))]
-        draws = self.surrogates.posterior(self.domain.encode(x[None]))
-        value = np.asarray(self._signed(draws), dtype="float64").mean()
-        return x.copy(), self._settings.sign * float(value)
+        """Find the known point (d,) of the best mean of the draws, and it in the user's sign."""
+        x = self.results.X[np.argmax(self._draw(self.results.X).mean(axis=0))]
+        return x.copy(), self._settings.sign * float(self._draw(x[None]).mean())
 
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
@@ -168,7 +141,7 @@ class Step:
         ValueError
             If q points cannot be proposed at once.
         """
-        if self.takes_batches and q > self.posterior.n_draws:
+        if self.posterior.joint and q > self.posterior.n_draws:
             raise ValueError(
                 f"`q` must not be larger than the number of draws, {self.posterior.n_draws}: each "
                 "draw counts for the point that is best in it, so that some points would count "
@@ -186,7 +159,7 @@ class Step:
             n_steps = max(0, self.results.n_told - settings.n_initial)
             # Eq. 56: from a quarter of a side over 8 points at the first step to 0.01 at the last.
             threshold = 0.0625 * (0.01 / 0.0625) ** min(n_steps / settings.n_steps, 1.0)
-        if self.takes_batches:
+        if self.posterior.joint:
             return self._propose_at_once(q, beta, threshold)
         # Without joint draws, pending points count as results, with their predicted values.
         step = self._with_predictions(self.pending, fits) if len(self.pending) else self
@@ -194,7 +167,7 @@ class Step:
         while len(proposals) < q:
             if proposals:
                 step = step._with_predictions(proposals[-1].x, fits)
-            seconds = 0.0 if step is self else step.surrogates.seconds
+            seconds = 0.0 if step is self else step.surrogate.seconds
             proposal = step._propose_at_once(1, beta, threshold)
             proposals.append(replace(proposal, seconds_fit=seconds))
         return replace(
@@ -232,31 +205,25 @@ class Step:
     def _with_predictions(self, X, fits: Fits) -> Step:
         """Make the step that takes the mean predictions at points (k, d) for their results.
 
-        Its surrogates are fitted to the results and these predictions ("kriging believer"), and
+        Its surrogate is fitted to the results and these predictions ("kriging believer"), and
         the points are pending.
         """
-        encoded, posteriors = self.domain.encode(X), self.surrogates.constraint_posteriors
-        outputs = self.surrogates.posterior(encoded).mean(axis=0)
-        predicted = {name: draw(encoded).mean(axis=0) for name, draw in posteriors.items()}
-        values = np.asarray(self._signed(outputs), dtype="float64")
-        constraints = self._settings.constraints.of_outputs(outputs, predicted)
+        outputs = self.posterior(self.domain.encode(X)).mean(axis=0)
+        values = np.asarray(self.objective(outputs), dtype="float64")
         known = self.results
         results = replace(
             known,
             X=np.vstack([known.X, X]),
             outputs=np.concatenate([known.outputs, outputs]),
             values=np.append(known.values, values),
-            constraints=np.vstack([known.constraints, constraints]),
         )
         # The last fit stays that to the results of evaluations only.
-        surrogates = fits.surrogates(self._settings, results, keep=False)
+        surrogate = fits.surrogate(self._settings, results, keep=False)
         pending = np.unique(np.vstack([self.pending, X]), axis=0)  # X may be pending already
-        return Step(surrogates, self._settings, results, pending)
+        return Step(surrogate, self._settings, results, pending)
 
     def _maximize(self, q, acquisition, others=None) -> np.ndarray:
         """Find q points (q, d) of the largest acquisition, given pending points and `others`."""
-        if isinstance(self.maximizer, MixedInteger):
-            return self._maximize_exactly(acquisition)
         given = self._fantasies(others)
         if self._is_small:  # points one after the other, each the best given those before
             points = self.domain.grid()
@@ -269,10 +236,9 @@ class Step:
                 chosen = np.vstack([chosen, left[np.argmax(values)]])
             return chosen
         # The acquisition is often high near the best known points: searches start there, too.
-        best = np.argsort(-self._values, kind="stable")[:_N_STARTS]
+        best = np.argsort(-self.results.values, kind="stable")[:_N_STARTS]
         # Without an objective the draws are the values: searches share one compiled program.
-        signed = self._signed
-        is_plain = self.objective is signed and signed == SignedObjective(None)
+        is_plain = self.objective == SignedObjective(None)
         task = AcquisitionTask(
             self.posterior,
             acquisition,
@@ -280,7 +246,6 @@ class Step:
             self.domain.encoded_bounds,
             self._incumbent if acquisition.uses_best else 0.0,
             q,
-            domain=self.domain if self.domain.input_constraints else None,
         )
         x, _ = maximize_acquisition(
             task,
@@ -291,7 +256,7 @@ class Step:
             min_distance=self._min_gap / 2,  # in the box [0, 1]^D, not [-1, 1]^D
             random_state=derived_seed(self._entropy, "maximize"),
         )
-        x = self.domain.feasible.move_inside(self.domain.decode(x))  # rounding may leave the set
+        x = self.domain.decode(x)
         for j in range(0 if self.domain.is_continuous.all() else q):
             others = np.vstack([given, np.delete(x, j, axis=0)])
             x[j] = self._climb(x[j], self.results.X[best], acquisition, others)
@@ -299,46 +264,9 @@ class Step:
 
     def _fantasies(self, others=None):
         """List points whose values each draw takes for known; none without joint draws."""
-        if not self.takes_batches:
+        if not self.posterior.joint:
             return self.pending[:0]
         return self.pending if others is None else np.vstack([self.pending, others])
-
-    def _maximize_exactly(self, acquisition):
-        """Find the maximum (1, d) of the bound by a mixed integer programme."""
-        model = self.surrogates.model
-        if not hasattr(model, "readout_weights"):
-            raise ValueError(
-                f'maximizer="milp" needs an estimator with `readout_weights`, as NOMURegressor has '
-                f"it. Got {type(model).__name__}."
-            )
-        readout, exclude = model.readout_weights(), None
-        if self._signed.sign < 0:  # minimising is maximising the model of -y
-            weights, offset = readout.mean
-            readout = replace(readout, mean=(-weights, -offset))
-        if self.domain.is_binary:
-            # A noisy function may be evaluated again, but not where a result is expected.
-            known = self.results.failed if self._settings.noisy else self._known
-            exclude = np.unique(np.vstack([known, self.pending]), axis=0)
-            if self._settings.noisy and len(exclude) >= self.domain.n_points:
-                exclude = None
-        # "mean" is the bound without deviation.
-        x, _, optimal = maximize_readout(
-            readout,
-            self.domain.encoded_bounds,
-            acquisition.beta_at(len(self.results.X)) or 0.0,
-            self.domain.encoded_integer,
-            self.maximizer.time_limit,
-            one_hot=self.domain.groups,
-            linear=self.domain.encoded_linear(),
-            exclude=None if exclude is None else self.domain.encode(exclude),
-        )
-        if not optimal:
-            warn_user(
-                "The mixed integer programme has not ended in "
-                f"{self.maximizer.time_limit:g} s: the proposal is the best point found, perhaps "
-                "not the best there is. Smaller networks help."
-            )
-        return self.domain.feasible.move_inside(self.domain.decode(x[None]))
 
     def _climb(self, x, known, acquisition, given):
         """Move x (d,) to better neighbours, as rounding has moved it away from the maximum.
@@ -407,7 +335,6 @@ class Step:
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known
         free = self.domain.distance(X, known) > _SAME_POINT * self._root
-        free &= self.domain.feasible.is_feasible(X)
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points) and len(self.results.failed):
             # A point near a failure is likely to fail, too, unless a usable result is nearer.

@@ -284,8 +284,8 @@ def dumps(estimator: Any) -> bytes:
     if saved is None or saved.kind is None:
         raise UnsavableError(
             f"Only estimators of skuq, pipelines and catalogs are saved. Got {type(estimator)}. "
-            "For a scikit-learn search save its best_estimator_. A BayesianOptimizer has its own "
-            "`save`. For another object save the estimator that it holds."
+            "For a scikit-learn search save its best_estimator_. Pickle a BayesianOptimizer. "
+            "For another object save the estimator that it holds."
         )
     return _archive.to_bytes(estimator, kind=saved.kind, describe=Describer(estimator))
 

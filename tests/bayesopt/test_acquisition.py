@@ -11,7 +11,6 @@ from skuq import bayesopt
 ACQUISITIONS = [
     bayesopt.ExpectedImprovement(),
     bayesopt.LeakyExpectedImprovement(0.1),
-    bayesopt.ProbabilityOfImprovement(),
     bayesopt.UpperConfidenceBound(0.7),
     bayesopt.UpperConfidenceBound(0.7, deviation="absolute"),
     bayesopt.PosteriorMean(),
@@ -42,14 +41,6 @@ def test_expected_improvement_of_normals(normals):
     best, delta = 0.2, 0.1
     mixed = (1 - delta) * bayesopt.ExpectedImprovement()(np, normals, best) + delta * (MU - best)
     assert_allclose(bayesopt.LeakyExpectedImprovement(delta)(np, normals, best), mixed, atol=1e-12)
-
-
-def test_probability_of_improvement_of_normals(normals):
-    exact = stats.norm.sf(0.2, MU, SIGMA)
-    assert_allclose(bayesopt.ProbabilityOfImprovement()(np, normals, 0.2), exact, atol=1e-3)
-    # 128 draws, as in a step, are enough: the smoothing keeps mean and variance.
-    few = draws_of_normals(128)
-    assert_allclose(bayesopt.ProbabilityOfImprovement()(np, few, 0.2), exact, atol=0.01)
 
 
 def test_upper_confidence_bound_of_normals(normals):
@@ -84,9 +75,8 @@ def test_acquisition_of_batches_of_one_and_in_other_units(acquisition, normals):
     assert single.shape == (4,)
     assert_allclose(acquisition(np, normals[:, :, None], 0.2), single, rtol=1e-12)
     tiny = 1e-20
-    unit = 1 if isinstance(acquisition, bayesopt.ProbabilityOfImprovement) else tiny
     found = acquisition(np, tiny * normals, tiny * 0.2)
-    assert_allclose(found / unit, single, rtol=1e-9, atol=1e-12)
+    assert_allclose(found / tiny, single, rtol=1e-9, atol=1e-12)
 
 
 def test_acquisition_of_batches_by_hand():
@@ -110,9 +100,6 @@ def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(acquisitio
     if isinstance(acquisition, bayesopt.LeakyExpectedImprovement):
         # The gains of the known points are the same everywhere.
         assert_allclose(np.diff(beside), np.diff(whole), atol=1e-12)
-    elif isinstance(acquisition, bayesopt.ProbabilityOfImprovement):
-        # It is smoothed by its own bandwidth: only the order is the same.
-        assert beside.max() < acquisition(np, values, 0.4).max()
     else:
         improves = isinstance(acquisition, bayesopt.ExpectedImprovement)
         alone = np.maximum(known.max(axis=1) - 0.4, 0).mean() if improves else 0.0

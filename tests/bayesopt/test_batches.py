@@ -209,8 +209,7 @@ class Shifted:
 
 
 def test_ask_shares_programs_for_functions_that_are_not_hashable():
-    settings = {"output_constraints": {"low": Shifted(2.0)}, "n_restarts": 2}
-    optimizer = told(search(JointProcess(compiled=True), objective=Shifted(0.1), **settings))
+    optimizer = told(search(JointProcess(compiled=True), objective=Shifted(0.1), n_restarts=2))
     traced = []
     for _ in range(2):
         Shifted.n_tensors = 0

@@ -32,16 +32,16 @@ def test_posterior_of_a_process_has_its_moments():
         def posterior_fn(self, n_draws, random_state):
             return n_draws, random_state
 
-    assert posterior_of(Own(), 5, 3) == (5, 3)
+    assert posterior_of(Own(), 5, 3, ()) == (5, 3)
     model = gaussian_process().fit(X, Y[:, 0])
-    posterior = posterior_of(model, n_draws=16, random_state=0)
+    posterior = posterior_of(model, 16, 0, ())
     mean, std = model.predict(NEW, return_std=True)
     draws = posterior(NEW)
     assert (posterior.key, posterior.joint, draws.shape) == (None, False, (16, 7))
     assert_allclose(draws.mean(axis=0), mean, rtol=1e-10)
     assert_allclose(draws.std(axis=0), std, rtol=1e-6)
-    assert_array_equal(posterior_of(model, 16, random_state=0)(NEW), draws)
-    assert not np.array_equal(posterior_of(model, 16, random_state=1)(NEW), draws)
+    assert_array_equal(posterior_of(model, 16, 0, ())(NEW), draws)
+    assert not np.array_equal(posterior_of(model, 16, 1, ())(NEW), draws)
 
 
 def test_ask_draws_functions_without_noise(monkeypatch):
@@ -50,7 +50,7 @@ def test_ask_draws_functions_without_noise(monkeypatch):
     ensemble = DeepEnsembleRegressor(n_members=3, epochs=5, network=MLP(hidden_units=(4,)))
     model = ensemble.set_params(random_state=0).fit(X, noisy)
     parts = model.predict_uncertainty(NEW)
-    draws = posterior_of(model, 64, random_state=0)(NEW)
+    draws = posterior_of(model, 64, 0, ())(NEW)
     assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-6)
     assert (parts.aleatoric > 0.1).all()
 
@@ -72,7 +72,7 @@ def test_posterior_of_a_process_has_no_noise(wrap):
     white = GaussianProcessRegressor(RBF(0.5) + noise, alpha=0.0, **given)
     plain = GaussianProcessRegressor(RBF(0.5), alpha=0.3, **given)
     found, expected = (wrap(model).fit(X, Y[:, 0]) for model in (white, plain))
-    draws = [posterior_of(model, 8, random_state=0)(NEW) for model in (found, expected)]
+    draws = [posterior_of(model, 8, 0, ())(NEW) for model in (found, expected)]
     assert_allclose(*draws, rtol=1e-9)
     assert found.predict(NEW, return_std=True)[1].min() > 0.5 * Y[:, 0].std()  # as it was
 
@@ -80,7 +80,7 @@ def test_posterior_of_a_process_has_no_noise(wrap):
 def test_surrogates_that_cannot_be_copied_are_not():
     model = gaussian_process().fit(X, Y[:, 0])
     model.lock = threading.Lock()
-    assert np.isfinite(posterior_of(model, 8, random_state=0)(NEW)).all()
+    assert np.isfinite(posterior_of(model, 8, 0, ())(NEW)).all()
 
 
 def test_maximize_by_a_process_of_one_output_with_an_axis():
@@ -108,23 +108,19 @@ def test_outputwise_score_of_two_axes():
 
 def test_posterior_of_many_outputs_draws_them_independently():
     model = OutputwiseRegressor(gaussian_process()).fit(X, Y)
-    posterior = posterior_of(model, n_draws=256, random_state=0)
+    posterior = posterior_of(model, 256, 0, (3,))
     draws = posterior(NEW)
     assert draws.shape == (256, 7, 3)
     correlation = np.corrcoef(draws[:, 0].T)
     # Sobol's columns are nearly uncorrelated: chance would give 1/16.
     assert_allclose(correlation, np.eye(3), atol=0.1)
     model = OneDeviation().fit(X, Y)
-    assert posterior_of(model, n_draws=8, random_state=0)(NEW).shape == (8, 7, 3)
-    with pytest.raises(ValueError, match=r"outputs of shape \(3,\).*Got \(2,\)"):
-        posterior_of(model, output_shape=(2,))
+    assert posterior_of(model, 8, 0, (3,))(NEW).shape == (8, 7, 3)
 
 
 def test_posterior_of_refuses_regressors_without_uncertainty():
     with pytest.raises(TypeError, match="LinearRegression has no uncertainty"):
-        posterior_of(LinearRegression().fit(X, Y[:, 0]))
-    with pytest.raises(TypeError, match="posterior_fn or predict"):
-        posterior_of(object())
+        posterior_of(LinearRegression().fit(X, Y[:, 0]), 8, 0, ())(NEW)
     with pytest.raises(ValueError, match="NaN"):
         OutputwiseRegressor(gaussian_process()).fit(X, np.full((12, 2), np.nan))
 

@@ -640,7 +640,7 @@ def test_dumps_and_loads_name_missing_skops(monkeypatch):
 
 @cases(
     ("thing", "message"),
-    (LinearRegression(), "Only estimators of skuq.*BayesianOptimizer has its own `save`"),
+    (LinearRegression(), "Only estimators of skuq.*Pickle a BayesianOptimizer"),
     (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
     (_holding_itself(), "levels deep, or holds itself"),
     (_with({8}), r"estimator\.n_members is a .*set"),

@@ -7,14 +7,13 @@ and a factor of the noise.
 from __future__ import annotations
 
 import types
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import spatial, stats
 
 from skuq._utils._messages import warn_user
-from skuq.bayesopt._milp import ReluReadout
 from skuq.estimators._task import warn_if_worse
 from skuq.exceptions import SmallValidationWarning
 from skuq.fitted._nomu import FittedNomu, Readout, TrainedNomu, split_sides
@@ -325,6 +324,44 @@ def _choose_limits(settings: NOMUReadout, band: str, rows: _HeldOut, few: bool) 
             raw_beyond=rows.far,
         )
     return Readout(settings.kind, band, l_min, l_max)
+
+
+@dataclass(frozen=True, eq=False)
+class ReluReadout:
+    """Mean and standard deviation of a network whose outputs are affine in ReLU units.
+
+    ``readout(X)`` computes both for rows X (n, d): two arrays (n,) in units of y. With
+    v = (x, h_1, h_2, ..), hidden layer k is ``h_k = max(0, v_<k W_k + b_k)``: it may use x and
+    every unit before it.
+
+    Attributes
+    ----------
+    hidden : tuple of (ndarray of shape (n_before, n_units), ndarray of shape (n_units,))
+        Weights and biases of each hidden layer; ``n_before`` counts the inputs and all units
+        before it.
+    mean : tuple of (ndarray of shape (n_all,), float)
+        Weights of inputs and units for the mean, and an offset; in units of y.
+    raw : tuple of (ndarray of shape (n_all,), float)
+        Weights and offset for the raw uncertainty r.
+    l_min, l_max : float
+        Range of the readout: the standard deviation is ``unit * clip(r, l_min, l_max)``.
+    unit : float
+        Scale of y.
+    """
+
+    hidden: tuple[tuple[np.ndarray, np.ndarray], ...]
+    mean: tuple[np.ndarray, float]
+    raw: tuple[np.ndarray, float]
+    l_min: float
+    l_max: float
+    unit: float
+
+    def __call__(self, X):
+        values = np.asarray(X, dtype="float64")
+        for kernel, bias in self.hidden:
+            values = np.hstack([values, np.maximum(values @ kernel + bias, 0)])
+        mean, raw = (values @ weights + offset for weights, offset in (self.mean, self.raw))
+        return mean, self.unit * np.clip(raw, self.l_min, self.l_max)
 
 
 # Weights for mixed integer programmes: a network's plan needs only products, sums and

@@ -654,8 +654,9 @@ class NOMURegressor(UncertaintyRegressor):
         Returns
         -------
         ReluReadout
-            For `skuq.bayesopt.maximize_readout`. ``readout(X)`` gives mean and epistemic standard
-            deviation, as the model does within its box `box_`.
+            ``readout(X)`` gives mean and epistemic standard deviation, as the model does within
+            its box `box_`. `hidden`, `mean` and `raw` hold weights and offsets, in units of X and
+            y; the standard deviation is ``unit * clip(raw, l_min, l_max)``.
 
         Raises
         ------
