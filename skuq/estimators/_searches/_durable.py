@@ -29,7 +29,8 @@ from skuq.catalog._records import HeldOut
 from skuq.estimators._searches._descriptions import describe, digest_of
 from skuq.exceptions import UnsavableError
 from skuq.networks import Decisions, TabularSpace
-from skuq.persistence import MissingPart, dumps, loads
+from skuq.persistence import dumps, loads
+from skuq.persistence._save import MissingPart
 from skuq.search import NESEvolution
 
 #: Constraints of the parameters about the storage and the end of a search.
