@@ -17,7 +17,6 @@ import os
 import platform
 import re
 import secrets
-import stat
 import zipfile
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
@@ -136,49 +135,27 @@ def _sums(parts: dict[str, bytes]) -> bytes:
 
 @contextlib.contextmanager
 def refuse_broken(
-    source: Any,
-    let: tuple[type[BaseException], ...] = (),
-    error_class: type[FileFormatError] = FileFormatError,
+    source: Any, error_class: type[FileFormatError] = FileFormatError
 ) -> Iterator[None]:
     """Raise FileFormatError, with the reason, for every error that a broken file can cause.
 
     This is the one door for what is read, since content can be wrong in more ways than any check
-    foresees. ``str(source)`` names the file. Errors of the classes `let` pass.
+    foresees. ``str(source)`` names the file.
     """
-    let = (*let, Warning)
     try:
         yield
-    except let:
+    except Warning:
         raise
     except Exception as error:
         reason = str(error)
-        if "cannot be read: " in reason:  # an inner door has named the file
-            raise
         if not isinstance(error, FileFormatError):
             reason = f"{type(error).__name__}: {reason}"
         raise error_class(f"{source} cannot be read: {reason[:2000].rstrip('.')}.") from error
 
 
-def read(
-    path: str | os.PathLike[str],
-    *,
-    kind: str | tuple[str, ...],
-    restore: Callable[[str, dict[str, Any]], Any] | None = None,
-) -> Any:
+def read(path: str | os.PathLike[str], *, kind: str) -> Any:
     """Read the tree of a file; see `from_bytes`. An OSError of opening it passes through."""
-    with open(path, "rb", opener=_open_regular) as file:
-        data = file.read()
-    return from_bytes(data, kind=kind, restore=restore, source=str(path))
-
-
-def _open_regular(path: str, flags: int) -> int:
-    """Open a regular file only: pipes would block and devices may be endless."""
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # open() refuses folders itself
-        os.close(descriptor)
-        raise FileFormatError(f"{path} is a device or a pipe, not a file.")
-    return descriptor
+    return from_bytes(Path(path).read_bytes(), kind=kind, source=str(path))
 
 
 def from_bytes(

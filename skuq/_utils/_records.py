@@ -14,8 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 import cloudpickle
 import numpy as np
 
-from skuq.exceptions import UnsavableError
-
 _Class = TypeVar("_Class", bound=type)
 
 
@@ -80,15 +78,6 @@ def find_by_class(cls: type) -> SavedClass | None:
     return _BY_CLASS.get(cls)
 
 
-# Attributes of scikit-learn's callbacks, which belong to the process and not to the model.
-_CALLBACKS = (
-    "_skl_callbacks",
-    "_skl_callbacks_to_teardown",
-    "_callback_fit_ctx",
-    "_parent_callback_ctx",
-)
-
-
 def _is_record(cls: type) -> bool:
     """Whether a class is a dataclass, other than settings, whose state scikit-learn defines."""
     return dataclasses.is_dataclass(cls) and not hasattr(cls, "get_params")
@@ -102,9 +91,8 @@ def state_of(value: Any) -> dict[str, Any]:
         record: Any = value  # a named tuple
         return dict(record._asdict())
     state = value.__getstate__() or {}
-    if type(state) is not dict:
-        raise UnsavableError(f"A {type(value).__name__} has a state that is no dict of attributes.")
-    return {name: part for name, part in state.items() if name not in _CALLBACKS}
+    # Callbacks of scikit-learn belong to the process and not to the model.
+    return {name: part for name, part in state.items() if "_callback" not in name}
 
 
 def make_object(cls: Any, state: dict[str, Any]) -> Any:

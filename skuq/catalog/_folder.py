@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from filelock import FileLock, Timeout
 
 from skuq._utils import _archive
-from skuq._utils._archive import DamagedFileError, atomic_write, refuse_broken
+from skuq._utils._archive import DamagedFileError, atomic_write
 from skuq._utils._messages import warn_user
 from skuq.catalog._records import HeldOut, TrialRecord
 from skuq.exceptions import (
@@ -138,8 +138,7 @@ def read_search(folder: Path) -> SearchDescription:
     """Read the description of a search."""
     file = folder / _SEARCH
     try:
-        with refuse_broken(file, let=(OSError,)):
-            return SearchDescription(**_archive.read(file, kind="search"))
+        return SearchDescription(**_archive.read(file, kind="search"))
     except FileFormatError as error:
         raise FileFormatError(
             f"{error} It describes the search, and without it the trials in {folder} cannot be "
@@ -170,13 +169,12 @@ def read_trials(
     read = []
     for file in trial_files(folder):
         try:
-            with refuse_broken(file, let=(OSError,)):
-                tree = _archive.read(file, kind="trial")
-                if tree["search"] != search.id:
-                    raise FileFormatError("it is of another search")
-                if file.name != _trial_name(tree["record"].trial_number):
-                    raise FileFormatError("its number is another")
-                read.append((tree["finished"], tree["record"]))
+            tree = _archive.read(file, kind="trial")
+            if tree["search"] != search.id:
+                raise FileFormatError(f"{file} is of another search.")
+            if file.name != _trial_name(tree["record"].trial_number):
+                raise FileFormatError(f"{file} has the number of another trial.")
+            read.append((tree["finished"], tree["record"]))
         except DamagedFileError as error:
             what = "It is left out."
             if move_broken:

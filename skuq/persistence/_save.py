@@ -72,13 +72,9 @@ class MissingPart:
 
 
 def description_of(value: Any) -> str:
-    """Describe an object in words."""
-    if isinstance(value, type):
-        return f"class {value.__module__}.{value.__qualname__}"
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"function {value.__module__}.{value.__qualname__}"
-    kind = type(value)
-    return f"object of class {kind.__module__}.{kind.__qualname__}"
+    """Name an object's class, or the function or class that it is."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 # Packages whose objects are data. They must not be taken for parts that the user gives again.
@@ -185,9 +181,8 @@ _KINDS = ("estimator", "catalog")  # kinds of files
 def save(estimator: Any, path: str | PathLike[str]) -> None:
     """Save an estimator or a catalog to a file that is safe to load.
 
-    The file holds what a pickle would: parameters and fitted attributes, for a search without the
-    networks that were not selected. It is written atomically: an existing file is replaced as a
-    whole, even if the process is killed meanwhile.
+    The file holds what a pickle would, for a search without the networks that were not selected.
+    An existing file is replaced as a whole, even if the process is killed meanwhile.
 
     Parameters
     ----------
@@ -200,18 +195,12 @@ def save(estimator: Any, path: str | PathLike[str]) -> None:
     ------
     UnsavableError
         If it is anything else, or holds data without a safe form; the message names them.
-    OSError
-        If the file cannot be written.
-
-    See Also
-    --------
-    load : Load what was saved.
 
     Notes
     -----
     Functions, search spaces and Keras models of your own are not saved, only named: see `load`.
-    Objects of scikit-learn (``preprocess=``, members of a pool) are saved with skops, which
-    ``pip install "skuq[skops]"`` installs.
+    Objects of scikit-learn (``preprocess=``, members of a pool) and NumPy's generators are saved
+    with skops, which ``pip install "skuq[skops]"`` installs.
 
     Examples
     --------
@@ -289,17 +278,10 @@ def load(
         what is not safe to load.
     ValueError
         If `parts` has a name that the file does not know.
-    OSError
-        If the file cannot be read.
 
     See Also
     --------
     save : Save an estimator; says what is saved.
-
-    Notes
-    -----
-    A file holds names of classes, plain values and arrays. Only classes that skuq has registered
-    for this are ever instantiated. Checksums detect damage; they do not tell who wrote the file.
 
     Examples
     --------
@@ -312,8 +294,7 @@ def load(
     ...     skuq.load(path)
     DeepEnsembleRegressor(n_members=3)
     """
-    restorer = Restorer(parts, trusted)
-    return _check_loaded(_archive.read(Path(path), kind=_KINDS, restore=restorer), restorer)
+    return _load(Path(path).read_bytes(), str(path), parts, trusted)
 
 
 def loads(
@@ -340,18 +321,17 @@ def loads(
     >>> loads(dumps(MCDropoutClassifier(dropout=0.2)))
     MCDropoutClassifier(dropout=0.2)
     """
+    return _load(data, "the file", parts, trusted)
+
+
+def _load(
+    data: bytes, source: str, parts: State | None, trusted: Sequence[str | type] | None
+) -> Any:
     restorer = Restorer(parts, trusted)
-    return _check_loaded(_archive.from_bytes(data, kind=_KINDS, restore=restorer), restorer)
-
-
-def _check_loaded(estimator: Any, restorer: Restorer) -> Any:
-    """Check that what was read may be saved by itself, and that all given parts were used."""
-    saved = find_by_class(type(estimator))
-    if saved is None or saved.kind is None:
-        raise FileFormatError(f"The file holds a {type(estimator).__name__}, no estimator.")
+    loaded = _archive.from_bytes(data, kind=_KINDS, restore=restorer, source=source)
     if unknown := sorted(set(restorer.parts) - restorer.names):
         raise ValueError(
             f"`parts` has names that the file does not know: {unknown}. It knows "
             f"{sorted(restorer.names)}."
         )
-    return estimator
+    return loaded
