@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator
 from sklearn.utils.metadata_routing import MetadataRequest
 
@@ -30,12 +31,20 @@ def encode(value: Any) -> tuple[str, State] | None:
         return "pathlib.Path", {"path": os.fspath(value)}
     if type(value) is slice:
         return "slice", {"start": value.start, "stop": value.stop, "step": value.step}
+    if type(value) is pd.DataFrame:  # the teams of an `HQEnsembleSelector`
+        columns = [column.to_numpy() for _, column in value.items()]
+        state = {"labels": list(value.columns), "columns": columns}
+        return ("pandas.DataFrame", state) if _decode_frame(state).equals(value) else None
     if type(value) is MetadataRequest:
         owner = value.owner if isinstance(value.owner, str) else type(value.owner).__name__
         methods = {name: m for name, m in vars(value).items() if hasattr(m, "requests")}
         requests = {name: dict(method.requests) for name, method in methods.items()}
         return "sklearn.MetadataRequest", {"owner": owner, "requests": requests}
     return None
+
+
+def _decode_frame(state: State) -> pd.DataFrame:
+    return pd.DataFrame(dict(zip(state["labels"], state["columns"])))
 
 
 def _decode_requests(state: State) -> MetadataRequest:
@@ -49,6 +58,7 @@ def _decode_requests(state: State) -> MetadataRequest:
 # Stored names, and the functions that make objects of their states.
 DECODERS: dict[str, Callable[[State], Any]] = {
     "numpy.type": lambda state: np.dtype(state["dtype"]).type,
+    "pandas.DataFrame": _decode_frame,
     "pathlib.Path": lambda state: Path(state["path"]),
     "slice": lambda state: slice(state["start"], state["stop"], state["step"]),
     "sklearn.MetadataRequest": _decode_requests,
