@@ -29,7 +29,6 @@ from skuq.bayesopt import BayesianOptimizer
 from skuq.ensembles import select_teams
 from skuq.metrics import crps_sample_loss, get_scorer
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
-from skuq.persistence import dumps, loads
 from skuq.plotting import MemberDiversityDisplay
 from skuq.search import AgEBO
 from skuq.tables import TablePreprocessor
@@ -134,11 +133,6 @@ def normalising(**settings):
     return build
 
 
-def held(table):
-    """Save and load an estimator with a table among its parameters."""
-    return loads(dumps(skuq.NOMURegressor(artificial=ArtificialInputs(kind=table))))
-
-
 class Lazy:
     """Table that has to compute the names of its columns."""
 
@@ -148,8 +142,6 @@ class Lazy:
         return CITY
 
 
-PERIODS = pd.DataFrame({"a": DAYS.dt.to_period("M")})
-INDEXED = CITY.set_index(["x", "city"])
 IDENTIFIED = CITY.assign(city=[f"n{k}" for k in range(60)])
 LAZY = Lazy()
 SPARSE = sparse.csr_array(X)
@@ -255,8 +247,6 @@ CALLS = {
     ),
     "one draw": (crps_sample_loss, dict(DRAW, fair=True), "set fair=False", dict(DRAW, fair=False)),
     "milp": (BayesianOptimizer, SQUARE, 'acquisition="ucb"', SQUARE | {"acquisition": "ucb"}),
-    "columns not held": (held, {"table": PERIODS}, "astype.str", {"table": PERIODS.astype(str)}),
-    "index not held": (held, {"table": INDEXED}, "reset_index", {"table": INDEXED.reset_index()}),
 }
 # For each: what is done, a part of the message, and what follows its advice.
 ADVICE = {

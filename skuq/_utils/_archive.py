@@ -1,6 +1,6 @@
 """Files that are safe to read: zip archives of JSON and npy arrays.
 
-A file holds ``header.json`` (format, kind and versions), ``tree.json``, ``arrays/0.npy``,
+A file holds ``header.json`` (format, kind and version), ``tree.json``, ``arrays/0.npy``,
 ``arrays/1.npy`` and so on, which `_trees` encodes and decodes, and ``sha256sums`` of these parts.
 Nothing in a file is trusted: no code in it is run, no path in it is followed, and the sizes that it
 declares are bounded. Files are written atomically: a reader sees the old or the new one.
@@ -14,15 +14,12 @@ import importlib
 import io
 import json
 import os
-import platform
 import re
 import secrets
 import zipfile
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 import skuq
 from skuq._utils._environment import without_collection
@@ -57,12 +54,9 @@ def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException as error:
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        if isinstance(error, OSError) and error.filename == str(temporary):
-            # Name the file that the caller knows. The class follows from the number.
-            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     # Make the new name durable, too, where the file system can.
     with contextlib.suppress(OSError):
@@ -97,12 +91,8 @@ def to_bytes(
         "format": "skuq",
         "format_version": FORMAT_VERSION,
         "kind": kind,
+        "skuq": skuq.__version__,
         "modules": sorted(encoder.modules),
-        "versions": {
-            "skuq": skuq.__version__,
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-        },
     }
     parts = {_HEADER: json.dumps(header, indent=1).encode(), _TREE: text.encode()}
     parts |= encoder.arrays
@@ -155,17 +145,17 @@ def refuse_broken(
 
 def read(path: str | os.PathLike[str], *, kind: str) -> Any:
     """Read the tree of a file; see `from_bytes`. An OSError of opening it passes through."""
-    return from_bytes(Path(path).read_bytes(), kind=kind, source=str(path))
+    return from_bytes(Path(path).read_bytes(), kinds=(kind,), source=str(path))
 
 
 def from_bytes(
     data: bytes,
     *,
-    kind: str | tuple[str, ...],
+    kinds: tuple[str, ...],
     restore: Callable[[str, dict[str, Any]], Any] | None = None,
     source: str = "the file",
 ) -> Any:
-    """Decode the tree that `to_bytes` has encoded, of the `kind` or one of the kinds expected.
+    """Decode the tree that `to_bytes` has encoded, of one of these kinds.
 
     ``restore(name, state)`` makes objects whose class is not registered; `source` names the data
     in errors. Raise FileFormatError if anything is not as `to_bytes` writes it (DamagedFileError
@@ -182,11 +172,9 @@ def from_bytes(
     with refuse_broken(source), without_collection():
         if version != FORMAT_VERSION:
             raise FileFormatError(
-                f"it has format version {version} and was written by skuq "
-                f"{header['versions']['skuq']}. This one, {skuq.__version__}, reads version "
-                f"{FORMAT_VERSION} only. Use the other one to load it"
+                f"it has format version {version}. skuq {skuq.__version__} reads version "
+                f"{FORMAT_VERSION} only: use the skuq that wrote it"
             )
-        kinds = (kind,) if isinstance(kind, str) else kind
         if header["kind"] not in kinds:
             raise FileFormatError(
                 f"it holds a {header['kind']!r:.50}, not a {' or a '.join(map(repr, kinds))}. "

@@ -84,10 +84,11 @@ def is_foreign(value: Any) -> bool:
     return kind in generators or (is_of_sklearn and not kind.__module__.startswith("skuq."))
 
 
-def dump_foreign(value: Any, where: str) -> np.ndarray | None:
-    """Encode an object as bytes; None if skops cannot, or could not read them again.
+def dump_foreign(value: Any, where: str) -> np.ndarray:
+    """Encode an object as bytes.
 
-    Raise UnsavableError if skops is not installed, or the object holds one of skuq.
+    Raise UnsavableError if skops is not installed or cannot write the object, or could not read it
+    again, or if the object holds one of skuq.
     """
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     if importlib.util.find_spec("skops") is None:
@@ -102,8 +103,11 @@ def dump_foreign(value: Any, where: str) -> np.ndarray | None:
         skuq_types = [kind for kind in untrusted if kind.startswith("skuq.")]
         if not skuq_types:
             skops.io.loads(data, trusted=untrusted)  # of a lambda there is only a useless name
-    except Exception:  # parts of the object may raise anything
-        return None
+    except Exception as error:  # parts of the object may raise anything
+        raise UnsavableError(
+            f"{where} is a {name}, which skops cannot save: {error!r:.200}. If it holds lambdas, "
+            "put functions of a module in their place."
+        ) from error
     if skuq_types:
         # Estimators say enough; their own parts would fill the message.
         estimators = [kind for kind in skuq_types if kind.startswith("skuq.estimators.")]

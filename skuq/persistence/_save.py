@@ -21,7 +21,6 @@ from sklearn.utils import Tags, TargetTags
 
 from skuq._utils import _archive
 from skuq._utils._archive import atomic_write
-from skuq._utils._messages import warn_user
 from skuq._utils._records import find_by_class, saved_as
 from skuq.exceptions import FileFormatError, MissingPartError, UnsavableError
 from skuq.persistence._codecs import (
@@ -101,7 +100,7 @@ class Describer:
             self._named.setdefault(id(params[name]), (name, params[name]))
         self._params, self._names = frozenset(self._named), frozenset(params)
         # id of a foreign object -> (the object, its bytes)
-        self._dumped: dict[int, tuple[Any, np.ndarray | None]] = {}
+        self._dumped: dict[int, tuple[Any, np.ndarray]] = {}
 
     def __call__(self, value: Any, where: str) -> tuple[str, State] | None:
         if type(value) is MissingPart:
@@ -113,15 +112,8 @@ class Describer:
         if is_foreign(value):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)
-            data, name = self._dumped[id(value)][1], self._name_of(value, where)
-            if data is not None:
-                return _FOREIGN, {"name": name, "data": data}
-            if id(value) not in self._params:  # it may hold what was learnt
-                warn_user(
-                    f"{where} is not saved, because skops cannot write it: {description_of(value)}."
-                    f" Predictions may need it: keep it, and give it to load(path, parts="
-                    f"{{{name!r}: ...}}). Functions of a module, in place of lambdas, can be saved."
-                )
+            name = self._name_of(value, where)
+            return _FOREIGN, {"name": name, "data": self._dumped[id(value)][1]}
         # Whether the object counts as the user's own, to be given again on loading.
         if isinstance(value, type) or hasattr(value, "__qualname__"):
             own_module = getattr(value, "__module__", None) or ""
@@ -328,7 +320,7 @@ def _load(
     data: bytes, source: str, parts: State | None, trusted: Sequence[str | type] | None
 ) -> Any:
     restorer = Restorer(parts, trusted)
-    loaded = _archive.from_bytes(data, kind=_KINDS, restore=restorer, source=source)
+    loaded = _archive.from_bytes(data, kinds=_KINDS, restore=restorer, source=source)
     if unknown := sorted(set(restorer.parts) - restorer.names):
         raise ValueError(
             f"`parts` has names that the file does not know: {unknown}. It knows "

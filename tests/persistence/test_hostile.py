@@ -168,7 +168,10 @@ BROKEN = {
     "bzip2": (lambda: packed(unpacked(saved()), zipfile.ZIP_BZIP2), "another way"),
     "zip bomb, declared": (lambda: bomb(2**32 - 2), "would grow"),
     "zip bomb": (lambda: bomb(2), "JSON"),
-    "older version": (lambda: with_header(format_version=2), "version 2.*reads version 3 only"),
+    "older version": (
+        lambda: with_header(format_version=2),
+        "version 2.*reads version 3 only",
+    ),
     "newer version": (lambda: with_header(format_version=9), "version 9.*reads version 3 only"),
     "trial": (lambda: with_header(kind="trial"), "it holds a 'trial'.*Catalog.load"),
     # Whoever changes a file without making its checksums right
