@@ -8,7 +8,6 @@ __all__ = [
     "CatalogLockedError",
     "CatalogMismatchError",
     "FileFormatError",
-    "FileVersionError",
     "MissingPartError",
     "SearchFailedError",
     "SearchSpaceError",
@@ -143,22 +142,7 @@ class FileFormatError(ValueError):
     Examples
     --------
     >>> from skuq.exceptions import FileFormatError
-    >>> from skuq.persistence import loads
-    >>> try:
-    ...     loads(b"a text")
-    ... except FileFormatError:
-    ...     print("This is not a file of skuq.")
-    This is not a file of skuq.
-    """
-
-
-class FileVersionError(FileFormatError):
-    """A file was written by a newer skuq.
-
-    Examples
-    --------
-    >>> from skuq.exceptions import FileFormatError, FileVersionError
-    >>> issubclass(FileVersionError, FileFormatError)
+    >>> issubclass(FileFormatError, ValueError)
     True
     """
 
@@ -168,14 +152,9 @@ class UnsavableError(TypeError):
 
     Examples
     --------
-    >>> from skuq import DeepEnsembleRegressor
     >>> from skuq.exceptions import UnsavableError
-    >>> from skuq.persistence import dumps
-    >>> try:
-    ...     dumps(DeepEnsembleRegressor(n_members=object()))
-    ... except UnsavableError:
-    ...     print("This parameter has no safe form.")
-    This parameter has no safe form.
+    >>> issubclass(UnsavableError, TypeError)
+    True
     """
 
 
@@ -185,10 +164,6 @@ class MissingPartError(RuntimeError):
     Examples
     --------
     >>> from skuq.exceptions import MissingPartError
-    >>> from skuq.persistence import MissingPart
-    >>> try:
-    ...     MissingPart("space", "function build")()
-    ... except MissingPartError:
-    ...     print('Load it with parts={"space": build}.')
-    Load it with parts={"space": build}.
+    >>> issubclass(MissingPartError, RuntimeError)
+    True
     """

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import cloudpickle
 import numpy as np
-
-import skuq
-from skuq.exceptions import FileFormatError, UnsavableError
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -33,8 +29,7 @@ class SavedClass(NamedTuple):
         Kind of file that an object of the class makes if it is saved by itself. None if such
         objects are only saved as parts of others.
     check : callable or None
-        ``check(state, seen)`` raises `FileFormatError` if the attributes are not safe to use. It
-        can keep what it finds in the dict `seen`, which it is given again within the same file.
+        ``check(state)`` raises `FileFormatError` if the attributes are not safe to use.
     """
 
     name: str
@@ -55,10 +50,8 @@ def saved_as(
     Parameters
     ----------
     name : str
-        Name of the class in files: ``package.Name``, or ``package.Owner.Name`` for a class that is
-        registered as soon as ``package.Owner`` is imported. ``Name`` or ``Owner`` is public in
-        ``skuq.package`` (an estimator in ``skuq``), or its module is one of `_MODULES`. The name
-        stays when the class moves within its package.
+        Name of the class in files, ``package.Name``. Files also hold the modules of their classes,
+        which are imported before the names are looked up.
     kind, check
         See `SavedClass`.
     """
@@ -75,45 +68,14 @@ def saved_as(
     return register
 
 
-# Modules with classes that are in files and not public, by package.
-_MODULES = {
-    "catalog": ["_records"],
-    "fitted": ["_calibrated", "_ensemble", "_far", "_nomu", "_operator"],
-    "networks": ["_cells", "_dense", "_heads", "_mixture_heads", "_nomu", "_operator"],
-    "tables": ["_functions", "_inputs", "_scaling", "_targets"],
-}
-
-
 def find_by_name(name: str) -> SavedClass | None:
     """Find the class that is registered under a stored name; None if there is none."""
-    package, _, rest = name.partition(".")
-    owner = rest.partition(".")[0]
-    # The class is registered where it is defined. Names come from files: what is imported is public
-    # or one of these modules.
-    if name in _BY_NAME or package not in {*dir(skuq), *_MODULES}:
-        return _BY_NAME.get(name)
-    module = pkgutil.resolve_name(f"skuq.{package}")
-    for public in (module, skuq):  # estimators are public in skuq itself
-        if owner in getattr(public, "__all__", ()):
-            getattr(public, owner)
-    for private in _MODULES.get(package, ()):
-        if name not in _BY_NAME:
-            pkgutil.resolve_name(f"skuq.{package}.{private}")
     return _BY_NAME.get(name)
 
 
 def find_by_class(cls: type) -> SavedClass | None:
     """Find the registration of a class; None if it is not registered."""
     return _BY_CLASS.get(cls)
-
-
-# Attributes of scikit-learn's callbacks, which belong to the process and not to the model.
-_CALLBACKS = (
-    "_skl_callbacks",
-    "_skl_callbacks_to_teardown",
-    "_callback_fit_ctx",
-    "_parent_callback_ctx",
-)
 
 
 def _is_record(cls: type) -> bool:
@@ -129,35 +91,24 @@ def state_of(value: Any) -> dict[str, Any]:
         record: Any = value  # a named tuple
         return dict(record._asdict())
     state = value.__getstate__() or {}
-    if type(state) is not dict:
-        raise UnsavableError(f"A {type(value).__name__} has a state that is no dict of attributes.")
-    return {name: part for name, part in state.items() if name not in _CALLBACKS}
+    # Callbacks of scikit-learn belong to the process and not to the model.
+    return {name: part for name, part in state.items() if "_callback" not in name}
 
 
 def make_object(cls: Any, state: dict[str, Any]) -> Any:
-    """Make an object with these attributes, without calling its class' `__init__`."""
-    if wrong := [name for name in state if name.startswith("__") or not name.isidentifier()]:
-        raise FileFormatError(f"{cls.__name__} has no attribute {wrong[0][:50]!r}")
-    is_dataclass = _is_record(cls)
-    if is_dataclass or issubclass(cls, tuple):  # a record: it has its fields, and no others
-        names = [f.name for f in dataclasses.fields(cls)] if is_dataclass else list(cls._fields)
-        if differing := set(names) ^ set(state):
-            what = "lacks" if min(differing) in names else "has no"
-            raise FileFormatError(f"{cls.__name__} {what} field {min(differing)[:50]!r}")
-        if not is_dataclass:
-            return tuple.__new__(cls, [state[name] for name in names])
-    elif hasattr(cls, "get_params"):
+    """Make an object with these attributes, without calling its class' `__init__`.
+
+    Parameters of estimators that the file does not have, since a newer version has added them, take
+    their defaults.
+    """
+    if issubclass(cls, tuple):  # a named tuple
+        return cls(**state)
+    if hasattr(cls, "get_params"):
         parameters = inspect.signature(cls).parameters.values()
-        missing = {p.name: p.default for p in parameters if p.name not in state}
-        # Parameters that a newer scikit-learn has added to its own classes take their defaults.
-        # A pipeline of ours has scikit-learn's parameters.
-        declared_in = getattr(cls.__init__, "__module__", cls.__module__)
-        if missing and not declared_in.startswith("sklearn."):
-            raise FileFormatError(f"{cls.__name__} lacks the parameter {min(missing)!r}")
-        defaults = {n: default for n, default in missing.items() if default is not inspect._empty}
-        state = {**state, **defaults}
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        state = {**state, **{n: value for n, value in defaults.items() if n not in state}}
     made = object.__new__(cls)
-    if hasattr(cls, "__setstate__") and not is_dataclass:
+    if hasattr(cls, "__setstate__"):
         made.__setstate__(state)
     else:
         vars(made).update(state)

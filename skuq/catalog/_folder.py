@@ -1,7 +1,4 @@
-"""Store a search on disk: a folder with its description and a file for each finished trial.
-
-Files are not trusted: everything that is read is checked before it is used.
-"""
+"""Store a search on disk: a folder with its description and a file for each finished trial."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import hashlib
 import itertools
 import json
 import logging
-import math
 import os
 import secrets
 import socket
@@ -20,18 +16,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 from filelock import FileLock, Timeout
 
 from skuq._utils import _archive
-from skuq._utils._archive import DamagedFileError, atomic_write, refuse_broken
+from skuq._utils._archive import DamagedFileError, atomic_write
 from skuq._utils._messages import warn_user
-from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
+from skuq.catalog._records import HeldOut, TrialRecord
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,
     FileFormatError,
-    FileVersionError,
     UnsavableError,
 )
 
@@ -144,49 +138,22 @@ def read_search(folder: Path) -> SearchDescription:
     """Read the description of a search."""
     file = folder / _SEARCH
     try:
-        with refuse_broken(file, let=(OSError,)):
-            search = SearchDescription(**_archive.read(file, kind="search"))
-            for value, kind in zip(search, (str, dict, int, dict, HeldOut)):
-                _require(type(value) is kind, f"{value!r:.100} is no {kind.__name__}")
-            for part in (search.held_out, *search.held_out.shifted):
-                n_rows, _ = part.y.shape
-                rows = np.arange(n_rows) if part.rows is None else part.rows
-                _require(
-                    rows.shape == part.weight.shape == (n_rows,), "its held-out rows do not fit"
-                )
-                _require(
-                    rows.dtype.kind in "iu" and bool(np.all(rows >= 0)), "its rows are no positions"
-                )
-                finite = np.isfinite(part.y).all() and np.isfinite(part.weight).all()
-                _require(bool(finite), "its held-out rows are not all finite")
-            json.dumps([search.parts, search.space], sort_keys=True)  # raises if it is no JSON
-    except FileVersionError:
-        raise
+        return SearchDescription(**_archive.read(file, kind="search"))
     except FileFormatError as error:
         raise FileFormatError(
             f"{error} It describes the search, and without it the trials in {folder} cannot be "
             "used. Restore it from a copy, or delete this folder to start a new search."
         ) from error
-    return search
-
-
-def _require(condition: bool, otherwise: str) -> None:
-    """Raise FileFormatError with the message `otherwise` unless the condition holds."""
-    if not condition:
-        raise FileFormatError(otherwise)
 
 
 def read_retrained(folder: Path, name: str, *, move_broken: bool = False) -> list[TrialRecord]:
     """Read the networks that were trained again after the search, in one round; see `read_trials`.
 
-    They are stored as trials in a subfolder. Refits have trained on all rows and predict none.
+    They are stored as trials in a subfolder.
     """
     if not (folder / name).is_dir():
         return []
     search = read_search(folder)
-    if name.startswith("refit"):
-        nothing = HeldOut(None, np.empty((0, 1)), np.empty(0))
-        search = search._replace(held_out=nothing)
     return [record for _, record in read_trials(folder / name, search, move_broken=move_broken)]
 
 
@@ -202,14 +169,12 @@ def read_trials(
     read = []
     for file in trial_files(folder):
         try:
-            with refuse_broken(file, let=(OSError,)):
-                tree = _archive.read(file, kind="trial")
-                _require(tree["search"] == search.id, "it is of another search")
-                _check_trial(tree["record"], file, search.held_out)
-                _require(type(tree["finished"]) is int, "it has no place in the order")
-                read.append((tree["finished"], tree["record"]))
-        except FileVersionError:
-            raise
+            tree = _archive.read(file, kind="trial")
+            if tree["search"] != search.id:
+                raise FileFormatError(f"{file} is of another search.")
+            if file.name != _trial_name(tree["record"].trial_number):
+                raise FileFormatError(f"{file} has the number of another trial.")
+            read.append((tree["finished"], tree["record"]))
         except DamagedFileError as error:
             what = "It is left out."
             if move_broken:
@@ -221,43 +186,6 @@ def read_trials(
                 f"{error} To have the trial run again, delete its file."
             ) from error
     return sorted(read, key=lambda pair: pair[0])
-
-
-def _check_trial(record: TrialRecord, file: Path, held_out: HeldOut) -> None:
-    """Raise an error if fields of a record have wrong types or contradict each other."""
-    number, result = record.trial_number, record.result
-    _require(type(record) is TrialRecord, "it is no record of a trial")
-    _require(type(number) is int and file.name == _trial_name(number), "its number is another")
-    _require(type(record.configuration) is dict, "its configuration is no dict")
-    _require(type(record.seed) is int and type(record.message) is str, "it has no seed")
-    statuses = "completed", "discarded", "failed"
-    _require(record.status in statuses, f"its status is {record.status!r}")
-    _require(record.completed == (result is not None), "status and result differ")
-    _require(record.failed != math.isfinite(record.score), f"its score is {record.score!r}")
-    _require(math.isfinite(record.seconds), f"its time is {record.seconds!r}")
-    stages = np.array(record.stage_scores, dtype=float)
-    _require(stages.ndim == 1 and bool(np.isfinite(stages).all()), "its stages have no scores")
-    _require(0 <= record.share <= 1, f"its share is {record.share!r}")
-    if result is None:
-        return
-    networks = result.networks
-    _require(isinstance(result, Member | FoldedMember) and len(networks) > 0, "it has no networks")
-    _require(type(result.score) is float, "its score is no number")
-    center = getattr(result, "center", None)
-    _require(center is None or center.ndim == 2, "its center is no table of numbers")
-    n_rows = sum(len(y) for _, y, _ in held_out.sets)
-    shape = result.held_out.shape
-    _require(
-        len(shape) == 2 and shape[0] == n_rows,
-        f"it has held-out predictions of shape {shape} for {n_rows} rows",
-    )
-    for member in networks:
-        losses = [member.history[name] for name in ("loss", "val_loss")]
-        n = losses[0].size
-        _require(losses[0].shape == losses[1].shape == (n,), "its history has no epochs")
-        best = member.best_epoch
-        _require(type(best) is int and 0 <= best < n, f"its best epoch is {best!r}")
-        _require(bool(np.isfinite(member.weights).all()), "its weights are not all finite")
 
 
 _logger = logging.getLogger("skuq")

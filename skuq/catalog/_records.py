@@ -107,6 +107,16 @@ class Member:
         return replace(self, weights=None, state=(), held_out=None)
 
 
+def checked_network(member: Any) -> str:
+    """Return the network of a `Member`, which was checked if it comes from a file.
+
+    In the place of members a file can hold other objects, whose networks were not.
+    """
+    if type(member) is not Member:
+        raise TypeError(f"A {type(member).__name__} is no member of an ensemble.")
+    return member.network
+
+
 @saved_as("catalog.FoldedMember")
 @dataclass(frozen=True, eq=False)
 class FoldedMember:

@@ -23,7 +23,6 @@ from scipy.linalg import blas, cholesky, lapack
 from scipy.spatial.distance import cdist
 
 from skuq._utils._records import record_repr, saved_as, state_of
-from skuq.exceptions import FileFormatError
 from skuq.predictive import CategoricalMixture, TransformedMixture
 from skuq.tables._scaling import FARTHEST, clip_columns
 
@@ -39,7 +38,6 @@ _FAR_BLOCK_ROWS = 128  # the same of rows far away, whose correlations then stay
 _FEWEST_PADDED = 32  # rows of arrays that are padded
 _PADDED = 1e3 * FARTHEST  # coordinates of rows without effect
 _TIE = 1e-9  # apart from each other, members that predict the same classes
-_LEAST_NUMBER = 1e-9  # below all distances and noises that are learnt; keeps covariances regular
 _MOST_APART = 10.0  # distance of two means that counts, in standard deviations of y
 
 
@@ -91,40 +89,7 @@ def _extend(rows: np.ndarray) -> np.ndarray:
     return np.vstack([-2 * rows.T, (rows**2).sum(axis=1)])
 
 
-# Axes of the arrays in a file, by the letters of the notation; arrays share the sizes of letters.
-_AXES = {
-    **dict.fromkeys(("centre", "inverse_stds", "slopes"), "d"),
-    **dict.fromkeys(("mean", "amplitude", "doubt"), "m"),
-    **dict.fromkeys(("rows", "joint_rows"), "Rd"),
-    **dict.fromkeys(("joint_near", "factors"), "2"),
-    "decorrelation": "dd",
-    "y": "Gm",
-    "frequencies": "dF",
-    "bounds": "2d",
-}
-
-
-def _check_far(state: dict[str, Any], seen: dict[Any, Any]) -> None:
-    """Refuse fields of a `FarUncertainty` that do not fit together."""
-    sizes = {"2": 2}
-    for name, axes in _AXES.items():
-        array = state[name]
-        if type(array) is not np.ndarray or array.dtype != np.float64 or array.ndim != len(axes):
-            raise FileFormatError(f"its {name!r} is no array of float64 with {len(axes)} axes")
-        if any(sizes.setdefault(axis, n) != n for axis, n in zip(axes, array.shape)):
-            raise FileFormatError(f"its {name!r} has shape {array.shape}, which fits no other part")
-        if not np.isfinite(array).all():
-            raise FileFormatError(f"its {name!r} is not finite")
-    if not 0 < sizes["G"] <= min(sizes["R"], PROCESS_ROWS) or not sizes["F"]:
-        raise FileFormatError("its process has no rows, too many rows, or no frequencies")
-    if state["kernel"] not in KERNELS:
-        raise FileFormatError("its kernel is not known")
-    for name in ("near", "length", "noise"):
-        if not isinstance(state[name], float) or not _LEAST_NUMBER < state[name] < math.inf:
-            raise FileFormatError(f"its {name!r} is no positive number")
-
-
-@saved_as("fitted.FarUncertainty", check=_check_far)
+@saved_as("fitted.FarUncertainty")
 @dataclass(frozen=True, eq=False)
 class FarUncertainty:
     """Uncertainty that is added to the predictions of an ensemble away from its training rows.

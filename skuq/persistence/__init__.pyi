@@ -1,3 +1,2 @@
-from ._save import MissingPart as MissingPart
 from ._save import dumps as dumps
 from ._save import loads as loads

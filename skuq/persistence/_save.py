@@ -15,74 +15,50 @@ from typing import Any, NoReturn
 
 import numpy as np
 from sklearn import model_selection, preprocessing
-from sklearn.base import BaseEstimator
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import Tags, TargetTags
 
 from skuq._utils import _archive
 from skuq._utils._archive import atomic_write
-from skuq._utils._messages import warn_user
 from skuq._utils._records import find_by_class, saved_as
 from skuq.exceptions import FileFormatError, MissingPartError, UnsavableError
-from skuq.persistence._codecs import DECODERS, State, dump_foreign, encode, load_foreign
+from skuq.persistence._codecs import (
+    DECODERS,
+    State,
+    dump_foreign,
+    encode,
+    is_foreign,
+    load_foreign,
+)
 
 for _cls in (FrozenEstimator, Pipeline):
     saved_as(f"sklearn.{_cls.__name__}", kind="estimator")(_cls)
-for _cls in (
-    model_selection.GroupKFold,
-    model_selection.GroupShuffleSplit,
-    model_selection.KFold,
-    preprocessing.LabelEncoder,
-    model_selection.LeaveOneGroupOut,
-    model_selection.LeaveOneOut,
-    preprocessing.OneHotEncoder,
-    preprocessing.OrdinalEncoder,
-    model_selection.ShuffleSplit,
-    preprocessing.StandardScaler,
-    model_selection.StratifiedGroupKFold,
-    model_selection.StratifiedKFold,
-    model_selection.StratifiedShuffleSplit,
-    model_selection.TimeSeriesSplit,
+for _name in ("OneHotEncoder", "OrdinalEncoder", "StandardScaler"):
+    saved_as(f"sklearn.{_name}")(getattr(preprocessing, _name))
+for _name in (
+    *("GroupKFold", "GroupShuffleSplit", "KFold", "LeaveOneGroupOut", "LeaveOneOut"),
+    *("ShuffleSplit", "StratifiedGroupKFold", "StratifiedKFold", "StratifiedShuffleSplit"),
+    "TimeSeriesSplit",
 ):
-    saved_as(f"sklearn.{_cls.__name__}")(_cls)
+    saved_as(f"sklearn.{_name}")(getattr(model_selection, _name))
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class MissingPart:
     """Placeholder for a function or object of the user that was not saved.
 
     Every use raises `MissingPartError`. Parts that a fitted estimator needs only to fit again may
     stay missing.
-
-    Attributes
-    ----------
-    name : str
-        Name of the part in ``skuq.load(path, parts={name: ...})``.
-    description : str
-        Class or function of the part.
-
-    Examples
-    --------
-    >>> from skuq.persistence import MissingPart
-    >>> MissingPart("space", "function build").name
-    'space'
     """
 
     name: str
     description: str
 
-    def __repr__(self) -> str:
-        return f"MissingPart({self.name!r}, {self.description!r})"
-
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        parameter, _, position = self.name.rpartition("__")
-        if not position.isdigit():
-            parameter = self.name
         raise MissingPartError(
-            f"`{self.name}` ({self.description}) was not saved: give `{parameter}` to "
-            f"skuq.load(path, parts={{{parameter!r}: ...}}), to `from_catalog` by its name, or to "
-            "`set_params`."
+            f"`{self.name}` ({self.description}) was not saved: give it to skuq.load(path, "
+            f"parts={{{self.name!r}: ...}}), to `from_catalog` by its name, or to `set_params`."
         )
 
     def __sklearn_tags__(self) -> Tags:
@@ -90,19 +66,14 @@ class MissingPart:
         return Tags(estimator_type=None, target_tags=TargetTags(required=False))
 
     # Methods by which parameters are recognised as search spaces, oracles or estimators.
-    decisions = build = recipe = __call__
-    create_trial = end_trial = __call__
+    decisions = build = recipe = create_trial = end_trial = __call__
     fit = predict = predict_proba = transform = __call__
 
 
 def description_of(value: Any) -> str:
-    """Describe an object in words."""
-    if isinstance(value, type):
-        return f"class {value.__module__}.{value.__qualname__}"
-    if callable(value) and hasattr(value, "__qualname__"):
-        return f"function {value.__module__}.{value.__qualname__}"
-    kind = type(value)
-    return f"object of class {kind.__module__}.{kind.__qualname__}"
+    """Name an object's class, or the function or class that it is."""
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 # Packages whose objects are data. They must not be taken for parts that the user gives again.
@@ -129,45 +100,36 @@ class Describer:
             self._named.setdefault(id(params[name]), (name, params[name]))
         self._params, self._names = frozenset(self._named), frozenset(params)
         # id of a foreign object -> (the object, its bytes)
-        self._dumped: dict[int, tuple[Any, np.ndarray | None]] = {}
+        self._dumped: dict[int, tuple[Any, np.ndarray]] = {}
 
-    def __call__(self, value: Any, where: Any) -> tuple[str, State] | None:
+    def __call__(self, value: Any, where: str) -> tuple[str, State] | None:
         if type(value) is MissingPart:
             return _PART, vars(value)
-        if (found := encode(value, where)) is not None:
+        if (found := encode(value)) is not None:
             return found
         if hasattr(value, "_refuse_to_save"):
             value._refuse_to_save(where)
-        module = type(value).__module__
-        is_foreign = isinstance(value, BaseEstimator) or module.startswith("sklearn.")
-        if is_foreign and not (isinstance(value, type) or module.startswith("skuq.")):
+        if is_foreign(value):
             if id(value) not in self._dumped:
                 self._dumped[id(value)] = value, dump_foreign(value, where)
-            data, name = self._dumped[id(value)][1], self._name_of(value, where)
-            if data is not None:
-                return _FOREIGN, {"name": name, "data": data}
-            if id(value) not in self._params:  # it may hold what was learnt
-                warn_user(
-                    f"{where} is not saved, because skops cannot write it: {description_of(value)}."
-                    f" Predictions may need it: keep it, and give it to load(path, parts="
-                    f"{{{name!r}: ...}}). Functions of a module, in place of lambdas, can be saved."
-                )
+            name = self._name_of(value, where)
+            return _FOREIGN, {"name": name, "data": self._dumped[id(value)][1]}
         # Whether the object counts as the user's own, to be given again on loading.
         if isinstance(value, type) or hasattr(value, "__qualname__"):
             own_module = getattr(value, "__module__", None) or ""
             is_own = id(value) in self._params or not own_module.startswith("skuq.")
         else:
-            root = module.partition(".")[0]
+            root = type(value).__module__.partition(".")[0]
             is_own = callable(value) if root in _DATA_OR_FUNCTIONS else root not in _DATA
         if is_own or getattr(type(value), "_supplied_by_user", False):
             name = self._name_of(value, where)
             return _PART, {"name": name, "description": description_of(value)}
         return None
 
-    def _name_of(self, value: Any, where: Any) -> str:
+    def _name_of(self, value: Any, where: str) -> str:
         """Name a part of the user's by its parameter, or by its place as ``estimator__x``."""
         if id(value) not in self._named:
-            _, *steps = str(where).replace("[", ".").replace("]", "").split(".")
+            _, *steps = where.replace("[", ".").replace("]", "").split(".")
             name = "__".join(step.strip("_'") for step in steps)
             # The user knows the parameter that a part of the fitted model was cloned from.
             parameter = name.removeprefix("fitted__")
@@ -193,18 +155,11 @@ class Restorer:
         if name not in (_PART, _FOREIGN):
             raise FileFormatError(f"class {name[:100]!r} is not known")
         part = state["name"]
-        # The user can give a pair whole, or one of its two parts.
-        pair, _, position = part.rpartition("__")
-        whole = self.parts.get(pair)
-        if part in self.parts:
-            self.names.add(part)
-            return self.parts[part]
-        if isinstance(whole, tuple | list) and position in map(str, range(len(whole))):
-            self.names.add(pair)
-            return whole[int(position)]
         self.names.add(part)
+        if part in self.parts:
+            return self.parts[part]
         if name == _PART:
-            return MissingPart(part, str(state["description"])[:200])
+            return MissingPart(part, state["description"])
         data = state["data"]
         # The same object may be stored in several places, as a pool lists its members twice.
         if id(data) not in self._loaded:
@@ -218,9 +173,8 @@ _KINDS = ("estimator", "catalog")  # kinds of files
 def save(estimator: Any, path: str | PathLike[str]) -> None:
     """Save an estimator or a catalog to a file that is safe to load.
 
-    The file holds what a pickle would: parameters and fitted attributes, for a search without the
-    networks that were not selected. It is written atomically: an existing file is replaced as a
-    whole, even if the process is killed meanwhile.
+    The file holds what a pickle would, for a search without the networks that were not selected.
+    An existing file is replaced as a whole, even if the process is killed meanwhile.
 
     Parameters
     ----------
@@ -233,18 +187,12 @@ def save(estimator: Any, path: str | PathLike[str]) -> None:
     ------
     UnsavableError
         If it is anything else, or holds data without a safe form; the message names them.
-    OSError
-        If the file cannot be written.
-
-    See Also
-    --------
-    load : Load what was saved.
 
     Notes
     -----
     Functions, search spaces and Keras models of your own are not saved, only named: see `load`.
-    Objects of scikit-learn (``preprocess=``, members of a pool) are saved with skops, which
-    ``pip install "skuq[skops]"`` installs.
+    Objects of scikit-learn (``preprocess=``, members of a pool) and NumPy's generators are saved
+    with skops, which ``pip install "skuq[skops]"`` installs.
 
     Examples
     --------
@@ -305,8 +253,8 @@ def load(
     parts : dict, optional
         Your own functions and objects, which were not saved, by the names of the parameters, for
         example ``{"space": build}``. For an estimator inside another one use two
-        underscores, as in `set_params`. A part that is not given becomes a `MissingPart`, which
-        raises `MissingPartError` when it is used; predictions rarely need it.
+        underscores, as in `set_params`. A part that is not given raises `MissingPartError` when it
+        is used; predictions rarely need it.
     trusted : list of str or type, optional
         Types of objects in scikit-learn's estimators that skops does not know to be safe. Loading
         them runs their code, so check each of them.
@@ -318,23 +266,14 @@ def load(
     Raises
     ------
     FileFormatError
-        If the file is broken, was not written by `save`, or holds what is not safe to load.
-    FileVersionError
-        If a newer skuq wrote it.
+        If the file is broken or was changed, was not written by this version's `save`, or holds
+        what is not safe to load.
     ValueError
         If `parts` has a name that the file does not know.
-    OSError
-        If the file cannot be read.
 
     See Also
     --------
     save : Save an estimator; says what is saved.
-
-    Notes
-    -----
-    A file holds names of classes, plain values and arrays. Only classes that skuq has registered
-    for this are ever instantiated. Time and memory of loading are bounded, and every part has a
-    checksum, which detects damage; it does not tell who wrote the file.
 
     Examples
     --------
@@ -347,8 +286,7 @@ def load(
     ...     skuq.load(path)
     DeepEnsembleRegressor(n_members=3)
     """
-    restorer = Restorer(parts, trusted)
-    return _check_loaded(_archive.read(Path(path), kind=_KINDS, restore=restorer), restorer)
+    return _load(Path(path).read_bytes(), str(path), parts, trusted)
 
 
 def loads(
@@ -375,18 +313,17 @@ def loads(
     >>> loads(dumps(MCDropoutClassifier(dropout=0.2)))
     MCDropoutClassifier(dropout=0.2)
     """
+    return _load(data, "the file", parts, trusted)
+
+
+def _load(
+    data: bytes, source: str, parts: State | None, trusted: Sequence[str | type] | None
+) -> Any:
     restorer = Restorer(parts, trusted)
-    return _check_loaded(_archive.from_bytes(data, kind=_KINDS, restore=restorer), restorer)
-
-
-def _check_loaded(estimator: Any, restorer: Restorer) -> Any:
-    """Check that what was read may be saved by itself, and that all given parts were used."""
-    saved = find_by_class(type(estimator))
-    if saved is None or saved.kind is None:
-        raise FileFormatError(f"The file holds a {type(estimator).__name__}, no estimator.")
+    loaded = _archive.from_bytes(data, kinds=_KINDS, restore=restorer, source=source)
     if unknown := sorted(set(restorer.parts) - restorer.names):
         raise ValueError(
             f"`parts` has names that the file does not know: {unknown}. It knows "
             f"{sorted(restorer.names)}."
         )
-    return estimator
+    return loaded

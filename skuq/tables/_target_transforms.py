@@ -318,9 +318,6 @@ class _Scores:
         return {"scores": self.scores, "values": self.values}
 
     def __setstate__(self, state):
-        # The curve takes ten times the memory of its knots: do not let a file choose their number.
-        if len(state["scores"]) > _MOST_INTERVALS + 3:
-            raise ValueError(f"A curve has at most {_MOST_INTERVALS + 3} knots.")
         self.__init__(state["scores"], state["values"])
 
     @classmethod

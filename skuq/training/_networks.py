@@ -20,7 +20,7 @@ import numpy as np
 
 from skuq import backend
 from skuq._utils._messages import warn_user
-from skuq.catalog._records import Member
+from skuq.catalog._records import Member, checked_network
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import rebuild
 from skuq.networks._plan_parts import ARRAYS, Namespace, Run, split_weights
@@ -158,7 +158,7 @@ def _start_of(variable: Any, layer: Any) -> _Start | None:
 @backend.in_thread
 def keras_model(member: Member) -> Any:
     """Build a member's Keras model, and set its weights."""
-    model = rebuild(member.network)
+    model = rebuild(checked_network(member))
     trainable = model.trainable_variables
     values = split_weights(np.asarray(member.weights), [v.shape for v in trainable])
     for variable, value in zip(trainable, values):

@@ -21,7 +21,7 @@ import numpy as np
 from skuq import backend
 from skuq._utils._environment import one_thread_if_small
 from skuq.backend import BoundedCache
-from skuq.catalog._records import Member
+from skuq.catalog._records import Member, checked_network
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import own_classes, rebuild
 from skuq.networks._plan import make_plan, without_names
@@ -117,8 +117,9 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
     dtype = "float64" if cache else "float32"
     weights = np.asarray(member.weights, dtype=dtype)
     state = tuple(_cast(value, dtype) for value in member.state)
-    key = without_names(member.network), own_classes(member.network)
-    make = functools.partial(_keras_forward, member.network, dtype)
+    network = checked_network(member)
+    key = without_names(network), own_classes(network)
+    make = functools.partial(_keras_forward, network, dtype)
     model, forward = _forwards.get((*key, dtype), make)
     if cache:
         forward = _forwards.get(
@@ -227,7 +228,7 @@ class _Predicting(DrawingNetwork):
     """A `DrawingNetwork` whose base runs in float64 also where it is a Keras model."""
 
     def __init__(self, member: Member):
-        super().__init__(read_network(member.network))
+        super().__init__(read_network(checked_network(member)))
         # A copy without arrays, so that the weak table above does not keep the member alive.
         self._record = member.without_arrays()
 

@@ -307,61 +307,16 @@ def test_what_was_written_survives_a_kill_at_any_moment(tmp_path):
 
 
 @cases(
-    ("kind", "tree"),
-    *(("search", tree) for tree in ({}, [1], {"parts": 3})),
-    ("search", {"parts": {}, "entropy": 1, "space": {}, "held_out": {"y": 1}}),
-    *(("trial", tree) for tree in ({}, *({"finished": 0, "result": r} for r in (3, {})))),
+    ("name", "kind", "message"),
+    ("search.skuq", "trial", "cannot be read: it holds a 'trial'.*It describes the search"),
+    ("trial-000001.skuq", "search", "trial-000001.skuq cannot be read: .*delete its file"),
 )
-def test_files_of_something_else_are_an_error(tmp_path, kind, tree):
+def test_files_of_something_else_are_an_error(tmp_path, name, kind, message):
     path = begun(tmp_path, [trial(0), trial(1)])
-    name = {"search": "search.skuq", "trial": "trial-000001.skuq"}[kind]
-    message = {"search": "cannot be read.*It describes the search", "trial": name}[kind]
-    _archive.write(path / name, tree, kind=kind)
+    _archive.write(path / name, {}, kind=kind)
     for read in (Catalog.load, lambda path: CatalogFolder(path, PARTS).__enter__()):
         with pytest.raises(FileFormatError, match=message):
             read(path)
-
-
-def change(path, **changes):
-    """Rewrite a file with other contents, whatever checks of writing say."""
-    tree = _archive.read(path, kind="trial")
-    for name, value in changes.items():
-        for part in (tree, vars(tree["record"]), vars(tree["record"].result)):
-            if name in part:
-                part[name] = value
-                break
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skuq.networks._safe.check_network", lambda network: (None, None))
-        _archive.write(path, tree, kind="trial")
-
-
-BAD = {
-    "trial_number": ["1", None, -1, 1.0, 2],
-    "finished": ["0", None],
-    "status": ["completed!", "failed", None],
-    "result": [None],
-    "score": [float("nan"), float("inf"), None, "0"],
-    "seconds": [float("nan"), None],
-    "seed": ["1", None],
-    "message": [None],
-    "configuration": [None, [1]],
-    "held_out": [None, np.zeros(5), np.zeros((4, 2))],
-    "history": [{}, {"loss": np.zeros(3), "val_loss": np.zeros(2)}, None],
-    "best_epoch": [5, -1, 1.0, None],
-    "weights": [np.full(50, np.nan, "float32")],
-    "network": [None, "", "[]"],
-    "search": ["0" * 32, None],
-}
-
-
-@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in BAD.items() for v in values])
-def test_each_field_of_a_trial_is_checked(tmp_path, name, value):
-    path = begun(tmp_path, [trial(0), trial(1)])
-    change(path / "trial-000001.skuq", **{name: value})
-    with pytest.raises(FileFormatError, match="trial-000001.skuq.*elete"):
-        Catalog.load(path)
-    with pytest.raises(FileFormatError, match="trial-000001.skuq"):
-        CatalogFolder(tmp_path, PARTS).__enter__()
 
 
 def test_trials_of_other_searches_and_copies_are_refused(tmp_path):
@@ -369,11 +324,11 @@ def test_trials_of_other_searches_and_copies_are_refused(tmp_path):
     other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 99})
     copy = path / "trial-000005.skuq"
     copy.write_bytes((path / "trial-000001.skuq").read_bytes())
-    with pytest.raises(FileFormatError, match="trial-000005.skuq.*its number is another"):
+    with pytest.raises(FileFormatError, match="trial-000005.skuq has the number of another"):
         Catalog.load(path)
     copy.unlink()
     (path / "trial-000001.skuq").write_bytes((other / "trial-000001.skuq").read_bytes())
-    with pytest.raises(FileFormatError, match="it is of another search"):
+    with pytest.raises(FileFormatError, match="is of another search"):
         Catalog.load(path)
 
 

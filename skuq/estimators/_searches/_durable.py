@@ -14,7 +14,6 @@ from typing import Any
 from sklearn.base import is_classifier
 
 from skuq._params import Interval, Settings
-from skuq._utils._archive import refuse_broken
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, CatalogFolder
 from skuq.catalog._catalog import CatalogMemory
@@ -29,7 +28,8 @@ from skuq.catalog._records import HeldOut
 from skuq.estimators._searches._descriptions import describe, digest_of
 from skuq.exceptions import UnsavableError
 from skuq.networks import Decisions, TabularSpace
-from skuq.persistence import MissingPart, dumps, loads
+from skuq.persistence import dumps, loads
+from skuq.persistence._save import MissingPart
 from skuq.search import NESEvolution
 
 #: Constraints of the parameters about the storage and the end of a search.
@@ -182,9 +182,7 @@ def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tu
     if type(estimator) is not cls:
         name = type(estimator).__name__
         raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")
-    with refuse_broken(path):  # before parameters of the caller are among those of the file
-        estimator._validate_params()
-        given = estimator.get_params(deep=True)
+    given = estimator.get_params(deep=True)
     # The folder may have been moved since. Clones with other parameters get folders beside it,
     # unless it was renamed.
     params = {"catalog_dir": str(catalog_dir_of(path)), **params}

@@ -6,7 +6,6 @@ parameters: the strategy, the space of networks, the rule of the selection, and 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
@@ -21,7 +20,6 @@ import pandas as pd
 from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._utils._archive import refuse_broken
 from skuq._utils._environment import generator
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog
@@ -61,7 +59,7 @@ from skuq.estimators._searches._trials import (
     warn_of_trials,
 )
 from skuq.estimators._task import FitArguments, Task, join_validation, read_task
-from skuq.exceptions import MissingPartError, SearchFailedError
+from skuq.exceptions import SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions, TabularSpace
 from skuq.search import Limits, RunOptions, Search, SearchProblem, SearchResult
@@ -657,39 +655,32 @@ class SearchEstimator:
             If a file is broken.
         """
         estimator, catalog = load_search(cls, path, trusted, params)
-        # From here on, only the content of the files can be wrong, or a selection of the user's.
-        let = (OSError, MissingPartError, SearchFailedError)
-        with refuse_broken(estimator.catalog_path_, let=let):
-            plan = estimator._plan(None)
-            n_trials = estimator._count_trials(plan)
-            first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
-            if not len(first.completed):
-                raise SearchFailedError(
-                    f"None of the {len(first)} trials in {estimator.catalog_path_} has succeeded.",
-                    first.records,
+        plan = estimator._plan(None)
+        n_trials = estimator._count_trials(plan)
+        first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
+        if not len(first.completed):
+            raise SearchFailedError(
+                f"None of the {len(first)} trials in {estimator.catalog_path_} has succeeded.",
+                first.records,
+            )
+        result = SearchResult(first)
+        chosen = choose_each(estimator, plan.rule, result)
+        retraining = make_retraining(estimator, plan, result, chosen)
+        if retraining is not None:
+            records = retraining.read_stored(
+                functools.partial(read_retrained, estimator.catalog_path_)
+            )
+            result = retraining.join(records)
+            chosen = recalibrate(estimator, chosen, result)
+            # With a limit of time, `fit` may have trained only some of the repeats.
+            n_all = len(retraining.requests)
+            if len(records) < (n_all if estimator.max_time is None else 1):
+                warn_user(
+                    f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen "
+                    "trials are not stored. In their place, the networks of the search "
+                    "predict. `fit` with the same rows trains them."
                 )
-            result = SearchResult(first)
-        with contextlib.ExitStack() as door:
-            if "selection" not in params:
-                door.enter_context(refuse_broken(estimator.catalog_path_, let=let))
-            chosen = choose_each(estimator, plan.rule, result)
-        with refuse_broken(estimator.catalog_path_, let=let):
-            retraining = make_retraining(estimator, plan, result, chosen)
-            if retraining is not None:
-                records = retraining.read_stored(
-                    functools.partial(read_retrained, estimator.catalog_path_)
-                )
-                result = retraining.join(records)
-                chosen = recalibrate(estimator, chosen, result)
-                # With a limit of time, `fit` may have trained only some of the repeats.
-                n_all = len(retraining.requests)
-                if len(records) < (n_all if estimator.max_time is None else 1):
-                    warn_user(
-                        f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen "
-                        "trials are not stored. In their place, the networks of the search "
-                        "predict. `fit` with the same rows trains them."
-                    )
-            estimator = estimator._predict_by(result, chosen)
+        estimator = estimator._predict_by(result, chosen)
         warn_of_few_members(estimator, plan.rule, estimator.n_members)
         return estimator
 
