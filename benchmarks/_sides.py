@@ -120,11 +120,9 @@ def trials_fit(data_dir, **settings):
 def search(data_dir, n_trials, n_jobs):
     """A whole fit in warm workers."""
     from skuq import AutoDEUQRegressor
-    from skuq.search import RandomSearch
 
     X, y = concrete(data_dir)[0]
-    search = RandomSearch(discard=False)
-    settings = {"search": search, "space": "dense", "n_jobs": n_jobs}
+    settings = {"search": "random", "space": "dense", "n_jobs": n_jobs}
     # Few trials of one job would run in this process and leave the worker cold.
     slots = importlib.import_module("skuq.search._slots")
     with mock.patch.object(slots, "_MANY_TRIALS", 0):

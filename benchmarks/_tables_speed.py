@@ -32,7 +32,7 @@ def costs():
 
 @table
 def trial_speed():
-    """Random trials, all or with early discarding, against `model.fit`."""
+    """Random trials against `model.fit`."""
     records = [r for r in stored("trial_speed") if r["part"] == AGAINST_FIT]
     levels = [seconds_to_level(record)[0] for record in records]
     whole = {name: [] for name in levels[0]}

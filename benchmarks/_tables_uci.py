@@ -15,7 +15,6 @@ from _tables import (
     values,
 )
 from calibration import N_SPLITS, coverage, misses_by_chance, pooled_bins
-from discarding import rows as discarding_rows
 from leaderboard import FIELD, SUITE, mean_ranks, mean_scores
 from portfolio import rows as portfolio_rows
 from published import TABLE_I
@@ -283,15 +282,9 @@ def paper_protocol():
 
 
 @table
-def discarding():
-    """Apply the rule of early discarding to searches that ran every trial to its end."""
-    return markdown(*discarding_rows(records("discarding")))
-
-
-@table
-def portfolio(kind, part):
+def portfolio(kind):
     """Regret of searches that are replayed on stored trials, leaving one set out."""
-    return markdown(*portfolio_rows(stored("portfolio")[kind], part))
+    return markdown(*portfolio_rows(stored("portfolio")[kind]))
 
 
 @table

@@ -8,7 +8,7 @@ Every method gets the same seconds and the same two jobs:
 - "autodeuq": `AutoDEUQRegressor(max_time=...)`, or the classifier.
 - "recipe": `TabularEnsembleRegressor`, or the classifier, with as many members as the time allows.
 - "random": AutoDEUQ with random search in the same space.
-- "agebo": AutoDEUQ without early discarding.
+- "agebo": AutoDEUQ with AgEBO in the same space.
 - "nes": `NESClassifier(max_time=...)`, if it is asked for.
 
 Each method runs in a process of its own, which has imported everything and trained a small network
@@ -43,17 +43,13 @@ N_JOBS = 2
 def make(method, classes, seconds, seed):
     """Make the estimator of a method."""
     import skuq
-    from skuq.search import AgEBO, RandomSearch
 
     kind = "Classifier" if classes else "Regressor"
     if method == "recipe":
         return getattr(skuq, f"TabularEnsemble{kind}")(max_time=seconds, random_state=seed)
-    settings = {
-        "random": {"search": RandomSearch(discard=False)},
-        "agebo": {"search": AgEBO(discard=False)},
-    }
+    settings = {"search": method} if method in ("random", "agebo") else {}
     return getattr(skuq, f"{'NES' if method == 'nes' else 'AutoDEUQ'}{kind}")(
-        max_time=seconds, n_jobs=N_JOBS, random_state=seed, **settings.get(method, {})
+        max_time=seconds, n_jobs=N_JOBS, random_state=seed, **settings
     )
 
 

@@ -68,7 +68,7 @@ def main():
             epochs=300,
             validation=0.2,
             random_state=0,
-        ).set_params(search__discard=False)
+        )
         started = time.perf_counter()
         model.fit(X, y)
         rate = 60 * arguments.n_trials / (time.perf_counter() - started)

@@ -35,7 +35,7 @@ from skuq.estimators._task import read_task
 from skuq.networks import Space, TabularSpace
 from skuq.networks._heads import CategoricalHead
 from skuq.networks._mixture_heads import GaussianMixtureHead
-from skuq.search import AgEBO, SearchProblem, SuccessiveHalving
+from skuq.search import AgEBO, SearchProblem
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import predict_members
@@ -58,8 +58,6 @@ N_ARCHITECTURES, N_TRAININGS = 5, 3  # random ones, and random trainings of each
 #: The first seeds with which the five architectures have every value of each decision; for classes
 #: with 256 units only where there are at most two layers.
 SEEDS = {False: 146, True: 2829}
-STAGES = SuccessiveHalving().shares
-ENDS = range(len(STAGES) + 1)
 SIZES = (1, 2, 3, 5, 8, 12)  # numbers of trials after which searches are compared
 N_MEMBERS, N_FIRST = 5, 8  # trials of an ensemble, and of a portfolio
 #: Positions of the hand-written first trials, and the position of a portfolio's first trial.
@@ -69,7 +67,6 @@ FIRST = {False: 1, True: 0}
 #: Numbers of the configurations that are trained; of numbers all but one wide network, and two
 #: trainings each.
 TRAINED = {False: (*range(10), 13, 14, 16, 17, 19, 20, 22, 23), True: range(28)}
-COMPILATION = 0.3  # share of a trial's time, as in discarding.py
 LOSSES = ("crps", "nll")
 #: Decisions that differ between the random trainings of an architecture.
 TRAINING = ("learning_rate", "weight_decay", "frequency_scale", "dropout", "epochs", "loss")
@@ -154,29 +151,23 @@ def make_trainer(data_dir, name, classifies):
 
 
 def train(trainer, configuration, seed, x_held):
-    """Train a trial; return arrays of its raw outputs at each stage and at the end, and seconds."""
-    started, found = time.perf_counter(), {}
+    """Train a trial; return arrays of its raw outputs and its seconds."""
+    started = time.perf_counter()
     training = JointTraining(trainer.jobs(configuration, seed))
-    for k, share in enumerate([*STAGES, 1.0]):
-        training.advance(share)
-        members = training.members()
-        if k == len(STAGES):
-            found["seconds"] = np.array(
-                [sum(m.seconds for m in members), time.perf_counter() - started]
-            )
-        raw = np.zeros((len(trainer.data.x), trainer.head.n_raw), dtype="float32")
-        for member, (_, valid) in zip(members, trainer.folds):
-            raw[valid] = member.held_out[: len(valid)]
-        found[f"raw{k}"], found[f"held{k}"] = raw, predict_members(members, x_held)
-    return found
+    training.advance()
+    members = training.members()
+    seconds = np.array([sum(m.seconds for m in members), time.perf_counter() - started])
+    raw = np.zeros((len(trainer.data.x), trainer.head.n_raw), dtype="float32")
+    for member, (_, valid) in zip(members, trainer.folds):
+        raw[valid] = member.held_out[: len(valid)]
+    return {"seconds": seconds, "raw": raw, "held": predict_members(members, x_held)}
 
 
 class Table:
-    """Log likelihoods that the trials on one set give its rows, at each stage of their training.
+    """Log likelihoods that the trials on one set give its rows.
 
-    `oof` (stages, trials, rows) are of rows out of folds, and `held` of rows held out from all; the
-    last stage is the end of the training. Scores are divided by `unit`, the interquartile range of
-    single trials.
+    `oof` (trials, rows) are of rows out of folds, and `held` of rows held out from all. Scores are
+    divided by `unit`, the interquartile range of single trials.
     """
 
     def __init__(self, folder, classifies):
@@ -184,15 +175,15 @@ class Table:
         stored = [dict(np.load(path)) for path in paths]
         head = GaussianMixtureHead()
         if classifies:
-            head = CategoricalHead(stored[0]["raw0"].shape[-1])
+            head = CategoricalHead(stored[0]["raw"].shape[-1])
 
         def likelihoods(name, y):
-            """Compute log likelihoods of the rows y (n_ends, n_trials, n)."""
-            raws = [[trial[f"{name}{k}"].astype(float) for trial in stored] for k in ENDS]
-            found = [[head.log_likelihood(y, raw) for raw in of_end] for of_end in raws]
+            """Compute log likelihoods of the rows y (n_trials, n)."""
+            raws = [trial[name].astype(float) for trial in stored]
+            found = [head.log_likelihood(y, raw) for raw in raws]
             # A trial predicts held-out rows with all of its networks.
-            mixed = [[logsumexp(one.reshape(-1, len(y)), axis=0) for one in k] for k in found]
-            return np.array(mixed) - np.log(raws[0][0].size / (len(y) * head.n_raw))
+            mixed = [logsumexp(one.reshape(-1, len(y)), axis=0) for one in found]
+            return np.array(mixed) - np.log(raws[0].size / (len(y) * head.n_raw))
 
         self.name, self.numbers = folder.name, [int(path.stem) for path in paths]
         self.classifies = classifies
@@ -202,39 +193,37 @@ class Table:
         self.configurations = [json.loads(str(trial["configuration"])) for trial in stored]
         self.seconds = [float(trial["seconds"][0]) for trial in stored]
         self.oof, self.held = likelihoods("raw", truth["y"]), likelihoods("held", truth["held"])
-        self.scores = -self.oof.mean(axis=2)  # out of fold, (n_ends, n_trials)
-        quarters = np.quantile(-self.held[-1].mean(axis=1), [0.25, 0.75])
+        self.scores = -self.oof.mean(axis=1)  # out of fold, (n_trials,)
+        quarters = np.quantile(-self.held.mean(axis=1), [0.25, 0.75])
         self.unit, self._known = quarters[1] - quarters[0], {}
 
     def restrict(self, numbers):
         """Keep the trials with these numbers, in this order."""
         kept = [self.numbers.index(k) for k in numbers]
-        self.numbers, self.oof, self.held = numbers, self.oof[:, kept], self.held[:, kept]
-        self.scores = self.scores[:, kept]
+        self.numbers, self.oof, self.held = numbers, self.oof[kept], self.held[kept]
+        self.scores = self.scores[kept]
         self.configurations = [self.configurations[k] for k in kept]
         self.seconds = [self.seconds[k] for k in kept]
 
-    def nll(self, trials, ends=None):
+    def nll(self, trials):
         """Select among trials by out-of-fold rows; return the ensemble's NLL of held-out ones.
 
-        `trials` are positions, and `ends` the numbers of the stages at which they ended.
+        `trials` are positions.
         """
-        ends = [ENDS[-1]] * len(trials) if ends is None else ends
-        key = tuple(zip(ends, trials))
+        key = tuple(trials)
         if not self.classifies:  # the prior of stacking prefers the first trials
             key = tuple(sorted(key))
         if key not in self._known:
-            ends, trials = np.array(key).T
-            oof, held = self.oof[ends, trials], self.held[ends, trials]
+            oof, held = self.oof[list(key)], self.held[list(key)]
             rule = StackingSelection() if self.classifies else GreedySelection("mixture")
             chosen = rule.choose(_Likelihoods(oof), N_MEMBERS)
             mixed = logsumexp(held[chosen.indices], axis=0, b=chosen.weights[:, None])
             self._known[key] = -mixed.mean()
         return self._known[key]
 
-    def regret(self, trials, ends=None):
+    def regret(self, trials):
         """Compute how much worse an ensemble of some trials is than one of all, in units."""
-        return (self.nll(trials, ends) - self.nll(range(len(self.numbers)))) / self.unit
+        return (self.nll(trials) - self.nll(range(len(self.numbers)))) / self.unit
 
 
 class _Likelihoods:
@@ -302,7 +291,7 @@ def order_of(strategy, table, others, decisions, rng, starts):
             taken = left[nearest(space, proposed, [table.configurations[c] for c in left])]
         order.append(taken)
         left.remove(taken)
-        score = table.scores[-1, taken]
+        score = table.scores[taken]
         history.append(TrialRecord(len(history), table.configurations[taken], score=score))
     return order
 
@@ -313,11 +302,11 @@ def forecast(space, table, others, order, rng):
     Other sets have together the weight of five own trials.
     """
     x = space.encode(table.configurations)
-    known = np.stack([standardised(other.scores[-1]) for other in others])
+    known = np.stack([standardised(other.scores) for other in others])
     y, weight = known.ravel(), np.full(known.size, 5 / known.size)
     x_all = np.tile(x, (len(others), 1))
     if order:
-        own = table.scores[-1, order]
+        own = table.scores[order]
         middle = np.median(own) if len(order) > 2 else own.min()
         y = np.append(y, np.clip((own - middle) / table.unit, -3, 3))
         x_all, weight = np.concatenate([x_all, x[order]]), np.append(weight, np.ones(len(order)))
@@ -351,36 +340,6 @@ def replay(tables, decisions, n_repeats=6):
     return found, portfolios
 
 
-def replay_discarding(tables, budget=0.5, n_repeats=12):
-    """Compute regrets (3, n_sets) of random orders, when a share of the time of all has passed.
-
-    All trials run to their end; or poor ones are discarded and lost; or they stay candidates, with
-    the networks of the stage that they reached.
-    """
-    found = []
-    for table in tables:
-        regrets, n = [], len(table.numbers)
-        for k in range(n_repeats):
-            order, spent, history, ends = np.random.default_rng(k).permutation(n), 0.0, [], []
-            for c in order:
-                rule = SuccessiveHalving(min_trials=4).stages(history)
-                end = next((j for j, (_, y) in enumerate(rule) if table.scores[j, c] > y), ENDS[-1])
-                passed = tuple(table.scores[: end + 1, c][: len(STAGES)])
-                history.append(TrialRecord(c, score=passed[-1], stage_scores=passed))
-                ends.append(end)
-                spent += COMPILATION + (1 - COMPILATION) * [*STAGES, 1.0][end]
-                if spent > budget * n:
-                    break
-            done = [int(c) for c, end in zip(order, ends) if end == ENDS[-1]]
-            all_of_time = order[: round(budget * n)].tolist()
-            kept = order[: len(ends)].tolist()
-            regrets.append(
-                [table.regret(all_of_time), table.regret(done), table.regret(kept, ends)]
-            )
-        found.append(np.mean(regrets, axis=0))
-    return np.transpose(found)
-
-
 def summarise(folder, classifies):
     """Replay all searches on the stored trials; print the figures, and return their record."""
     counts = {path: len(list(path.glob("[0-9]*.npz"))) for path in sorted(folder.iterdir())}
@@ -394,22 +353,19 @@ def summarise(folder, classifies):
         TabularSpace().bind(x, classes=classifies, losses=() if classifies else LOSSES).decisions()
     )
     regrets, portfolios = replay(tables, decisions)
-    discarding = replay_discarding(tables)
     return {
         "sets": [table.name for table in tables],
         "numbers": common,
         "configurations": tables[0].configurations,
         "unit": [table.unit for table in tables],
-        "oof": [table.scores[-1].tolist() for table in tables],
-        "held": [(-table.held[-1].mean(axis=1)).tolist() for table in tables],
-        "stages": [table.scores[:-1].tolist() for table in tables],
+        "oof": [table.scores.tolist() for table in tables],
+        "held": [(-table.held.mean(axis=1)).tolist() for table in tables],
         "seconds": [table.seconds for table in tables],
         "best": [table.nll(range(len(common))) for table in tables],
         "sizes": list(SIZES),
         "regrets": regrets,
         "portfolios": portfolios,
         "portfolio": learn(tables, N_FIRST),
-        "discarding": dict(zip(("none", "lost", "kept"), discarding.tolist())),
     }
 
 
@@ -420,26 +376,20 @@ NAMES = {
     "warm forest": "forest that knows the other sets",
     "AgEBO": "AgEBO without recipes",
     "random": "random",
-    "none": "no trial is discarded",
-    "lost": "discarded trials are lost",
-    "kept": "discarded trials are candidates",
 }
 
 
-def rows(record, part):
-    """Make the head of the table of "searches" or "discarding", and its rows of text."""
+def rows(record):
+    """Make the head of the table of searches, and its rows of text."""
     head = ["search", *(f"{k} trials" if k > 1 else "1 trial" for k in record["sizes"])]
-    found = record["regrets"]
-    if part == "discarding":
-        head = ["random trials, half of the time of all", "regret"]
-        found = {name: np.array(regrets)[:, None] for name, regrets in record[part].items()}
 
     def cell(values):
         error = np.std(values, ddof=1) / np.sqrt(len(values))
         return f"{np.mean(values):.2f} ± {error:.2f}"
 
     return head, [
-        [NAMES[name], *map(cell, np.transpose(regrets))] for name, regrets in found.items()
+        [NAMES[name], *map(cell, np.transpose(regrets))]
+        for name, regrets in record["regrets"].items()
     ]
 
 
@@ -483,9 +433,8 @@ def main():
         found = summarise(arguments.table / arguments.only, classifies)
         stored = {**read(RESULTS, dict), arguments.only: rounded(found, 4)}
         write(RESULTS, stored)
-        for part in ("searches", "discarding"):
-            head, table = rows(stored[arguments.only], part)
-            print(*(" | ".join(line) for line in [head, *table]), sep="\n")
+        head, table = rows(stored[arguments.only])
+        print(*(" | ".join(line) for line in [head, *table]), sep="\n")
         return
     for name in arguments.sets or (CLASSES if classifies else NUMBERS):
         folder = arguments.table / arguments.only / name

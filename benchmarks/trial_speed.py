@@ -5,12 +5,10 @@
 Each side runs in a process of its own on one thread, and its whole life is timed: start,
 import, building, compiling, training. Both train the same configurations, drawn with `--seed`, on
 the same rows, `fit` with the same callbacks and with the `jit_compile` and `steps_per_execution`
-given (`--fit-settings` tries several; the best counts). A third side stops trials early
-as a search does (`skuq.search.SuccessiveHalving`). Compared are the seconds of all trials and,
-since stopping early could miss the best trial, the seconds until a side has the best score that
-both have. `--tiers` times each configuration as a plain graph and through XLA, which is
-where the engine's threshold comes from. Adds to ``benchmarks/results/trial_speed.json``;
-`--summary` prints what it holds.
+given (`--fit-settings` tries several; the best counts). Compared are the seconds of all trials, and
+the seconds until a side has the best score that both have. `--tiers` times each configuration as a
+plain graph and through XLA, which is where the engine's threshold comes from. Adds to
+``benchmarks/results/trial_speed.json``; `--summary` prints what it holds.
 """
 
 import argparse
@@ -87,34 +85,6 @@ def run_skuq(data_dir, n_trials, seed=0, jit=None):
     return results
 
 
-def run_discarding(data_dir, n_trials, seed=0):
-    """The same, where trials that are behind the others stop early; None is their loss."""
-    from skuq.backend import keras  # noqa: F401  # before the clock starts
-    from skuq.catalog import TrialRecord
-    from skuq.catalog._records import TrialBudget
-    from skuq.networks import GaussianHead
-    from skuq.search import SuccessiveHalving
-    from skuq.training._trainer import MemberTrainer
-
-    space, asked = seeded(n_trials, seed)
-    trainer = MemberTrainer(space, training_data(data_dir), GaussianHead(), EPOCHS)
-    halving, history, results = SuccessiveHalving(), [], []
-    for trial_seed, configuration in asked:
-        started = time.perf_counter()
-        score, n_epochs = None, 0
-        try:
-            outcome = trainer(configuration, trial_seed, TrialBudget(halving.stages(history)))
-        except FloatingPointError:
-            pass
-        else:
-            history.append(TrialRecord(trial_seed, stage_scores=outcome.stage_scores))
-            n_epochs = round(outcome.share * EPOCHS)
-            if outcome.result is not None:
-                score, n_epochs = outcome.score, outcome.result.n_epochs
-        results.append([score, n_epochs, time.perf_counter() - started])
-    return results
-
-
 def run_fit(data_dir, n_trials, seed=0, *, jit_compile, steps_per_execution):
     """The same through Keras' own training."""
     from skuq.backend import keras
@@ -177,7 +147,6 @@ def asked_sides(tiers, fit_settings):
     sides = {"skuq": {"name": "skuq"}}
     if tiers:
         return sides | {f"skuq, jit={jit}": {"name": "skuq", "jit": jit} for jit in (False, True)}
-    sides["skuq, discarding"] = {"name": "discarding"}
     for setting in fit_settings:
         jit, steps = setting.split(":")
         sides[f"fit, jit_compile={jit}, steps_per_execution={steps}"] = {
@@ -217,7 +186,7 @@ def seconds_to_level(record):
     sides = record["sides"]
     fits = [name for name in sides if name.startswith("fit")]
     fastest = min(fits, key=lambda name: sides[name]["seconds"])
-    curves = {name: best_so_far(sides[name]) for name in ("skuq", "skuq, discarding", fastest)}
+    curves = {name: best_so_far(sides[name]) for name in ("skuq", fastest)}
     level = max(losses[-1] for losses, _ in curves.values())
     reached = {
         "fit" if name == fastest else name: float(seconds[np.argmax(losses <= level)])
@@ -261,7 +230,7 @@ def main():
     n_trials, seed = arguments.n_trials, arguments.seed
     if arguments.side:
         side = json.loads(arguments.side)
-        sides = {"skuq": run_skuq, "discarding": run_discarding, "fit": run_fit}
+        sides = {"skuq": run_skuq, "fit": run_fit}
         run = sides[side.pop("name")]
         print(json.dumps(run(arguments.data_dir, n_trials, seed, **side)))
         return

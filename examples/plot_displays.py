@@ -61,7 +61,7 @@ def fit_pool():
 
 
 def fit_search(search, n_trials):
-    model = skuq.AutoDEUQRegressor(
+    return skuq.AutoDEUQRegressor(
         n_trials,
         space=DenseSpace(n_nodes=2),
         epochs=30,
@@ -69,9 +69,7 @@ def fit_search(search, n_trials):
         n_members=6,
         selection=GreedySelection(min_members=6),
         random_state=0,
-    )
-    model.set_params(search__discard=False)
-    return model.fit(X_train, y_train)
+    ).fit(X_train, y_train)
 
 
 # %%

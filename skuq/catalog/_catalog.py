@@ -100,12 +100,11 @@ class Catalog(Sequence[TrialRecord]):
         Raises
         ------
         LookupError
-            If the trial failed or was discarded.
+            If the trial failed.
         """
         record = self.records[index]
         if not record.completed:
-            reason = record.message or record.status
-            raise LookupError(f"Trial {record.trial_number} has no member: {reason}")
+            raise LookupError(f"Trial {record.trial_number} has no member: {record.message}")
         result: Member | FoldedMember = record.result
         return result
 

@@ -32,9 +32,8 @@ from skuq.plotting._catalog import catalog_frame
 class SearchHistoryDisplay(TrialsDisplay):
     """Score of each trial and the best so far, by trial or by time.
 
-    Failed trials are crosses at the bottom. Discarded trials are rings at their last scores, or at
-    the upper edge. Scores far above the others, of networks that did not learn, are triangles at
-    the upper edge, so that the others can be seen.
+    Failed trials are crosses at the bottom. Scores far above the others, of networks that did not
+    learn, are triangles at the upper edge, so that the others can be seen.
 
     Parameters
     ----------
@@ -44,15 +43,13 @@ class SearchHistoryDisplay(TrialsDisplay):
         Duration of each trial.
     score_name : str, default="score"
         Name of the score in labels.
-    discarded : array-like of bool of shape (n_trials,), optional
-        Trials that were stopped early, with scores of an unfinished training.
 
     Attributes
     ----------
     scatter_ : matplotlib PathCollection
         Trials that were completed and are within the axis.
-    beyond_, failed_, discarded_ : matplotlib Line2D or None
-        Trials with scores beyond the axis, failed ones and discarded ones.
+    beyond_, failed_ : matplotlib Line2D or None
+        Trials with scores beyond the axis, and failed ones.
     line_ : matplotlib Line2D
         Best so far.
     ax_, figure_ : matplotlib Axes and Figure
@@ -70,7 +67,6 @@ class SearchHistoryDisplay(TrialsDisplay):
     _: KW_ONLY
     seconds: Any = None
     score_name: str = "score"
-    discarded: Any = None
 
     @classmethod
     def from_catalog(cls, catalog, *, score_name="score", ax=None, **plot_options):
@@ -92,13 +88,10 @@ class SearchHistoryDisplay(TrialsDisplay):
         SearchHistoryDisplay
         """
         frame = catalog_frame(catalog)
-        discarded = (frame["status"] == "discarded").to_numpy()
         # The status decides: a frame of the user may score failed trials, too.
-        scored = (frame["status"] == "completed") | discarded
-        scores = frame["score"].where(scored).to_numpy(dtype=float)
+        scores = frame["score"].where(frame["status"] == "completed").to_numpy(dtype=float)
         seconds = frame["seconds"].to_numpy() if "seconds" in frame else None
-        options = {"seconds": seconds, "score_name": score_name, "discarded": discarded}
-        return cls(scores, **options).plot(ax, **plot_options)
+        return cls(scores, seconds=seconds, score_name=score_name).plot(ax, **plot_options)
 
     def plot(
         self, ax=None, *, by="trial", scatter_kwargs=None, line_kwargs=None, failed_kwargs=None
@@ -129,11 +122,7 @@ class SearchHistoryDisplay(TrialsDisplay):
         """
         check_choice("by", by, ("trial", "time"))
         scores = np.asarray(self.scores, dtype=float)
-        # Three kinds of trials: failed, stopped early, and completed.
-        known = np.isfinite(scores)
-        discarded = np.zeros(len(scores), bool) if self.discarded is None else self.discarded
-        discarded = known & np.asarray(discarded, dtype=bool)
-        done = known & ~discarded
+        done = np.isfinite(scores)
         if not done.any():
             raise ValueError(f"None of the {len(scores)} trials was completed.")
         if by == "time" and self.seconds is None:
@@ -149,7 +138,7 @@ class SearchHistoryDisplay(TrialsDisplay):
             "points", scatter_kwargs, color=BLUE, s=18, alpha=0.7, linewidth=0, label="trial"
         )
         self.scatter_ = ax.scatter(x[within], scores[within], **look)
-        # Failed and discarded trials cannot be the best.
+        # Failed trials cannot be the best.
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
         begun = np.isfinite(best)
         look = {"color": "black", "drawstyle": "steps-post", "label": "best so far"}
@@ -161,11 +150,7 @@ class SearchHistoryDisplay(TrialsDisplay):
         beyond = x[done & ~within]
         self.beyond_ = _mark(ax, beyond, fence + margin, look, f"above {fence:.3g}", None)
         look = {"marker": "x", "color": VERMILION}
-        self.failed_ = _mark(ax, x[~known], low - margin, look, "failed", failed_kwargs)
-        rings = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "color": GREY}
-        # A discarded trial has the score of an unfinished training, which may be large.
-        heights = np.minimum(scores[discarded], fence + margin)
-        self.discarded_ = _mark(ax, x[discarded], heights, rings, "discarded", None)
+        self.failed_ = _mark(ax, x[~done], low - margin, look, "failed", failed_kwargs)
         ends = [low - 2 * margin, fence + 2 * margin]
         if shared is not None:
             ends = [min(ends[0], shared[0]), max(ends[1], shared[1])]

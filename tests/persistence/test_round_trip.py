@@ -39,7 +39,7 @@ from skuq.bayesopt import OutputwiseRegressor
 from skuq.catalog import Catalog
 from skuq.exceptions import FileFormatError, MissingPartError, SearchSpaceError, UnsavableError
 from skuq.persistence import MissingPart, dumps, loads
-from skuq.search import SuccessiveHalving
+from skuq.search import AgEBO
 from skuq.training import Training
 
 rng = np.random.default_rng(0)
@@ -374,13 +374,13 @@ FRAME_OF_TYPES = pd.DataFrame(
     }
 )
 DAYS = pd.DatetimeIndex(["2020-01-01", "2020-03-01"], name="day")
-HALVING = SuccessiveHalving((0.1, 0.5), 3.0, 5)
+SEARCH = AgEBO(kappa=0.5)
 
 
 @cases(
     "value",
     Path("somewhere"),
-    HALVING,
+    SEARCH,
     *(FRAME_OF_OBJECTS, FRAME_OF_OBJECTS[[]]),
     *(FRAME_OF_TYPES, FRAME_OF_TYPES.set_axis(DAYS), FRAME_OF_TYPES.iloc[:0]),
     *(pd.Series([0.1, 0.2], name="q"), pd.Series(["a", None], index=[3, 1])),

@@ -52,19 +52,6 @@ def test_search_history_by_trial_and_time():
     assert_allclose(by_time.line_.get_xdata(), 0.5 * np.arange(1, 31))
 
 
-def test_search_history_shows_discarded_trials_apart():
-    records = [TrialRecord(k, {"a": k}, score=1.0 / (1 + k), result=None) for k in range(4)]
-    early = TrialRecord(4, {"a": 4}, status="discarded", score=0.01, share=0.2)
-    late = TrialRecord(5, {"a": 5}, status="discarded", score=1e9, share=0.2)
-    display = SearchHistoryDisplay.from_catalog(Catalog([*records, early, late]))
-    assert display.discarded_.get_xdata().tolist() == [4, 5]
-    assert display.failed_ is None and len(display.scatter_.get_offsets()) == 4
-    # The last score of an unfinished training is not the best of a finished one.
-    assert display.line_.get_ydata()[-1] == 0.25
-    heights = display.discarded_.get_ydata()
-    assert heights[0] == 0.01 and heights[1] < display.ax_.get_ylim()[1]
-
-
 def test_the_share_of_training_is_no_decision():
     display = CatalogDisplay.from_catalog(make_catalog())
     assert list(display.configurations) == ["learning_rate", "units", "activation"]

@@ -257,7 +257,6 @@ class SearchEstimator:
         known = plan.starts_with_recipes and hasattr(space, "known_recipes")
         recipes = space.known_recipes() if known else []
         first = strategy.initial_configurations(decisions, recipes, fixed)
-        halving = strategy.halving(plan.discards, len(first))
         entropy = task.entropy
         if plan.stacks:
             # A baseline has the same split of the rows as its search, and other networks.
@@ -277,8 +276,7 @@ class SearchEstimator:
             held_out=held_out,
             store=store,
             options=options,
-            halving=halving,
-            in_stacks=in_stacks and not first and halving is None,
+            in_stacks=in_stacks and not first,
             seconds=math.inf if self.max_time is None else self.max_time,
         )
         return search, decisions
@@ -448,12 +446,11 @@ class SearchEstimator:
         -------
         DataFrame
             Columns: `trial`, `status`, `score` on the held-out rows or value of the `objective`
-            (smaller is better; of a discarded trial, when it was stopped), `new_score` if X and y
-            are given, `weight` in the ensemble, `seconds`, `share` of the full training,
-            `n_networks` with repeats, `n_weights` of all of them (missing for networks that a
-            pickle has left behind), and the decisions of the configuration. A decision with the
-            name of one of these columns has ``decision_`` before it. If a trial has failed, the
-            last column is `message`, the reason.
+            (smaller is better), `new_score` if X and y are given, `weight` in the ensemble,
+            `seconds`, `share` of the full training, `n_networks` with repeats, `n_weights` of all
+            of them (missing for networks that a pickle has left behind), and the decisions of the
+            configuration. A decision with the name of one of these columns has ``decision_``
+            before it. If a trial has failed, the last column is `message`, the reason.
 
         Raises
         ------
@@ -497,10 +494,9 @@ class SearchEstimator:
         messages = frame.pop("message")
         if messages.any():
             frame["message"] = messages  # the last column
-        # Completed trials first, then the discarded ones.
-        rank = frame["status"].map({"completed": 0, "discarded": 1, "failed": 2})
-        score = frame["score" if new_scores is None else "new_score"]
-        return frame.iloc[np.lexsort((frame["score"], score, rank))].reset_index(drop=True)
+        # Failed trials, whose score is NaN, come last.
+        score = "score" if new_scores is None else "new_score"
+        return frame.sort_values(score, kind="stable", ignore_index=True)
 
     def _gives_rows(self, X, y, sample_weight):
         """Tell whether the user gives rows; raise ValueError if they are not complete."""
