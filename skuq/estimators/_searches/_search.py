@@ -108,7 +108,7 @@ class SearchEstimator:
     _selection_arrays: ClassVar[dict[str, str]] = {"log_likelihood": "log_likelihood"}
 
     # Attributes that `fit` sets.
-    _memory: Any = field(init=False, default=None)  # trials of the last fit, if warm_start
+    _folder: Any = field(init=False, default=None)  # of the trials, if warm_start has no other
     catalog_: Catalog = field(init=False)
     refitted_: dict[int, Any] = field(init=False)
     repeated_: dict[int, Any] = field(init=False)
@@ -187,8 +187,12 @@ class SearchEstimator:
         splits = task.make_splits(validation) if is_splitter(validation) else None
         folds = None if splits is None else splits.parts
         with open_store(self, plan, task, folds, self._time_left(task)) as store:
-            self._memory = store if self.catalog_dir is None else None
             if store is not None:
+                if self._folder is not None and store.entropy is None and hasattr(self, "fitted_"):
+                    warn_user(
+                        "`warm_start` cannot go on with the last fit: it had other data or "
+                        "settings, or its trials are not in this copy. A new search starts."
+                    )
                 task = replace(task, entropy=store.entropy or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
             task = task.with_linear_part() if isinstance(plan.space, TabularSpace) else task
@@ -200,7 +204,7 @@ class SearchEstimator:
                 **({"image_shape_": getattr(task.inputs, "shape", None)} if plan.images else {}),
                 decisions_=decisions,
                 entropy_=task.entropy,
-                catalog_path_=None if store is None else store.path,
+                catalog_path_=None if self.catalog_dir is None else store.path,
                 preprocessor_=task.inputs.preprocessor,
                 fitted_=FittedEnsemble(task.inputs, task.targets, (), np.empty(0)),
             )
@@ -705,7 +709,7 @@ class SearchEstimator:
 
     def __getstate__(self):
         # Pickle only the weights of members, so that the file is small, and each network once.
-        state = {name: v for name, v in super().__getstate__().items() if name != "_memory"}
+        state = {name: v for name, v in super().__getstate__().items() if name != "_folder"}
         if "selection_" in state:
             trained = self.refitted_.keys() | self.repeated_.keys()  # they have arrays of their own
             kept = [k for k in trials_to_keep(state) if k not in trained]
