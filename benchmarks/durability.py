@@ -65,13 +65,12 @@ def wave(n=300):
 
 def tiny_search(folder, n_trials, **settings):
     from skuq import AutoDEUQRegressor
-    from skuq.search import AgEBO
 
     return AutoDEUQRegressor(
         n_trials,
         space=TinySpace(),
         epochs=5,
-        search=AgEBO(discard=False),
+        search="agebo",
         catalog_dir=folder,
         random_state=0,
         **settings,
@@ -221,7 +220,7 @@ def paper_search(folder, n_trials, **settings):
         n_trials,
         epochs=3,
         space=Stamped(),
-        search=AgEBO(discard=False, population_size=100, sample_size=10),
+        search=AgEBO(population_size=100, sample_size=10),
         catalog_dir=folder,
         random_state=0,
         **settings,

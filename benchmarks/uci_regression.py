@@ -45,7 +45,7 @@ def run(data, seed, settings, catalog_dir):
     X, y, X_test, y_test = data
     paper_space = {"space": "dense", "n_members": 5, "calibrate": False}
     model = AutoDEUQRegressor(random_state=seed, verbose=1, catalog_dir=catalog_dir, **paper_space)
-    model.set_params(**settings, search__discard=False)
+    model.set_params(**settings)
     started = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SmallValidationWarning)

@@ -26,7 +26,7 @@ search = AutoDEUQRegressor(
     15,
     space="dense",
     epochs=60,
-    search=AgEBO(discard=False, population_size=8, sample_size=3),
+    search=AgEBO(population_size=8, sample_size=3),
     catalog_dir=folder,
     n_jobs=2,
     random_state=0,

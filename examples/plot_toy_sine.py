@@ -85,7 +85,7 @@ def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
         fixed |= HAND_TUNED_ARCHITECTURE
     if search in ("age", "init"):
         fixed |= HAND_TUNED_TRAINING
-    model = AutoDEUQRegressor(
+    return AutoDEUQRegressor(
         n_trials,
         search=search,
         n_members=5,
@@ -98,9 +98,7 @@ def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
         random_state=0,
         verbose=1,
         fixed=fixed,
-    )
-    model.set_params(search__discard=False)
-    return model.fit(*gapped_sine())
+    ).fit(*gapped_sine())
 
 
 def diversity(model):

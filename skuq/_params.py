@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 #: Parameters that several classes of a family have, in the order in which all list them.
 _ORDER = (
-    "initial_trials discard objective "
+    "initial_trials objective "
     "loss noise_std learning_rate batch_size batch_over epochs early_stopping_patience "
     "validation refit repeats training bootstrap refine standardize "
     "calibrate class_weight image_shape preprocess target_transform "

@@ -1,11 +1,10 @@
-"""Catalog of a search: all of its trials in the order of proposal, also kept in memory."""
+"""Catalog of a search: all of its trials in the order of proposal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from os import PathLike
-from types import MethodType
 from typing import Any, overload
 
 import numpy as np
@@ -15,7 +14,6 @@ import pandas as pd
 from skuq._utils._records import saved_as
 from skuq.catalog._folder import find_search, read_search, read_trials
 from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
-from skuq.exceptions import CatalogMismatchError
 
 
 @saved_as("catalog.Catalog", kind="catalog")
@@ -100,12 +98,11 @@ class Catalog(Sequence[TrialRecord]):
         Raises
         ------
         LookupError
-            If the trial failed or was discarded.
+            If the trial failed.
         """
         record = self.records[index]
         if not record.completed:
-            reason = record.message or record.status
-            raise LookupError(f"Trial {record.trial_number} has no member: {reason}")
+            raise LookupError(f"Trial {record.trial_number} has no member: {record.message}")
         result: Member | FoldedMember = record.result
         return result
 
@@ -149,67 +146,3 @@ def with_decisions(row: dict[str, Any], configuration: Mapping[str, Any]) -> dic
     """Add the decisions of a trial to its row of a table, under names that are not taken."""
     decisions = {f"decision_{k}" if k in row else k: v for k, v in configuration.items()}
     return {**row, **decisions}
-
-
-@dataclass(eq=False, repr=False)
-class CatalogMemory:
-    """Store of a search's trials in memory, with the interface of `CatalogFolder`.
-
-    `objects` are settings that are objects or functions. A folder compares their representations;
-    here they must be identical objects.
-    """
-
-    path = None
-
-    parts: dict[str, Any]
-    objects: dict[str, Any]
-    records: list[TrialRecord] = field(init=False, default_factory=list)
-    entropy: int | None = field(init=False, default=None)
-    _space: dict[str, str] | None = field(init=False, default=None)
-    _retrained: dict[str, list[TrialRecord]] = field(init=False, default_factory=dict)
-
-    def __enter__(self) -> CatalogMemory:
-        return self  # there is no folder to lock
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-    def differences(self, parts: dict[str, Any], objects: dict[str, Any]) -> list[str]:
-        """List the names of parts and objects that differ in another search."""
-        names = {*parts, *self.parts}
-        changed = {name for name in names if self.parts.get(name) != parts.get(name)}
-        for name, value in objects.items():
-            known = self.objects.get(name)
-            # Each access to a method makes a new one; they are equal if their objects are one.
-            are_methods = type(known) is type(value) is MethodType
-            if known is not value and not (are_methods and known == value):
-                changed.add(name)
-        return sorted(changed)
-
-    def begin(
-        self, entropy: int, space: dict[str, str], held_out: HeldOut, estimator: bytes | None
-    ) -> None:
-        """Set the description of the search.
-
-        Raises CatalogMismatchError if its decisions differ from those of existing trials.
-        """
-        if self._space is not None and self._space != space:
-            names = sorted({*self._space, *space})
-            changed = [name for name in names if self._space.get(name) != space.get(name)]
-            raise CatalogMismatchError(
-                f"The trials in memory are from another search space: {changed} differ. Set "
-                "warm_start=False to start a new search."
-            )
-        self.entropy, self._space = entropy, space
-
-    def add(self, record: TrialRecord) -> None:
-        """Add a trial."""
-        self.records.append(record)
-
-    def retrained(self, name: str) -> list[TrialRecord]:
-        """Return the records of one round of retraining, such as "repeat-000"."""
-        return self._retrained.get(name, [])
-
-    def add_retrained(self, name: str, record: TrialRecord) -> None:
-        """Add a network of this round, with number and configuration of its trial."""
-        self._retrained.setdefault(name, []).append(record)

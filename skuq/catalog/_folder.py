@@ -450,7 +450,8 @@ class CatalogFolder:
             _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
         except UnsavableError as error:
             raise UnsavableError(
-                f"Trial {record.trial_number}: {error} Set `catalog_dir=None` to store none."
+                f"Trial {record.trial_number}: {error} Set `catalog_dir=None` and "
+                "`warm_start=False` to store none."
             ) from error
 
 
@@ -480,7 +481,7 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
         values = there.get(name), here.get(name)
         if values[0] != values[1]:
             # Digests of data would not help a reader.
-            is_data = "sha256:" in json.dumps(values)
+            is_data = "digest:" in json.dumps(values)
             what = _OTHER_VALUES if is_data else f"{values[0]!r} there, {values[1]!r} here"
             lines.append(f"  {name}: {what}")
     return lines

@@ -189,22 +189,18 @@ class TrialRecord:
         ``{decision name: value}``.
     seed : int
         Seed of the trial.
-    status : {"completed", "discarded", "failed"}
-        A discarded trial was stopped early, because its scores were worse than those of others.
+    status : {"completed", "failed"}
     score : float
-        Value that the search minimises. It is NaN if the trial failed, and the last score of a
-        discarded trial.
+        Value that the search minimises. It is NaN if the trial failed.
     seconds : float
         Time from submission to result.
     message : str
         Reason of the failure; empty for a completed trial.
     result : Member, FoldedMember or None
         Value returned by the evaluation; None unless the trial completed.
-    stage_scores : tuple of float
-        Scores after the first stages of training, at which trials may be discarded.
     share : float
-        Share of the full training: less than 1 if the trial was discarded, or shortened because the
-        search's time was running out.
+        Share of the full training: less than 1 if the trial was shortened because the search's time
+        was running out.
 
     Examples
     --------
@@ -222,7 +218,6 @@ class TrialRecord:
     seconds: float = 0.0
     message: str = ""
     result: Any = None
-    stage_scores: tuple[float, ...] = ()
     share: float = 1.0
 
     @property
@@ -238,27 +233,16 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class TrialBudget:
-    """Limits of one trial: stages at which it can be discarded, and its time.
+    """Time of one trial.
 
     Attributes
     ----------
-    stages : tuple of (float, float)
-        Increasing shares of the training, each with the largest score with which a trial
-        continues. A trial with a larger score is discarded.
     seconds : float
         Time after which the training ends, however far it is.
     shorten : bool
         Plan the training with fewer epochs if all of them would take longer than `seconds`.
-
-    Examples
-    --------
-    >>> from skuq.catalog._records import TrialBudget
-    >>> budget = TrialBudget(stages=((0.2, 1.5),), seconds=60)
-    >>> budget.stages  # after a fifth of its training a trial continues with a score up to 1.5
-    ((0.2, 1.5),)
     """
 
-    stages: tuple[tuple[float, float], ...] = ()
     seconds: float = math.inf
     shorten: bool = True
 
@@ -269,26 +253,15 @@ class TrialOutcome:
 
     Attributes
     ----------
-    result : Member, FoldedMember or None
-        None if the trial was discarded.
+    result : Member or FoldedMember
     score : float
         Value that the search minimises.
-    stage_scores : tuple of float
-        Scores at the stages that the trial reached.
     share : float
         Share of the full training that was done.
-
-    Examples
-    --------
-    >>> from skuq.catalog._records import TrialOutcome
-    >>> discarded = TrialOutcome(None, score=2.1, stage_scores=(2.1,), share=0.2)
-    >>> discarded.result is None
-    True
     """
 
     result: Any
     score: float
-    stage_scores: tuple[float, ...] = ()
     share: float = 1.0
 
 

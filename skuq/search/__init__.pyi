@@ -1,7 +1,6 @@
 from ._keras_tuner import AgEBOOracle as AgEBOOracle
 from ._limits import Limits as Limits
 from ._limits import RunOptions as RunOptions
-from ._limits import SuccessiveHalving as SuccessiveHalving
 from ._proposers import RandomProposer as RandomProposer
 from ._search import Search as Search
 from ._search import SearchResult as SearchResult

@@ -31,7 +31,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         Number of trials.
     search : str or SearchStrategy, default="agebo"
         Strategy, such as `AgEBO` with other settings, or a short form as in `AutoDEUQRegressor`.
-        Early discarding, initial trials and objectives of skuq's searches are not used.
+        Initial trials and objectives of skuq's searches are not used.
     hyperparameter_names : sequence of str, optional
         Names of the decisions that are training hyperparameters; all others belong to the
         architecture. By default the paper's: learning_rate, batch_size, optimizer,

@@ -250,9 +250,8 @@ class OracleProposer:
 class AgeingEvolution:
     """Propose a mutated copy of the best of a sample of the population.
 
-    The population is the last `population_size` trials that have a score, completed or discarded:
-    each new one replaces the oldest, whatever their scores. Until it is full, configurations are
-    random.
+    The population is the last `population_size` completed trials: each new one replaces the oldest,
+    whatever their scores. Until it is full, configurations are random.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from skuq.catalog import Catalog, Member
 from skuq.catalog._records import CALIBRATION_ROWS, FoldedMember, HeldOut, TrialBudget, TrialRecord
 from skuq.ensembles._rules import Candidates
 from skuq.exceptions import SearchFailedError
-from skuq.search._limits import RunOptions, SuccessiveHalving
+from skuq.search._limits import RunOptions
 from skuq.search._process_slots import Slots
 from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._slots import open_slots
@@ -202,9 +202,6 @@ class Search:
         and each new one is added before the next is proposed.
     options : RunOptions, optional
         Parallelism, limits and reports.
-    halving : SuccessiveHalving, optional
-        Rule that discards trials early, for evaluations that take a budget. None trains all trials
-        to their end.
     in_stacks : bool, default=False
         Whether the proposer ignores results, so that all configurations are known in advance.
         Trials that can be trained together are then trained in stacks of at most 16, without
@@ -237,7 +234,6 @@ class Search:
     held_out: HeldOut | None = None
     store: Any = None
     options: RunOptions = field(default_factory=RunOptions)
-    halving: SuccessiveHalving | None = None
     in_stacks: bool = False
     open_slots: Callable[..., Slots] = open_slots
     seconds: float = math.inf
@@ -279,9 +275,7 @@ class Search:
                     trial = self._next_trial(log, running)
                     budget: tuple[TrialBudget, ...] = ()
                     if getattr(self.evaluate, "takes_budget", False):
-                        # Scores to reach are those of the trials that have finished by now.
-                        stages = () if self.halving is None else self.halving.stages(log.history)
-                        budget = (TrialBudget(stages, seconds, shorten=is_tight),)
+                        budget = (TrialBudget(seconds, shorten=is_tight),)
                     arguments = trial.configuration, trial.seed, *budget
                     running[slots.submit(trial.slot, *arguments)] = trial
                 if not running:

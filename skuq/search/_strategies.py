@@ -18,7 +18,6 @@ from skuq._utils._records import PickledByValue, saved_as
 from skuq.catalog import Catalog
 from skuq.catalog._folder import find_search
 from skuq.networks._space import Decisions, Space
-from skuq.search._limits import SuccessiveHalving
 from skuq.search._proposers import (
     AgeingEvolution,
     EnsembleEvolution,
@@ -45,7 +44,6 @@ _FOREST: dict[str, Any] = {
 }
 _TRIALS: dict[str, Any] = {
     "initial_trials": [None, list, tuple, Catalog, str, os.PathLike],
-    "discard": [StrOptions({"auto"}), "boolean", SuccessiveHalving],
     "objective": [None, callable],
 }
 _HOW_TO_START = (
@@ -99,7 +97,7 @@ class SearchStrategy(Settings):
     A strategy of your own is a subclass with a method `proposer`. With ``vary = "both"``, the
     default, a tabular space's known recipes are the first trials, before the proposer is asked;
     ``initial_trials = []`` leaves them out. These two are class attributes here, and can be
-    parameters; `discard` and `objective` are parameters, see `AgEBO`.
+    parameters; `objective` is a parameter, see `AgEBO`.
 
     Examples
     --------
@@ -111,7 +109,6 @@ class SearchStrategy(Settings):
     ...         return {}
     """
 
-    discard: Any = "auto"
     objective: Callable[[Any], float] | None = None
 
     #: Decisions that can differ between trials.
@@ -140,17 +137,6 @@ class SearchStrategy(Settings):
                 "`initial_trials` must be a list of configurations, dicts of decisions. Got "
                 f"{wrong[0]!r} in it."
             )
-
-    def halving(self, discards: bool, n_initial: int) -> SuccessiveHalving | None:
-        """Return the rule that discards trials early, or None.
-
-        `discards` is the meaning of "auto", and `n_initial` the number of initial trials.
-        """
-        discard = discards if isinstance(self.discard, str) else self.discard
-        if discard is not True:
-            return discard or None
-        # Initial recipes differ on purpose, and can be slow at first: let all of them finish.
-        return SuccessiveHalving(min_trials=max(SuccessiveHalving().min_trials, n_initial))
 
     def given_configurations(self) -> Sequence[Mapping[str, Any]] | None:
         """Return the configurations that the user gives as `initial_trials`, or None."""
@@ -287,19 +273,13 @@ class AgEBO(SearchStrategy):
         values. From a catalog, or from the folder of a search, the ten best are taken, without
         decisions that this space does not have. None uses the known recipes of a tabular space if
         architecture and hyperparameters vary, and otherwise no initial trials.
-    discard : "auto", bool or SuccessiveHalving, default="auto"
-        Stop trials early if their scores are worse than those of others at the same stage. They are
-        recorded as discarded and cannot become members. True is `SuccessiveHalving` by its
-        defaults, which lets all initial trials finish. "auto" is True in AutoDEUQ and, in the
-        tabular space, in NES.
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
         example with a penalty on size: ``lambda trial: trial.score + 1e-6 * trial.n_weights``. A
         trial is a `FoldedMember`, whose `n_weights` and `seconds` are sums over its
         networks, or without folds a `Member`. `seconds` are those of a full training without
-        compilation; with them, a fit does not repeat exactly. Early discarding always uses the
-        score, and the ensemble is selected by the loss of `selection`: for an ensemble of cheap
-        members also give a `selection` of your own.
+        compilation; with them, a fit does not repeat exactly. The ensemble is selected by the loss
+        of `selection`: for an ensemble of cheap members also give a `selection` of your own.
 
     References
     ----------
@@ -335,7 +315,7 @@ class AgE(SearchStrategy):
     ----------
     vary : {"architecture", "hyperparameters", "both"}, default="architecture"
         Decisions that evolve; the others have their values in `fixed` or the space's defaults.
-    population_size, sample_size, initial_trials, discard, objective :
+    population_size, sample_size, initial_trials, objective :
         See `AgEBO`.
 
     Examples
@@ -370,7 +350,7 @@ class BayesianSearch(SearchStrategy):
     vary : {"architecture", "hyperparameters", "both"}, default="hyperparameters"
         Decisions that are optimised; the others have their values in `fixed` or the space's
         defaults.
-    kappa, n_initial, initial_trials, discard, objective :
+    kappa, n_initial, initial_trials, objective :
         See `AgEBO`.
 
     Examples
@@ -412,7 +392,7 @@ class RandomSearch(SearchStrategy):
         Decisions that can differ between trials; the others have their values in `fixed` or the
         space's defaults. With "initialisation" only seeds differ. "auto" is "both" in the tabular
         space, and otherwise "architecture", as in the NES paper.
-    initial_trials, discard, objective :
+    initial_trials, objective :
         See `AgEBO`. The objective does not change proposals, but it is the recorded score.
 
     Examples
@@ -456,7 +436,7 @@ class NESEvolution(SearchStrategy):
         With `shift_validation`, the rows on which parents are selected. "both" draws for each
         proposal either the clean rows or those of the highest severity (NES-RE); "clean" is
         NES-RE-0.
-    initial_trials, discard, objective :
+    initial_trials, objective :
         See `AgEBO`. The objective does not change proposals, but it is the recorded score.
 
     References
@@ -515,7 +495,7 @@ class OracleSearch(SearchStrategy):
     ----------
     oracle : keras_tuner.Oracle
         Oracle that proposes the trials. `fit` uses a copy of it.
-    discard, objective :
+    objective :
         See `AgEBO`.
 
     Examples
@@ -523,15 +503,14 @@ class OracleSearch(SearchStrategy):
     >>> import keras_tuner
     >>> from skuq.search import OracleSearch
     >>> oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=20, seed=1)
-    >>> OracleSearch(oracle, discard=False).discard
-    False
+    >>> OracleSearch(oracle).oracle.max_trials
+    20
     """
 
     oracle: Any
 
     _parameter_constraints = {
         "oracle": [HasMethods(["create_trial", "end_trial"]), HasMethods(list(_TUNER_METHODS))],
-        "discard": _TRIALS["discard"],
         "objective": _TRIALS["objective"],
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
@@ -115,20 +115,15 @@ class TrialLog:
             # Show the progress of the search.
             scores = [r.score for r in self.history if r.completed]
             best = f"{min(scores):.3f}" if scores else "-"
-            counts = Counter(r.status for r in self.history)
             shown: dict[str, Any] = {
                 f"best {self._options.score_name}": best,
-                "failed": counts["failed"],
+                "failed": sum(r.failed for r in self.history),
             }
-            if counts["discarded"]:
-                shown["discarded"] = counts["discarded"]
             if record.failed:
                 # Not a warning: in a wide space some networks diverge, and the catalog records it.
                 message = f"trial {record.trial_number} failed: {record.message}"
             else:
                 message = f"trial {record.trial_number}: score {record.score:.4f}"
-                if not record.completed:
-                    message += f", {record.status} after {record.share:.0%}"
             self._progress.step(message=message, **shown)
         self._options.limits.check_failures(self.history, self._n_trials, self.n_known)
 
@@ -169,8 +164,7 @@ class RunningTrial:
             return self.ended_as("failed", message=reason)
         if not isinstance(result, TrialOutcome):
             return self.ended_as("completed", score=result.score, result=result)
-        status = "discarded" if result.result is None else "completed"
-        return self.ended_as(status, **vars(result))
+        return self.ended_as("completed", **vars(result))
 
     def ended_as(self, status: str, **fields: Any) -> TrialRecord:
         """Make the trial's record with this status."""

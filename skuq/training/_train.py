@@ -1,4 +1,4 @@
-"""Train one or several jobs on all cores, to their end or stage by stage.
+"""Train one or several jobs on all cores.
 
 The backend is loaded when training begins, not when this module is imported.
 """
@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skuq import backend
@@ -31,7 +31,7 @@ Members = list[Member | FloatingPointError]
 
 
 class JointTraining:
-    """Joint training of several jobs, up to any share of their epochs.
+    """Joint training of several jobs.
 
     Large stacks are divided into groups. As many groups run at the same time as there are cores.
 
@@ -46,19 +46,15 @@ class JointTraining:
 
     def advance(
         self,
-        share: float = 1.0,
         *,
         cancelled: Callable[[], bool] | None = None,
         report: Callable[[int, int], Any] | None = None,
         deadline: float = math.inf,
     ) -> None:
-        """Train every job up to a share of its epochs.
+        """Train every job to its end.
 
         Parameters
         ----------
-        share : float, default=1.0
-            Share in (0, 1] of each job's epochs, counted from its start; at least one epoch. 1
-            ends the training and frees its arrays.
         cancelled, report, deadline :
             See `skuq.training.train`.
 
@@ -68,7 +64,7 @@ class JointTraining:
             If `cancelled` returned True.
         """
         ended = threading.Event()  # set when a group fails or the caller is interrupted
-        left = [group.epochs_left(share) for group in self._groups]
+        left = [group.job.recipe.epochs for group in self._groups]
 
         def report_of(k: int, n_epochs: int, n_left: int) -> None:
             if report is not None:  # with the epochs that all groups still have together
@@ -81,9 +77,7 @@ class JointTraining:
         }
         backend.run_in_threads(
             [
-                functools.partial(
-                    group.advance, share, report=functools.partial(report_of, k), **settings
-                )
+                functools.partial(group.train, report=functools.partial(report_of, k), **settings)
                 for k, group in enumerate(self._groups)
             ],
             backend.n_programs_at_once() if len(self._groups) > 1 else 1,
@@ -96,38 +90,26 @@ class JointTraining:
         return min(group.share for group in self._groups)
 
     def members(self) -> Members:
-        """Return the members of all jobs, each at its network's best epoch so far."""
-        return sum(backend.run_in_threads([group.members for group in self._groups]), [])
+        """Return the members of all jobs, each at its network's best epoch."""
+        return sum((group.members for group in self._groups), [])
 
 
 @dataclass(eq=False, repr=False)
 class _Group:
-    """A group of a job's members. Its training run is made when training begins."""
+    """A group of a job's members."""
 
-    _job: TrainingJob
-    _data: TrainingData
+    job: TrainingJob
+    data: TrainingData
     share: float = 0.0
-    _run: Any = None  # between start and end of the training
-    _members: Members | None = None  # after its end
+    members: Members = field(default_factory=list)  # after the training
 
-    def advance(self, share: float, **settings: Any) -> None:
-        if self._run is None:
-            from skuq.training._engine import TrainingRun  # loads TensorFlow
+    def train(self, **settings: Any) -> None:
+        from skuq.training._engine import TrainingRun  # loads TensorFlow
 
-            self._run = TrainingRun(self._job, self._data)
-        self._run.advance(self.epochs_left(share), **settings)
-        self.share = self._run.share
-        if share == 1:
-            # Keep only the small records, and free the run's arrays before the next group begins.
-            self._members, self._run = self._run.members(), None
-
-    def epochs_left(self, share: float) -> int:
-        """Count the epochs up to a share of the training."""
-        done = 0 if self._run is None else self._run.n_epochs
-        return max(0, max(1, round(share * self._job.recipe.epochs)) - done)
-
-    def members(self) -> Members:
-        return self._run.members() if self._members is None else self._members
+        run = TrainingRun(self.job, self.data)
+        run.advance(**settings)
+        # Only the small records are kept, and the run's arrays are freed before the next group.
+        self.share, self.members = run.share, run.members()
 
 
 def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) -> list[TrainingJob]:

@@ -209,7 +209,7 @@ class MemberTrainer:
         configuration : mapping
         seed : int
         budget : TrialBudget, optional
-            Stages at which the trial may be discarded, and its time limit.
+            Time limit of the trial.
         **changes : dict
             Fields of the recipe that replace those of the configuration.
 
@@ -241,10 +241,10 @@ class MemberTrainer:
         seed: int,
         cancelled: Callable[[], bool],
     ) -> TrialOutcome:
-        """Train stage by stage, until the budget's time or one of its limits ends the trial."""
+        """Train until the budget's time ends the trial."""
         started, jobs = time.monotonic(), self.jobs(configuration, seed)
         end = started + budget.seconds
-        share, deadline, scores = 1.0, end, []
+        share, deadline = 1.0, end
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, to_predict, measured = seconds_needed(jobs, end)
             # The mixture's moments need predictions of each network for the rows of all folds.
@@ -253,7 +253,6 @@ class MemberTrainer:
                 n_passes += len(self.folds)
             of_result = to_predict * n_passes
             deadline -= min(of_result, budget.seconds / 2)
-            needed += len(budget.stages) * of_result  # each stage has a result of its own
             share = share_in_time(needed, deadline - time.monotonic())
             data = [rows for _, rows in jobs]
             shortened = [with_share_of_epochs(job, share) for job in measured]
@@ -261,20 +260,9 @@ class MemberTrainer:
             # At least one epoch is trained, however little time there is.
             share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
         training = JointTraining(jobs)
-        # Scores of a shortened training cannot be compared with those of full trainings at the
-        # same share of their epochs, so that only full trainings can be discarded.
-        for stage, largest in budget.stages if share == 1 else ():
-            training.advance(stage, cancelled=cancelled, deadline=deadline)
-            if time.monotonic() > deadline:
-                break
-            so_far = self._result(training, end)
-            scores.append(self._score(so_far))
-            if not scores[-1] <= largest:  # worse, or NaN: discard the trial
-                value = self._objective(so_far, stage)
-                return TrialOutcome(None, value, tuple(scores), stage)
         training.advance(cancelled=cancelled, deadline=deadline)
         result, share = self._result(training, end), share * training.share
-        return TrialOutcome(result, self._objective(result, share), tuple(scores), share)
+        return TrialOutcome(result, self._objective(result, share), share)
 
     def jobs(
         self, configuration: Mapping[str, Any], seed: int, **changes: Any
@@ -312,7 +300,7 @@ class MemberTrainer:
         ]
 
     def _result(self, training: JointTraining, deadline: float = math.inf) -> Member | FoldedMember:
-        """Make the trial's record at its present epoch, or raise a diverged network's error."""
+        """Make the trial's record, or raise a diverged network's error."""
         networks: list[Member] = []
         for member in training.members():
             if isinstance(member, FloatingPointError):
@@ -324,7 +312,7 @@ class MemberTrainer:
         return folded_member(networks, *rows, deadline, calibrates=self._calibrates)
 
     def _objective(self, result: Member | FoldedMember, share: float) -> float:
-        """Compute the number that the search minimises, for a finished or discarded trial.
+        """Compute the number that the search minimises.
 
         The user's function sees the common score in place of a network's own loss, and the seconds
         of a full training in place of those of its first `share`.

@@ -21,7 +21,7 @@ from skuq._utils import _archive
 from skuq.catalog import Catalog, CatalogFolder, Member, TrialRecord, _records
 from skuq.exceptions import CatalogLockedError, FileFormatError, UnsavableError
 
-PARTS = {"X": "sha256:00", "epochs": 10, "space": None, "random_state": 7}
+PARTS = {"X": "digest:00", "epochs": 10, "space": None, "random_state": 7}
 SPACE = {"units": "Integer(1, 8)"}
 SHIFTED = _records.HeldOut(None, np.zeros((2, 1)), np.ones(2))
 HELD_OUT = _records.HeldOut(np.arange(3), np.ones((3, 1)), np.ones(3), (SHIFTED,))
@@ -123,7 +123,7 @@ def test_each_search_has_a_folder_of_its_own(tmp_path):
 
 def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
     path = begun(tmp_path, [trial(0)])
-    other = {**PARTS, "epochs": 11, "X": "sha256:11", "new": [1]}
+    other = {**PARTS, "epochs": 11, "X": "digest:11", "new": [1]}
     with pytest.raises(exceptions.CatalogMismatchError) as error, CatalogFolder(path, other):
         pass
     message = str(error.value)
@@ -200,7 +200,7 @@ def test_it_is_said_which_search_goes_on_and_which_is_new(tmp_path, caplog):
         begun(tmp_path, (), {**PARTS, "epochs": 11})
     with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="skuq"):
         warnings.simplefilter("error")
-        for other in ({"X": "sha256:11"}, {"random_state": 8}, {"a": 1, "b": 2, "c": 3}):
+        for other in ({"X": "digest:11"}, {"random_state": 8}, {"a": 1, "b": 2, "c": 3}):
             new = begun(tmp_path, (), {**PARTS, **other})
             assert f"a new search starts in {new}" in caplog.text
         begun(tmp_path)

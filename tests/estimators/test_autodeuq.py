@@ -161,7 +161,6 @@ def test_fit_refuses_data(tiny, wave, validation, given, message):
     ({"space": TabularSpace().bind(np.zeros((3, 2)))}, "must not be bound to rows"),
     ({"search__kappa": -1}, "kappa.*Got -1"),
     ({"search__population_size": 0}, "population_size.*Got 0"),
-    ({"search__discard": 3}, "discard.*Got 3"),
     ({"space": DenseSpace(n_nodes=0)}, "n_nodes.*Got 0"),
     ({"selection": "best"}, "selection.*Got 'best'"),
     ({"selection": GreedySelection("brier")}, "`loss` of `selection` must be one of .*'crps'"),

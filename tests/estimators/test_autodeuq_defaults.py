@@ -1,4 +1,4 @@
-"""AutoDEUQ with its defaults: the tabular space, folds, early discarding, calibration."""
+"""AutoDEUQ with its defaults: the tabular space, folds, calibration."""
 
 import copy
 import warnings
@@ -46,10 +46,6 @@ def test_fit_begins_with_known_recipes(fitted):
     base = {**default, **SMALL["fixed"]}
     first = [{"loss": "nll"}, {"frequency_scale": 3.0}, {"loss": "nll", "frequency_scale": 3.0}]
     assert tried[:3] == [{**base, **recipe} for recipe in first]
-    # None of the seven recipes that differ is discarded.
-    frame = fitted.catalog_.to_frame()
-    assert "discarded" in {*frame.status} and {*frame.status[:7]} == {"completed"}
-    assert (frame.share[frame.status == "discarded"] < 0.5).all()
 
 
 @pytest.mark.parametrize("strategy", slow_after(1, ["age", "init", "bo"]))
@@ -186,7 +182,7 @@ def test_from_paper(name, epochs):
     search, selection = model.search, model.selection
     assert (search.population_size, search.sample_size, search.kappa) == (100, 10, 0.001)
     assert (model.space, model.epochs, model.random_state) == (name, epochs, 3)
-    assert (model.validation < 0.5, search.discard, model.calibrate) == (True, False, False)
+    assert (model.validation < 0.5, model.calibrate) == (True, False)
     assert (selection.loss, selection.min_members) == ("nll", 1)
     classifier = AutoDEUQClassifier.from_paper(name, n_trials=4)
     assert (classifier.n_trials, classifier.space) == (4, name)
@@ -397,13 +393,12 @@ def test_leaderboard_of_the_trials(fitted, wave):
     board = fitted.leaderboard()
     assert len(board) == len(fitted.catalog_) and "new_score" not in board
     done = board[board.status == "completed"]
-    assert done.index.tolist() == list(range(len(done)))  # ahead of the discarded ones
+    assert done.index.tolist() == list(range(len(done)))
     assert done.score.is_monotonic_increasing
     chosen = board[board.weight > 0].set_index("trial").weight
     numbers = [fitted.catalog_[int(k)].trial_number for k in fitted.selection_.indices]
     assert_allclose(chosen[numbers], fitted.selection_.weights)
     assert (done.n_networks == 8).all() and (done.n_weights > 100).all()
-    assert (board.n_networks[board.status == "discarded"] == 0).all()
 
     for given in [(X,), (None, y), (None, None, np.ones(len(y)))]:
         with pytest.raises(ValueError, match="Give both X and y"):
@@ -416,7 +411,6 @@ def test_leaderboard_of_the_trials(fitted, wave):
         unit = fitted.fitted_.targets.scaling.scale_[0]
         expected = -estimator.log_prob(X_new, y_new).mean() - np.log(unit)
         assert_allclose(row.new_score, expected, rtol=1e-5)
-    assert board.new_score[board.status == "discarded"].isna().all()
     done = board[board.status == "completed"]
     assert done.index.tolist() == list(range(len(done))) and "message" not in board
     assert done.new_score.is_monotonic_increasing and not done.score.is_monotonic_increasing

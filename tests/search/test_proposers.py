@@ -278,22 +278,11 @@ def test_proposer_warns_of_a_population_that_is_never_full(strategy, population_
     assert ["all are drawn at random" in str(w.message) for w in noted] == [True] * warns
 
 
-@pytest.mark.parametrize(
-    "discard, expected",
-    [("auto", 6), (True, 6), (False, None), (search.SuccessiveHalving(), 4)],
-)
-def test_halving_lets_initial_trials_finish(discard, expected):
-    halving = search.AgEBO(discard=discard).halving(discards=True, n_initial=6)
-    assert (halving and halving.min_trials) == expected
-    assert search.AgEBO().halving(discards=False, n_initial=0) is None
-
-
 @cases(
     ("strategy", "message"),
     (search.AgEBO(kappa=-1), "kappa.*Got -1"),
     (search.AgEBO(n_initial=0), "n_initial.*Got 0"),
     (search.AgE(vary="initialisation"), "vary.*Got 'initialisation'"),
-    (search.BayesianSearch(discard="never"), "discard.*Got 'never'"),
     (search.RandomSearch(vary="depth"), "vary.*Got 'depth'"),
     (search.RandomSearch(objective=3), "objective.*Got 3"),
     (search.RandomSearch(initial_trials=[{}, 3]), "must be a list of config.*Got 3 in it"),

@@ -1,6 +1,5 @@
-"""Trials with a budget: stages at which they may end, and time to fit into."""
+"""Trials with a budget: the time to fit into."""
 
-import math
 import time
 from dataclasses import replace
 
@@ -48,27 +47,12 @@ def test_only_equal_networks_train_together(changes, expected):
 
 def test_a_budget_without_limits_changes_nothing(trainer):
     plain = trainer(CONFIGURATION, 3)
-    stages = ((0.1, math.inf), (0.5, math.inf))
-    outcome = trainer(CONFIGURATION, 3, TrialBudget(stages))
+    outcome = trainer(CONFIGURATION, 3, TrialBudget())
     assert isinstance(outcome, TrialOutcome)
     assert (outcome.score, outcome.share) == (plain.score, 1.0)
     for one, other in zip(outcome.result.networks, plain.networks):
         assert_array_equal(one.weights, other.weights)
         assert_array_equal(one.history["val_loss"], other.history["val_loss"])
-    # The score of a stage is what a training that ended there would have had.
-    for (share, _), score in zip(stages, outcome.stage_scores):
-        ended = replace(trainer, epochs=round(share * EPOCHS))(CONFIGURATION, 3)
-        assert_allclose(score, ended.score, rtol=1e-6)
-    assert len(outcome.stage_scores) == 2
-
-
-def test_a_trial_ends_at_the_stage_it_does_not_pass(trainer):
-    whole = trainer(CONFIGURATION, 3, TrialBudget(((0.1, math.inf), (0.5, math.inf))))
-    first, second = whole.stage_scores
-    outcome = trainer(CONFIGURATION, 3, TrialBudget(((0.1, first), (0.5, second - 1e-4))))
-    assert outcome.result is None
-    assert (outcome.share, outcome.score) == (0.5, second)
-    assert outcome.stage_scores == (first, second)
 
 
 def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):
@@ -86,20 +70,14 @@ def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypat
     monkeypatch.setattr("skuq.training._trainer.seconds_needed", plan)
     monkeypatch.setattr("skuq.training._trainer.share_in_time", share_in_time)
     trainer(CONFIGURATION, 3, TrialBudget(seconds=100.0))
-    trainer(CONFIGURATION, 3, TrialBudget(((0.1, 1.0), (0.5, 1.0)), seconds=100.0))
     of_result = 2.0 if trainer.folds is None else 12.0
     assert times[0] == (1.0, pytest.approx(100 - of_result, abs=1))
-    # Each stage predicts as well.
-    assert times[1] == (1.0 + 2 * of_result, pytest.approx(100 - of_result, abs=1))
 
 
 def test_a_trial_ends_when_its_time_is_over(trainer):
     long = replace(trainer, epochs=10**6)
-    budget = TrialBudget(((0.9, -math.inf),), seconds=0.05, shorten=False)
-    outcome = long(CONFIGURATION, 3, budget)
+    outcome = long(CONFIGURATION, 3, TrialBudget(seconds=0.05, shorten=False))
     assert outcome.result.n_epochs < 10**6
-    # It did not come to its stage, and the record says how far it came.
-    assert outcome.result is not None and outcome.stage_scores == ()
     assert outcome.share * 10**6 == pytest.approx(outcome.result.n_epochs, rel=0.5)
     ample = trainer(CONFIGURATION, 3, TrialBudget(seconds=1000.0, shorten=False))
     assert ample.share == 1 and ample.score == trainer(CONFIGURATION, 3).score
@@ -131,23 +109,14 @@ def test_an_objective_replaces_the_score(trainer):
     n_networks = len(outcome.result.networks)
     assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
     assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
-    # A discarded trial has the objective at that stage, comparable with the others'.
-    discarded = priced(CONFIGURATION, 3, TrialBudget(((0.5, -1e9),)))
-    price = 1e-3 * outcome.result.n_weights
-    assert discarded.score == pytest.approx(discarded.stage_scores[0] + price)
 
 
 def test_an_objective_sees_the_seconds_of_a_full_training(trainer):
     seen = []
-    priced = replace(trainer, objective=lambda trial: seen.append(trial.seconds) or 0.0)
-    stage = 0.1
-    outcome = priced(CONFIGURATION, 3, TrialBudget(((stage, -1e9),)))
-    assert outcome.share == stage and len(seen) == 1
-    trained = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MemberTrainer, "_score", lambda self, result: trained.append(result) or 0.0)
-        priced(CONFIGURATION, 3, TrialBudget(((stage, -1e9),)))
-    assert seen[1] == pytest.approx(trained[0].seconds / stage)
+    priced = replace(trainer, epochs=10**6)
+    priced = replace(priced, objective=lambda trial: seen.append(trial.seconds) or 0.0)
+    outcome = priced(CONFIGURATION, 3, TrialBudget(seconds=0.05, shorten=False))
+    assert seen == [pytest.approx(outcome.result.seconds / outcome.share)]
 
 
 def test_an_error_of_an_objective_names_it(trainer):

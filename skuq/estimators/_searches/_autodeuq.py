@@ -77,7 +77,6 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         in_folds=is_tabular,
         losses=() if is_classifier(self) else LOSSES,
         starts_with_recipes=True,
-        discards=True,
         n_repeats=repeats,
     )
 
@@ -87,7 +86,7 @@ def _papers() -> dict[str, dict[str, Any]]:
     common = {
         "n_trials": 500,
         "n_members": 5,
-        "search": AgEBO(population_size=100, sample_size=10, discard=False),
+        "search": AgEBO(population_size=100, sample_size=10),
         "selection": GreedySelection("nll", min_members=1),
         "repeats": 0,
         "calibrate": False,
@@ -126,8 +125,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         (architectures only, `skuq.search.AgE`), "bo" (hyperparameters only,
         `skuq.search.BayesianSearch`), "init" (neither: only seeds differ,
         `skuq.search.RandomSearch`); "random", "age-mixed", "bo-mixed" (both as one vector). An
-        object sets more, such as initial trials, an objective, and whether poor trials are
-        discarded early. Or any Keras-Tuner oracle, see `skuq.search.OracleSearch`.
+        object sets more, such as initial trials and an objective. Or any Keras-Tuner oracle, see
+        `skuq.search.OracleSearch`.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -187,7 +186,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. Only
-        "random" and "init" repeat exactly then, with ``search__discard=False``.
+        "random" and "init" repeat exactly then.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its
@@ -329,8 +328,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         (architectures only, `skuq.search.AgE`), "bo" (hyperparameters only,
         `skuq.search.BayesianSearch`), "init" (neither: only seeds differ,
         `skuq.search.RandomSearch`); "random", "age-mixed", "bo-mixed" (both as one vector). An
-        object sets more, such as initial trials, an objective, and whether poor trials are
-        discarded early. Or any Keras-Tuner oracle, see `skuq.search.OracleSearch`.
+        object sets more, such as initial trials and an objective. Or any Keras-Tuner oracle, see
+        `skuq.search.OracleSearch`.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "auto" and "tabular" are `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -394,7 +393,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. Only
-        "random" and "init" repeat exactly then, with ``search__discard=False``.
+        "random" and "init" repeat exactly then.
     catalog_dir : str, path or None, default=None
         Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
         same data and settings continues with the stored trials. Each search has a subfolder of its

@@ -1,4 +1,4 @@
-"""Continue searches from a folder or from memory, and load estimators from folders.
+"""Continue searches from a folder, and load estimators from folders.
 
 A search is identified by its data and by the parameters that change trials.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
+import tempfile
+import weakref
 from numbers import Real
 from typing import Any
 
@@ -16,7 +19,6 @@ from sklearn.base import is_classifier
 from skuq._params import Interval, Settings
 from skuq._utils._messages import warn_user
 from skuq.catalog import Catalog, CatalogFolder
-from skuq.catalog._catalog import CatalogMemory
 from skuq.catalog._folder import (
     catalog_dir_of,
     find_search,
@@ -54,12 +56,12 @@ _NOT_IN_FINGERPRINT = {
 def open_store(
     estimator: Any, plan: Any, task: Any, folds: Any, max_wait: float | None = None
 ) -> Any:
-    """Open the store of a search's trials: a folder, a `CatalogMemory`, or none.
+    """Open the store of a search's trials: its folder, or none.
 
     Parameters
     ----------
     estimator : estimator
-        With ``warm_start``, its `_memory` holds the trials of its last fit.
+        With ``warm_start``, its `_folder` holds the trials if it has no `catalog_dir`.
     plan : SearchPlan
     task : Task
     folds : list of pairs of ndarray, or None
@@ -67,7 +69,14 @@ def open_store(
     max_wait : float, optional
         Maximum seconds to wait for another fit that runs the same search.
     """
-    if estimator.catalog_dir is None and not estimator.warm_start:
+    catalog_dir = estimator.catalog_dir
+    if catalog_dir is not None or not estimator.warm_start:
+        estimator._folder = None
+    elif estimator._folder is None:
+        estimator._folder = TemporaryFolder()
+    if estimator._folder is not None:
+        catalog_dir = estimator._folder.path
+    if catalog_dir is None:
         return contextlib.nullcontext()
     for value in estimator.get_params(deep=True).values():
         for part in _missing_parts(value):
@@ -80,10 +89,7 @@ def open_store(
     if isinstance(plan.strategy, NESEvolution):
         found["selection__loss"] = plan.rule.loss
     found["search__initial_trials"] = plan.strategy.given_configurations()
-    parts = {
-        name: describe(value, with_code=not name.startswith("space"))
-        for name, value in found.items()
-    }
+    parts = {name: describe(value) for name, value in found.items()}
     weight = task.rows.weight
     data = {
         "X": task.rows.X,
@@ -108,29 +114,18 @@ def open_store(
         )
     elif isinstance(plan.space, TabularSpace):  # trials of earlier versions learnt y itself
         parts["targets of trials"] = "what ridge regression leaves, where y is linear"
-    if estimator.catalog_dir is not None:
-        return CatalogFolder(
-            estimator.catalog_dir, parts, math.inf if max_wait is None else max_wait
-        )
-    objects = {
-        name: value
-        for name, value in estimator.get_params(deep=True).items()
-        if name.partition("__")[0] not in {*_NOT_IN_FINGERPRINT, *data}
-        and not isinstance(value, Settings)
-        and (callable(value) or hasattr(value, "__dict__"))
-    }
-    # The trials in memory if this is the same search, otherwise an empty memory.
-    memory, reason = estimator._memory, None
-    if memory is None and hasattr(estimator, "fitted_"):
-        reason = (
-            "its trials are not in memory (it had no warm_start or a catalog_dir, or this is a "
-            "copy of the estimator)"
-        )
-    elif memory is not None and (changed := memory.differences(parts, objects)):
-        reason = f"it differs in {changed}"
-    if reason is not None:
-        warn_user(f"warm_start cannot continue the last fit: {reason}. A new search starts.")
-    return CatalogMemory(parts, objects) if memory is None or reason is not None else memory
+    return CatalogFolder(catalog_dir, parts, math.inf if max_wait is None else max_wait)
+
+
+class TemporaryFolder:
+    """A folder that is removed with the last estimator that has it."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="skuq-warm-start-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def __deepcopy__(self, memo: Any) -> TemporaryFolder:
+        return self
 
 
 def _flatten(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -152,7 +147,7 @@ def begin_search(
     space = {d.name: f"{half}: {d}" for half, space in halves.items() for d in space.decisions}
     saved = None
     try:
-        if store.path is not None:
+        if estimator.catalog_dir is not None:
             saved = dumps(estimator)
     except UnsavableError as error:
         warn_user(
@@ -167,7 +162,7 @@ def store_again(store: Any, estimator: Any) -> None:
 
     `from_catalog` has no rows.
     """
-    if store.path is not None and has_estimator(store.path):
+    if has_estimator(store.path):
         write_estimator(store.path, dumps(estimator))
 
 

@@ -97,7 +97,6 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         n_steps=None if holds_images and not inputs.flat else _N_STEPS,
         losses=() if is_classifier(self) else LOSSES,
         starts_with_recipes=is_tabular,
-        discards=is_tabular,
         stacks=stacks,
         # The paper's baselines have no repeats.
         n_repeats=0 if stacks else automatic_repeats(self, is_tabular),
@@ -109,9 +108,7 @@ def _papers() -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's two spaces of images, and of tables in their place."""
     common = {
         "n_trials": 400,
-        "search": NESEvolution(
-            vary="architecture", population_size=50, n_parents=10, discard=False
-        ),
+        "search": NESEvolution(vary="architecture", population_size=50, n_parents=10),
         "selection": "forward",
         "validation": 0.25,
         "calibrate": False,
@@ -228,7 +225,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
         training, too, in the tabular space, and the architecture alone in others, as in the paper.
         An object sets more, such as the decisions that vary, the first trials, the size of the
-        population, an objective, and whether poor trials are discarded early.
+        population and an objective.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -428,7 +425,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
         training, too, in the tabular space, and the architecture alone in others, as in the paper.
         An object sets more, such as the decisions that vary, the first trials, the size of the
-        population, an objective, and whether poor trials are discarded early.
+        population and an objective.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are

@@ -115,8 +115,6 @@ class SearchPlan:
         Losses among which a tabular space decides.
     starts_with_recipes : bool
         Whether a search starts with the recipes that its space knows.
-    discards : bool
-        Whether ``discard="auto"`` discards trials.
     stacks : bool
         Whether trials of one architecture that are known in advance train as one program. Their
         seeds then differ from those of other searches with the same `random_state`.
@@ -136,7 +134,6 @@ class SearchPlan:
     n_steps: int | None = None
     losses: tuple[str, ...] = ()
     starts_with_recipes: bool = False
-    discards: bool = False
     stacks: bool = False
     n_repeats: int = 0
     images: bool = False

@@ -106,7 +106,7 @@ class SearchEstimator:
     _selection_arrays: ClassVar[dict[str, str]] = {"log_likelihood": "log_likelihood"}
 
     # Attributes that `fit` sets.
-    _memory: Any = field(init=False, default=None)  # trials of the last fit, if warm_start
+    _folder: Any = field(init=False, default=None)  # of the trials, if warm_start has no other
     catalog_: Catalog = field(init=False)
     refitted_: dict[int, Any] = field(init=False)
     repeated_: dict[int, Any] = field(init=False)
@@ -185,8 +185,12 @@ class SearchEstimator:
         splits = task.make_splits(validation) if is_splitter(validation) else None
         folds = None if splits is None else splits.parts
         with open_store(self, plan, task, folds, self._time_left(task)) as store:
-            self._memory = store if self.catalog_dir is None else None
             if store is not None:
+                if self._folder is not None and store.entropy is None and hasattr(self, "fitted_"):
+                    warn_user(
+                        "`warm_start` cannot go on with the last fit: it had other data or "
+                        "settings, or its trials are not in this copy. A new search starts."
+                    )
                 task = replace(task, entropy=store.entropy or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
             task = task.with_linear_part() if isinstance(plan.space, TabularSpace) else task
@@ -198,7 +202,7 @@ class SearchEstimator:
                 **({"image_shape_": getattr(task.inputs, "shape", None)} if plan.images else {}),
                 decisions_=decisions,
                 entropy_=task.entropy,
-                catalog_path_=None if store is None else store.path,
+                catalog_path_=None if self.catalog_dir is None else store.path,
                 preprocessor_=task.inputs.preprocessor,
                 fitted_=FittedEnsemble(task.inputs, task.targets, (), np.empty(0)),
             )
@@ -255,7 +259,6 @@ class SearchEstimator:
         known = plan.starts_with_recipes and hasattr(space, "known_recipes")
         recipes = space.known_recipes() if known else []
         first = strategy.initial_configurations(decisions, recipes, fixed)
-        halving = strategy.halving(plan.discards, len(first))
         entropy = task.entropy
         if plan.stacks:
             # A baseline has the same split of the rows as its search, and other networks.
@@ -275,8 +278,7 @@ class SearchEstimator:
             held_out=held_out,
             store=store,
             options=options,
-            halving=halving,
-            in_stacks=in_stacks and not first and halving is None,
+            in_stacks=in_stacks and not first,
             seconds=math.inf if self.max_time is None else self.max_time,
         )
         return search, decisions
@@ -446,12 +448,11 @@ class SearchEstimator:
         -------
         DataFrame
             Columns: `trial`, `status`, `score` on the held-out rows or value of the `objective`
-            (smaller is better; of a discarded trial, when it was stopped), `new_score` if X and y
-            are given, `weight` in the ensemble, `seconds`, `share` of the full training,
-            `n_networks` with repeats, `n_weights` of all of them (missing for networks that a
-            pickle has left behind), and the decisions of the configuration. A decision with the
-            name of one of these columns has ``decision_`` before it. If a trial has failed, the
-            last column is `message`, the reason.
+            (smaller is better), `new_score` if X and y are given, `weight` in the ensemble,
+            `seconds`, `share` of the full training, `n_networks` with repeats, `n_weights` of all
+            of them (missing for networks that a pickle has left behind), and the decisions of the
+            configuration. A decision with the name of one of these columns has ``decision_``
+            before it. If a trial has failed, the last column is `message`, the reason.
 
         Raises
         ------
@@ -495,10 +496,9 @@ class SearchEstimator:
         messages = frame.pop("message")
         if messages.any():
             frame["message"] = messages  # the last column
-        # Completed trials first, then the discarded ones.
-        rank = frame["status"].map({"completed": 0, "discarded": 1, "failed": 2})
-        score = frame["score" if new_scores is None else "new_score"]
-        return frame.iloc[np.lexsort((frame["score"], score, rank))].reset_index(drop=True)
+        # Failed trials, whose score is NaN, come last.
+        score = "score" if new_scores is None else "new_score"
+        return frame.sort_values(score, kind="stable", ignore_index=True)
 
     def _gives_rows(self, X, y, sample_weight):
         """Tell whether the user gives rows; raise ValueError if they are not complete."""
@@ -700,7 +700,7 @@ class SearchEstimator:
 
     def __getstate__(self):
         # Pickle only the weights of members, so that the file is small, and each network once.
-        state = {name: v for name, v in super().__getstate__().items() if name != "_memory"}
+        state = {name: v for name, v in super().__getstate__().items() if name != "_folder"}
         if "selection_" in state:
             trained = self.refitted_.keys() | self.repeated_.keys()  # they have arrays of their own
             kept = [k for k in trials_to_keep(state) if k not in trained]
