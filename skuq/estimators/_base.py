@@ -106,7 +106,7 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
 
 def training_progress(verbose: Any) -> Progress:
     """Show the progress of trainings, in epochs."""
-    return Progress("training", "epoch", verbose=verbose, every_step=False)
+    return Progress("training", "epoch", verbose=verbose)
 
 
 @property  # type: ignore[misc]

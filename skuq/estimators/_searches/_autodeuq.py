@@ -211,8 +211,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
         and no `max_time`.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -418,8 +417,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
         and no `max_time`.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
