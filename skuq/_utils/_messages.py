@@ -31,6 +31,10 @@ _PASSED_OVER = {
 }
 
 
+# Frame that waits in another thread for the work of this context.
+WAITING: ContextVar[FrameType | None] = ContextVar("waiting", default=None)
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the first line up the stack that is neither skuq's nor a library's in between.
 
@@ -39,8 +43,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """
     frame: FrameType | None = sys._getframe(1)  # the function that called this one
     raised: Any = frame
-    # The function that waits for this thread, if it is one of skuq's own.
-    waiting = getattr(threading.current_thread(), "caller", None)
+    waiting = WAITING.get()
     while frame is not None:
         # A module that is run as a script is called "__main__", but its spec has its name.
         spec = frame.f_globals.get("__spec__")
