@@ -326,8 +326,7 @@ def _warn_of_other_units(task: Task, rows: Rows, name: str, min_share: float) ->
     if task.targets.labels(train.y) is None and len(columns := _find_other_units(train.y, rows.y)):
         found.append(("y", columns[0], train.y, rows.y))
     advice = {
-        "X": "`skuq.make_pipeline` transforms them with X, and so does a pipeline of scikit-learn "
-        'with `X_val`, `y_val` and transform_input=["X_val"].',
+        "X": 'A pipeline transforms `X_val` with transform_input=["X_val"] and metadata routing.',
         "y": "A TransformedTargetRegressor leaves them as they are; networks standardise y anyway.",
     }
     for part, k, known, others in found:

@@ -327,9 +327,8 @@ class NOMURegressor(UncertaintyRegressor):
             artificial input counts as much as a row of mean weight.
         X_val : array-like or DataFrame of shape (n_val, n_features), optional
             Rows to choose by, instead of a part of X; without effect if nothing is to be chosen.
-            Needed with `pretrained`, which has been trained on the rows of X. Pipelines of
-            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
-            ``transform_input=["X_val"]``.
+            Needed with `pretrained`, which has been trained on the rows of X. Pipelines transform
+            them with ``transform_input=["X_val"]``.
         y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
             Targets of `X_val`.
         sample_weight_val : array-like of shape (n_val,), optional
