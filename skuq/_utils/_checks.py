@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
@@ -89,19 +88,10 @@ def check_targets(y: Any, estimator: Any) -> np.ndarray:
     except ValueError as error:
         if "could not convert string" not in str(error):
             raise
-        quoted = re.search("'.*'", str(error))
-        label = quoted[0] if quoted else str(error)
         raise ValueError(
-            f"{name} is a regressor, and y must hold numbers. Got the label {label}. Convert "
-            "texts of numbers first, without units and with decimal points. Classes are for "
-            "classifiers, for example TabularEnsembleClassifier."
-        ) from error
-    except TypeError as error:
-        if "float() argument" not in str(error):
-            raise
-        # Such as dates in an array of objects.
-        raise ValueError(
-            f"y must hold numbers. Got objects: {error}. Convert them first."
+            f"{name} is a regressor, and y must hold numbers: {error}. Convert texts of numbers "
+            "first, without units and with decimal points. Classes are for classifiers, for "
+            "example TabularEnsembleClassifier."
         ) from error
     return numbers
 

@@ -140,10 +140,7 @@ def select_teams(
         voting=voting,
         weights=weights,
     )
-    try:
-        predictions = np.asarray(predictions)
-    except ValueError:  # the models have different numbers of rows
-        predictions = np.empty(0)
+    predictions = np.asarray(predictions)
     if predictions.ndim not in (2, 3) or not predictions.size:
         raise ValueError(
             "`predictions` must be labels (n_models, n_samples) or probabilities (n_models, "
@@ -175,9 +172,6 @@ def select_teams(
                 f"`predictions` are labels of type {predictions.dtype}, `y` of type {y.dtype}: no "
                 "label could be right. Convert one of them."
             )
-        for name, array in (("predictions", predictions), ("y", y)):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(f"`{name}` must not have labels that are NaN or infinite.")
         _, numbers = np.unique(np.concatenate([predictions.ravel(), y]), return_inverse=True)
         codes = numbers[: predictions.size].reshape(predictions.shape)
         y = numbers[predictions.size :]

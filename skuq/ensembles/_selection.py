@@ -249,12 +249,7 @@ def normal_statistics(
             "`loc` must have shape (n_candidates, n_samples), or with an axis of outputs like y. "
             f"Got {loc.shape} for y of shape {y.shape}."
         )
-    try:
-        scale = np.broadcast_to(scale, loc.shape)
-    except ValueError as refused:
-        raise ValueError(
-            f"`scale` must have the shape {loc.shape} of `loc`. Got {scale.shape}."
-        ) from refused
+    scale = np.broadcast_to(scale, loc.shape)
     if (scale < 0).any():
         raise ValueError(f"`scale` must be at least 0. Got {np.nanmin(scale):g}.")
     error = loc - y

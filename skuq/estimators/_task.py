@@ -260,11 +260,6 @@ def read_task(
             isinstance(shift_validation, tuple)
             and all(isinstance(part, tuple) for part in shift_validation)
         )
-        if several and not shift_validation:
-            raise ValueError(
-                "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty "
-                "list."
-            )
         named = [("shift_validation", shift_validation)]
         if several:
             named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]

@@ -95,12 +95,6 @@ def frame_to_pandas(X: Any) -> Any:
         return X.to_pandas()
     # polars' own `to_pandas` needs pyarrow.
     values = {column.name: column.to_numpy() for column in X.get_columns()}
-    for name, column in values.items():
-        if column.ndim > 1:
-            raise TypeError(
-                f"Column {name!r} of X holds several values in each row ({X[name].dtype}). Give "
-                f"each its own column: `X.unnest({name!r})` does so for a column of structs."
-            )
     frame = pd.DataFrame(dict(enumerate(values.values())))
     return frame.set_axis(list(X.columns), axis=1)
 
@@ -233,11 +227,6 @@ class Columns:
                 self._kind(column, k)  # refuses dates, which could be converted to numbers
                 try:
                     numbers[:, i] = column.to_numpy(dtype="float64", na_value=np.nan)
-                except OverflowError as error:
-                    raise ValueError(
-                        f"Column {self.name(k)!r} has a whole number beyond the range of floats. "
-                        "Rescale it, or replace it by NaN (missing)."
-                    ) from error
                 except (TypeError, ValueError) as error:
                     raise ValueError(
                         f"Column {self.name(k)!r} held numbers in fit, and now holds other values: "

@@ -489,7 +489,7 @@ def split_rows(
     Raises
     ------
     ValueError
-        If there are fewer than two rows, or two groups.
+        If there are fewer than two groups.
     """
     if groups is not None:
         # The share is of the groups, since these stay whole.
@@ -502,8 +502,6 @@ def split_rows(
         n_valid = int(np.clip(round(validation_fraction * len(named)), 1, len(named) - 1))
         validates = np.isin(codes, rng.permutation(len(named))[:n_valid])
         return np.flatnonzero(~validates), np.flatnonzero(validates)
-    if n_rows < 2:
-        raise ValueError(f"Training and validation need at least 2 rows. Got {n_rows}.")
     n_valid = int(np.clip(round(validation_fraction * n_rows), 1, n_rows - 1))
     order = rng.permutation(n_rows)
     if labels is not None:

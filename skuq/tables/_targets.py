@@ -371,8 +371,6 @@ def normal_components(head: Any, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]
             xp.moveaxis(array, 2, 1) for array in (loc, scale, xp.exp(log_probability))
         )
         return loc, scale, probability
-    if not isinstance(head, GaussianHead | SquaredErrorHead):
-        raise TypeError(f"No distribution is known for the raw outputs of {head!r}.")
     loc, scale = (array[:, None] for array in head.distribution(raw, xp))
     return loc, scale, xp.ones_like(loc)
 

@@ -25,7 +25,6 @@ from skuq.catalog._records import (
     TrialOutcome,
     TrialRecord,
 )
-from skuq.exceptions import SearchSpaceError
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.networks._plan import make_plan, without_names
 from skuq.networks._space import SearchSpace
@@ -434,14 +433,7 @@ class MemberTrainer:
 
     def recipe(self, configuration: Mapping[str, Any]) -> Recipe:
         """Make the training recipe of a configuration."""
-        decided = self.space.recipe(configuration)
-        unknown = sorted(set(decided) - set(Recipe.field_names()))
-        if unknown:
-            raise SearchSpaceError(
-                f"The search space sets {unknown}, which are not settings of a recipe. "
-                f"It may set {Recipe.field_names()}."
-            )
-        fields = {"epochs": self.epochs, **decided}
+        fields = {"epochs": self.epochs, **self.space.recipe(configuration)}
         if self.max_epochs is not None:
             fields["epochs"] = min(fields["epochs"], self.max_epochs)
         if fields.get("keep") == "best-calibrated" and not self._calibrates:

@@ -335,11 +335,10 @@ def test_select_teams_lists_only_what_was_scored_of_large_pools(rng):
 @cases(
     ("change", "message"),
     ({"predictions": [[0, 1, 1]]}, "at least two models"),
-    ({"predictions": [[0, 1], [0]]}, "shape"),
+    ({"predictions": [[0, 1], [0]]}, "inhomogeneous shape"),
     ({"predictions": np.zeros((2, 0)), "y": []}, "at least one row"),
     ({"y": [0, 1]}, "must have shape"),
     ({"predictions": [["a", "b", "a"]] * 2}, "no label"),
-    ({"predictions": [[0, np.nan, 1]] * 2}, "NaN"),
     ({"predictions": np.full((2, 3, 2), np.nan)}, "probabilities"),
     ({"predictions": np.full((2, 3, 2), 0.9)}, "probabilities"),
     ({"predictions": np.full((2, 3, 2), 0.5), "y": [0, 1, 2]}, "columns"),

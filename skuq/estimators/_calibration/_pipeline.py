@@ -9,7 +9,7 @@ from sklearn.utils.metaestimators import available_if
 
 from skuq._utils._checks import unwrap_estimator
 from skuq._utils._records import saved_as
-from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, doc_link_template
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._searches._search import SearchEstimator
 
 
@@ -82,9 +82,6 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     >>> model.predict_interval(X[:1], coverage=0.9).shape
     (1, 2)
     """
-
-    _doc_link_module = "skuq"
-    _doc_link_template = doc_link_template
 
     predict = _delegate(UncertaintyRegressor.predict)
     predict_proba = _delegate(UncertaintyClassifier.predict_proba)
