@@ -246,11 +246,6 @@ def read_task(
     given : FitArguments
     min_rows : int, default=1
         Minimum number of rows.
-
-    Raises
-    ------
-    ValueError
-        If an argument is invalid.
     """
     started = time.monotonic()
     # Forms are checked first: reading rows takes longer.
@@ -285,13 +280,7 @@ def read_task(
 def join_validation(
     validation_data: Any, X_val: Any = None, y_val: Any = None, sample_weight_val: Any = None
 ) -> Any:
-    """Return the validation rows of `fit` as one tuple, or None; they may be given part by part.
-
-    Raises
-    ------
-    ValueError
-        If rows are given twice, or without their X or y.
-    """
+    """Return the validation rows of `fit` as one tuple, or None; they may be given part by part."""
     parts = {"X_val": X_val, "y_val": y_val, "sample_weight_val": sample_weight_val}
     given = " and ".join(f"`{name}`" for name, part in parts.items() if part is not None)
     if not given:

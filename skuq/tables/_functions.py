@@ -31,13 +31,7 @@ _SMALLEST_STD = 1e-9  # smallest standard deviation of the standardised values
 
 
 def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
-    """Check query points of shape (q,) or (q, d_y), and return an array (q, d_y).
-
-    Raises
-    ------
-    ValueError
-        If they are not finite numbers, or do not have `n_columns` coordinates.
-    """
+    """Check query points of shape (q,) or (q, d_y), and return an array (q, d_y)."""
     points = check_array(
         fill_masked(points), ensure_2d=False, dtype="float64", input_name="query_points"
     )

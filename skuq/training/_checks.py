@@ -41,11 +41,6 @@ def build_checked(
         ``build(input_shape, n_outputs) -> keras.Model``.
     source : str
         Name of the function's origin, with which error messages begin ("The search space").
-
-    Raises
-    ------
-    SearchSpaceError
-        If the function raises an error, or its model cannot be trained.
     """
     model = build_of_shape(build, input_shape, n_raw, source)
     freeze_inner_layers(model)

@@ -80,13 +80,7 @@ class Template:
         return self.plan or without_names(self.network)
 
     def draw(self, seed: int) -> FirstValues:
-        """Draw first weights and state from the configuration's initializers.
-
-        Raises
-        ------
-        ValueError
-            If the network has frozen layers, whose values are not in its configuration.
-        """
+        """Draw first weights and state from the configuration's initializers."""
         if self.is_epistemic:
             return self.drawing.draw(seed)
         if not self.has_fixed_values:

@@ -61,11 +61,6 @@ class JointTraining:
             ends the training and frees its arrays.
         cancelled, report, deadline :
             See `skuq.training.train`.
-
-        Raises
-        ------
-        InterruptedError
-            If `cancelled` returned True.
         """
         ended = threading.Event()  # set when a group fails or the caller is interrupted
         left = [group.epochs_left(share) for group in self._groups]

@@ -216,15 +216,6 @@ class MemberTrainer:
         -------
         Member, FoldedMember or TrialOutcome
             A TrialOutcome if there is a budget, and a FoldedMember if there are folds.
-
-        Raises
-        ------
-        SearchSpaceError
-            If the space does not make a usable network or recipe.
-        FloatingPointError
-            If training diverged before its first epoch had ended.
-        TimeoutError
-            If it took longer than `timeout`.
         """
         with self._time_limit() as cancelled:
             if budget is not None:
@@ -384,13 +375,6 @@ class MemberTrainer:
         -------
         list of Member or FloatingPointError
             A FloatingPointError in the place of each member that diverged.
-
-        Raises
-        ------
-        ValueError
-            If the configurations differ in settings that the members of a stack share.
-        TimeoutError
-            If the stack took longer than `timeout` for each of its members.
         """
         with self._time_limit(len(seeds)) as cancelled:
             recipes = [self.recipe(configuration) for configuration in configurations]
@@ -529,13 +513,6 @@ class MemberRefitter:
         A refit has no validation rows, so that it cannot stop early. It trains for the number of
         epochs of the trial's best network, and with the learning rates that its plateaus led to;
         for folds, with the averages of both. Schedules are completed within these epochs.
-
-        Raises
-        ------
-        FloatingPointError
-            If training diverged.
-        TimeoutError
-            If it took longer than the trainer's `timeout`.
         """
         record = self._trials[request["trial"]]
         networks, best_epoch = record.result.networks, record.result.best_epoch
