@@ -156,7 +156,7 @@ ONES = np.ones_like(LOC)
             ((LOC, ONES, 0), {}, "`n_members` must be a positive whole number. Got 0"),
             ((LOC, ONES, 2), {"loss": "rmse"}, r"`loss` must be one of \['nll', 'crps', 'mse"),
             ((LOC.T, LOC.T, 2), {}, "must have shape"),
-            ((LOC, np.ones((2, 4, 1)), 2), {}, "broadcast"),
+            ((LOC, np.ones(3), 2), {}, "broadcast"),
             ((LOC, ONES - 2, 2), {}, "`scale` must be at least 0. Got -1"),
             ((LOC, ONES, 2), {"sample_weight": np.zeros(4)}, "at least one"),
             ((LOC, ONES, 2), {"sample_weight": -np.ones(4)}, "egative"),
