@@ -11,5 +11,4 @@ from ._rules import TopSelection as TopSelection
 from ._selection import Selection as Selection
 from ._selection import select_forward as select_forward
 from ._selection import select_greedy as select_greedy
-from ._selection import stacking_weights as stacking_weights
 from ._teams import architecture_diversity as architecture_diversity

@@ -15,7 +15,8 @@ from scipy.stats import multivariate_normal
 from sklearn.metrics import log_loss
 from tiers import cases
 
-from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _selection, stacking_weights
+from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _selection
+from skuq.ensembles._selection import stacking_weights
 from skuq.networks import GaussianHead
 
 

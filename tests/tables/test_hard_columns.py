@@ -11,7 +11,8 @@ from tiers import cases
 from training_data import RobustScaling
 
 from skuq.exceptions import TableWarning
-from skuq.tables import TablePreprocessor, TargetTransform
+from skuq.tables import TablePreprocessor
+from skuq.tables._target_transforms import TargetTransform
 
 
 def test_an_outlier_moves_nothing_in_a_column_of_zeros(rng):

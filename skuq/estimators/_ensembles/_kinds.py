@@ -22,13 +22,13 @@ from sklearn.linear_model import LogisticRegression
 from skuq import backend
 from skuq._utils._environment import generator
 from skuq.catalog import Member
-from skuq.ensembles import stacking_weights
 from skuq.ensembles._selection import (
     AVERAGING_FACTOR,
     averaging_factor,
     class_evidence,
     drop_light,
     fit_class_mixture,
+    stacking_weights,
 )
 from skuq.estimators._ensembles import _shared as shared
 from skuq.networks import TabularSpace
