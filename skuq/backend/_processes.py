@@ -76,18 +76,18 @@ def keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _make_pool() -> None:
-    """Make the pool of threads anew, since the parent's do not exist after a fork.
+_MOST_THREADS = 1000
+# It starts a thread if none is idle, so that no work waits for other work. Threads stay: TensorFlow
+# takes some 30 ms to compile the first program of a new one.
+_pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="skuq")
 
-    It starts a thread if none is idle, so that no work waits for other work. Threads stay:
-    TensorFlow takes some 30 ms to compile the first program of a new one.
-    """
+
+def _make_pool() -> None:
+    """Make the pool anew, since the parent's threads do not exist after a fork."""
     global _pool
     _pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="skuq")
 
 
-_MOST_THREADS = 1000
-_make_pool()
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
     os.register_at_fork(after_in_child=_make_pool)
 
