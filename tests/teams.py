@@ -9,17 +9,12 @@ likelihood_statistics = _likelihood.likelihood_statistics
 select_hq, stacking_weights = _hq.select_hq, _selection.stacking_weights
 
 
-def diversity_score(
-    given, y=None, *, measure="gd", teams=None, on="correctness", sample_weight=None
-):
-    """The Q measure of `teams`, by default of the one of all models, from hits or labels."""
-    given, labels = np.asarray(given), None
-    wrong = ~given if y is None and on == "correctness" else given != y
-    if on == "labels":
-        labels = np.unique(given, return_inverse=True)[1].reshape(given.shape)
-    n_models, n_samples = given.shape
+def diversity_score(right, *, measure="gd", teams=None, sample_weight=None):
+    """The Q measure of `teams`, by default of the one of all models, from hits."""
+    wrong = ~np.asarray(right)
+    n_models, n_samples = wrong.shape
     weight = _teams.row_weights(sample_weight, n_samples)
-    counts = _teams.count_pairs(wrong, [np.arange(n_samples)], weight, labels)
+    counts = _teams.count_pairs(wrong, [np.arange(n_samples)], weight)
     members = [range(n_models)] if teams is None else teams
     scores = [counts.scores(measure, np.sort([list(team)]), 0)[0] for team in members]
     return float(scores[0]) if teams is None else np.array(scores)

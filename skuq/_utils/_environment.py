@@ -11,19 +11,15 @@ import functools
 import gc
 import importlib.metadata
 import os
-import platform
-import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy.linalg  # noqa: F401  (SciPy has a library of its own, which must be loaded)
+import sklearn
 import threadpoolctl
 from sklearn.utils import check_random_state
-
-import skuq
 
 _MAX_SEED = 2**31 - 1
 
@@ -130,41 +126,12 @@ def without_collection() -> Iterator[None]:
 
 
 def show_versions() -> None:
-    """Print versions of Python, skuq and its dependencies, and what the machine is.
+    """Print versions for a report of a fault: what scikit-learn's function prints, and skuq's own.
 
-    Nothing is imported for that, TensorFlow included. Add the output to reports of bugs.
-
-    Examples
-    --------
-    >>> import skuq
-    >>> skuq.show_versions()  # doctest: +ELLIPSIS
-    System
-      python: 3...
+    TensorFlow is not imported for that.
     """
-    system = {
-        "python": sys.version.replace("\n", " "),
-        "executable": sys.executable,
-        "machine": platform.platform(),
-        "cores": os.cpu_count(),
-    }
-    packages = {"skuq": skuq.__version__}
-    requirements: list[str] = []
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # run from its source
-        requirements = importlib.metadata.requires("skuq") or []
-    for requirement in requirements:
-        # Required packages, and those of the extra that has all optional ones.
-        if "; extra" in requirement and not requirement.endswith('"all"'):
-            continue
-        name = re.split(r"[^\w-]", requirement)[0]
-        # The metadata tell the version without an import, which would start TensorFlow.
-        try:
-            packages[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            packages[name] = "not installed"
-    pools = {pool["prefix"]: pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
-    sections: dict[str, dict[str, Any]]
-    sections = {"System": system, "Packages": packages, "Threads of libraries": pools}
-    for title, values in sections.items():
-        print(title)
-        for name, value in values.items():
-            print(f"  {name}: {value}")
+    sklearn.show_versions()
+    print("\nskuq:")
+    for name in ("skuq", "tensorflow", "keras", "keras-tuner", "tensorflow-probability", "skops"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            print(f"  {name}: {importlib.metadata.version(name)}")

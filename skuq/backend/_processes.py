@@ -8,7 +8,6 @@ ever.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import contextvars
 import functools
@@ -21,11 +20,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from queue import SimpleQueue
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import ModuleType
 from typing import Any
 
 from skuq._utils._environment import SharedContext
+from skuq._utils._messages import WAITING
 
 _WAKE_SECONDS = 0.1  # a signal that another thread receives does not wake the main thread
 
@@ -76,54 +76,20 @@ def keep_scopes(function: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-class _Worker(threading.Thread):
-    """A thread in which TensorFlow may run. It waits for further work when it has done the first.
-
-    TensorFlow takes some 30 ms to compile the first program of a new thread. `caller` is the frame
-    that waits for the present work, at which warnings point.
-    """
-
-    def __init__(self, *first: Any):
-        super().__init__(name="skuq", daemon=True)
-        self._first = [first]
-        self.caller: Any = None
-
-    def run(self) -> None:
-        item: Any = self._first.pop()
-        is_idle = True
-        while is_idle:
-            self.caller, work, end = item
-            work()
-            item = work = self.caller = None  # what the work refers to is freed before its end
-            # Count this one before the end: the caller may have further work at once.
-            if is_idle := len(_idle) < _MAX_IDLE:
-                _idle.append(None)
-            end()
-            if is_idle:
-                item = _queue.get()
+_MOST_THREADS = 1000
+# It starts a thread if none is idle, so that no work waits for other work. Threads stay: TensorFlow
+# takes some 30 ms to compile the first program of a new one.
+_pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="skuq")
 
 
-_MAX_IDLE = 8
-_idle: list[None] = []  # an entry for each worker that waits for work
-_queue: SimpleQueue[Any] = SimpleQueue()  # their work
-
-
-def _forget_workers() -> None:
-    """Forget the workers of the parent, which do not exist after a fork."""
-    global _queue
-    _idle.clear()
-    _queue = SimpleQueue()
+def _make_pool() -> None:
+    """Make the pool anew, since the parent's threads do not exist after a fork."""
+    global _pool
+    _pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="skuq")
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-    os.register_at_fork(after_in_child=_forget_workers)
-
-
-def _finish_work() -> None:
-    """Wait for work that goes on after a second interrupt: Python must not end inside of it."""
-    for thread in threading.enumerate():
-        while getattr(thread, "caller", None) is not None:
-            time.sleep(_WAKE_SECONDS)
+    os.register_at_fork(after_in_child=_make_pool)
 
 
 def run_in_threads(
@@ -142,17 +108,14 @@ def run_in_threads(
     stop : callable, optional
         Called after the first exception. No further function is started then.
     """
-    if n_threads == 1 and isinstance(threading.current_thread(), _Worker):
+    if n_threads == 1 and threading.current_thread().name.startswith("skuq"):
         return [task() for task in tasks]
     left = iter(enumerate(tasks))  # shared by the threads
     results: list[Any] = [None] * len(tasks)
     errors: list[BaseException] = []
-
-    # An interrupt may come at any line here, so the workers count what they begin and end.
+    # An interrupt may come at any line here, so the threads count what they begin and end.
     begun: list[None] = []
     ended: list[None] = []
-    wake = threading.Lock()
-    wake.acquire()
 
     def run_left() -> None:
         for k, task in left:
@@ -162,35 +125,28 @@ def run_in_threads(
 
     def work(run: Callable[[], None]) -> None:
         begun.append(None)
+        WAITING.set(caller)
         try:
             run()
         except BaseException as error:
             errors.append(error)
             stop()
+        finally:
+            ended.append(None)
 
-    def end() -> None:
-        ended.append(None)
-        with contextlib.suppress(RuntimeError):  # another worker has just released it
-            wake.release()
-
-    caller, n_workers = sys._getframe(1), min(n_threads, len(tasks))
+    caller = sys._getframe(1)
     try:
-        for _ in range(n_workers):
-            run = functools.partial(contextvars.copy_context().run, work, keep_scopes(run_left))
-            # Give work to an idle worker, or to a new one, so that none waits for other work.
-            try:
-                _idle.pop()
-            except IndexError:
-                _Worker(caller, run, end).start()
-            else:
-                _queue.put((caller, run, end))
-        while len(ended) < n_workers:
-            wake.acquire(timeout=_WAKE_SECONDS)
+        futures = [
+            _pool.submit(contextvars.copy_context().run, work, keep_scopes(run_left))
+            for _ in range(min(n_threads, len(tasks)))
+        ]
+        while wait(futures, _WAKE_SECONDS).not_done:
+            pass
     except BaseException:
         errors.append(InterruptedError())  # no further function is started
         stop()
         while len(ended) < len(begun):
-            wake.acquire(timeout=_WAKE_SECONDS)
+            time.sleep(_WAKE_SECONDS)
         raise
     if errors:
         raise errors.pop(0)  # a reference left here would keep its frames alive
@@ -285,8 +241,7 @@ _is_forked = False
 
 
 def watch_process() -> None:
-    """Refuse TensorFlow in processes that are forked from now on; let work end before this one."""
-    atexit.register(_finish_work)
+    """Refuse TensorFlow in processes that are forked from now on."""
     if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
         os.register_at_fork(after_in_child=_refuse)
 

@@ -90,8 +90,7 @@ class BayesianOptimizer:
         Whether `ask` searches for the largest or the smallest value. The methods `maximize` and
         `minimize` set it.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        search is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
     callback : callable, optional
         Called as ``callback(optimizer)`` after every batch of `maximize` and `minimize`. The
         search stops if it returns True.

@@ -11,7 +11,6 @@ import os
 import secrets
 import socket
 import threading
-import time
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -28,11 +27,6 @@ from skuq.exceptions import (
     FileFormatError,
     UnsavableError,
 )
-
-try:
-    import fcntl
-except ImportError:  # Windows has none, and lets nobody delete a file that is open
-    fcntl = None  # type: ignore[assignment]
 
 _SEARCH = "search.skuq"  # written last: if it exists, the other files exist, too
 _ESTIMATOR = "estimator.skuq"
@@ -191,7 +185,6 @@ def read_trials(
 _logger = logging.getLogger("skuq")
 
 _LOCK, _HOLDER = "lock", "lock-holder.json"
-_POLL_SECONDS = 0.1  # between two looks at the lock of another process
 _N_COMPARED = 20  # latest searches of a `catalog_dir` that a new one is compared with
 _FEW_DIFFERENCES = 2  # with more, a search was hardly meant to go on with another's trials
 
@@ -257,7 +250,6 @@ class CatalogFolder:
         self._parts = json.loads(json.dumps(parts))  # the form in which parts are read from disk
         self._max_wait = max_wait
         self._lock = FileLock(self.path / _LOCK)
-        self._descriptor: int | None = None  # of the folder, while it is locked
 
     @property
     def entropy(self) -> int | None:
@@ -270,7 +262,10 @@ class CatalogFolder:
             raise type(error)(
                 f"`catalog_dir` must be a folder, or a name that a folder can be made with: {error}"
             ) from error
-        if not self._try_to_lock():
+        # The operating system frees the locks of a process that has ended in any way.
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
             self._wait()
         try:
             atomic_write(self.path / _HOLDER, json.dumps(_who()).encode())
@@ -283,42 +278,15 @@ class CatalogFolder:
     def __exit__(self, *exception: object) -> Literal[False]:
         with contextlib.suppress(OSError):
             (self.path / _HOLDER).unlink()
-        self._unlock()
-        return False
-
-    def _try_to_lock(self) -> bool:
-        """Lock the folder, unless another process or thread has; return whether it is locked.
-
-        The operating system frees the locks of a process that has ended in any way.
-        """
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            return False
-        # Lock the folder itself, too, where the system can: somebody may delete the lock's file.
-        if fcntl is not None:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._unlock()
-                return False
-            except OSError:  # a file system without such locks
-                pass
-        return True
-
-    def _unlock(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
         self._lock.release()
+        return False
 
     def _wait(self) -> None:
         """Wait for the process or thread that runs this search; raise CatalogLockedError if vain.
 
         A thread that runs the search itself would wait forever.
         """
-        deadline, holder = time.monotonic() + self._max_wait, ""
+        holder = ""
         with contextlib.suppress(OSError):
             holder = (self.path / _HOLDER).read_text()
         running = (
@@ -327,10 +295,9 @@ class CatalogFolder:
         )
         if self._max_wait > 0 and holder != json.dumps(_who()):
             warn_user(f"{running} This fit waits for it, and then goes on with its trials.")
-            while time.monotonic() < deadline:
-                if self._try_to_lock():
-                    return
-                time.sleep(_POLL_SECONDS)
+            with contextlib.suppress(Timeout):
+                self._lock.acquire(timeout=self._max_wait)
+                return
         raise CatalogLockedError(f"{running} Wait for it, or use another `catalog_dir`.")
 
     def _read(self) -> None:

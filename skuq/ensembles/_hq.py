@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from skuq._utils._checks import class_codes, fill_masked
-from skuq._utils._environment import random_generator
 from skuq.ensembles._pruning import Pool, Rules, TeamSelection, prune
 from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
 from skuq.ensembles._teams import (
@@ -36,7 +35,6 @@ def prune_classifiers(
     y: np.ndarray,
     weight: np.ndarray,
     rules: Rules,
-    random_state: Any,
 ) -> TeamSelection:
     """Prune the teams of a pool of classifiers. The arguments must have been checked before.
 
@@ -53,11 +51,7 @@ def prune_classifiers(
         strength = hard_vote_accuracy(codes, y, weight, accuracy, votes, majority)
     else:
         strength = soft_vote_accuracy(proba, y, weight, votes)
-    # Ratings for the kappas; without them these compare right and wrong.
-    labels = codes if rules.on == "labels" else None
-    return prune(
-        Pool(wrong, weight, strength, accuracy, labels), rules, random_generator(random_state)
-    )
+    return prune(Pool(wrong, weight, strength, accuracy), rules)
 
 
 def select_teams(
@@ -72,12 +66,8 @@ def select_teams(
     voting: str | None = None,
     weights: str | None = None,
     choose: str | Callable[..., Any] = "accuracy",
-    n_negatives: int | None = None,
-    rank_base: int = 1,
-    on: str = "correctness",
     classes: ArrayLike | None = None,
     sample_weight: ArrayLike | None = None,
-    random_state: Any = None,
 ) -> TeamSelection:
     """Choose a small, diverse, strong team from the predictions of a pool of classifiers.
 
@@ -88,7 +78,7 @@ def select_teams(
     y : array-like of shape (n_samples,)
         True labels. With probabilities, these are class numbers 0 to n_classes - 1 or labels in
         `classes`.
-    metric, score, filters, beta, max_team_size, choose, n_negatives, rank_base, on
+    metric, score, filters, beta, max_team_size, choose
         See `HQEnsembleSelector`.
     voting : {"soft", "hard", "majority"}, optional
         Rule by which a team votes; by default "soft" for probabilities and "hard" for labels.
@@ -99,8 +89,6 @@ def select_teams(
         no other labels, otherwise the sorted labels of y.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative weights of the rows.
-    random_state : int, RandomState instance or None, default=None
-        Seed for drawing the negative samples, used if `n_negatives` is given.
 
     Returns
     -------
@@ -134,16 +122,10 @@ def select_teams(
         beta=beta,
         max_team_size=max_team_size,
         choose=choose,
-        n_negatives=n_negatives,
-        rank_base=rank_base,
-        on=on,
         voting=voting,
         weights=weights,
     )
-    try:
-        predictions = np.asarray(predictions)
-    except ValueError:  # the models have different numbers of rows
-        predictions = np.empty(0)
+    predictions = np.asarray(predictions)
     if predictions.ndim not in (2, 3) or not predictions.size:
         raise ValueError(
             "`predictions` must be labels (n_models, n_samples) or probabilities (n_models, "
@@ -175,13 +157,10 @@ def select_teams(
                 f"`predictions` are labels of type {predictions.dtype}, `y` of type {y.dtype}: no "
                 "label could be right. Convert one of them."
             )
-        for name, array in (("predictions", predictions), ("y", y)):
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise ValueError(f"`{name}` must not have labels that are NaN or infinite.")
         _, numbers = np.unique(np.concatenate([predictions.ravel(), y]), return_inverse=True)
         codes = numbers[: predictions.size].reshape(predictions.shape)
         y = numbers[predictions.size :]
-    return prune_classifiers(codes, proba, y, weight, rules, random_state)
+    return prune_classifiers(codes, proba, y, weight, rules)
 
 
 def _probability_codes(
@@ -266,6 +245,6 @@ def select_hq(
         strength[best],
     )
     rules = Rules(max_team_size=n_members)
-    chosen = prune(pool, rules, np.random.default_rng(0)).selection
+    chosen = prune(pool, rules).selection
     # From positions in the pool to numbers of candidates.
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)

@@ -91,25 +91,10 @@ def select_by(
     -------
     Selection
 
-    Raises
-    ------
-    ValueError
-        If the method is unknown, `n_members` is not a positive integer, or no candidate has a
-        finite loss.
-
     References
     ----------
     Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift",
     section 4.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.ensembles._likelihood import select_by
-    >>> errors = np.array([[1.0, 1.0], [-1.0, -1.0], [3.0, 3.0]])
-    >>> selection = select_by([errors], lambda mean: mean**2, 2)
-    >>> selection.indices, selection.loss
-    (array([0, 1]), 0.0)
     """
     if method not in SELECTORS:
         raise ValueError(f"`method` must be one of {SELECTORS}. Got {method!r}.")

@@ -20,8 +20,7 @@ import pandas as pd
 from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 
-from skuq._params import Interval, Options, StrOptions, validate_parameter_constraints
-from skuq._utils._messages import warn_user
+from skuq._params import Interval, StrOptions, validate_parameter_constraints
 from skuq._utils._records import saved_as
 from skuq.ensembles._selection import Selection
 from skuq.ensembles._teams import (
@@ -48,15 +47,13 @@ class Pool:
 
     `wrong` (M, N) is True where a model errs, and `weight` (N,) weighs the rows. `strength` maps
     teams (n_teams, S) to their strengths (n_teams,), for which more is better; `model_strength`
-    (M,) holds those of single models. `labels` (M, N) are the ratings compared by the kappas, or
-    None for right and wrong.
+    (M,) holds those of single models.
     """
 
     wrong: np.ndarray
     weight: np.ndarray
     strength: Strength
     model_strength: np.ndarray
-    labels: np.ndarray | None = None
 
 
 #: What the settings of pruning accept.
@@ -67,9 +64,6 @@ CONSTRAINTS: dict[str, list[Any]] = {
     "beta": [Interval(Real, 0, 1, closed="left")],
     "max_team_size": [Interval(Integral, 2, None, closed="left"), None],
     "choose": [StrOptions({"accuracy"}), callable],
-    "n_negatives": [Interval(Integral, 1, None, closed="left"), None],
-    "rank_base": [Options(Integral, {0, 1})],
-    "on": [StrOptions({"correctness", "labels"})],
     "voting": [StrOptions({"soft", "hard", "majority"}), None],
     "weights": [StrOptions({"accuracy"}), None],
 }
@@ -85,9 +79,6 @@ class Rules:
     beta: float = 0.1
     max_team_size: int | None = None
     choose: str | Callable[..., Any] = "accuracy"
-    n_negatives: int | None = None
-    rank_base: int = 1
-    on: str = "correctness"
     voting: str | None = None
     weights: str | None = None
 
@@ -104,16 +95,11 @@ class Rules:
                 )
         if not self.measures:
             raise ValueError("`metric` must name at least one measure.")
-        # Settings that would have no effect.
+        # A setting that would have no effect.
         if self.beta != Rules.beta and "alpha" not in self.filters:
             raise ValueError(
                 f"`beta` is for the alpha filter. Got beta={self.beta} and `filters`="
                 f'{self.filters!r}: add "alpha" to `filters`, or leave out `beta`.'
-            )
-        if self.on == "labels" and not set(self.measures) & {"ck", "fk"}:
-            raise ValueError(
-                '`on="labels"` is for `metric` "ck" and "fk". Got '
-                f"metric={self.metric!r}: take one of these, or leave out `on`."
             )
 
     def check_pool(self, n_models: int) -> Rules:
@@ -218,7 +204,7 @@ class TeamSelection:
         return Selection(np.array(self.selected_), self.weights_, -strength)
 
 
-def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
+def prune(pool: Pool, rules: Rules) -> TeamSelection:
     """Score the teams of a pool, filter them, and choose one."""
     n_models = len(pool.wrong)
     max_size = rules.check_pool(n_models).largest(n_models)
@@ -228,21 +214,8 @@ def prune(pool: Pool, rules: Rules, rng: np.random.Generator) -> TeamSelection:
     used = pool.weight > 0
     negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
     wrong_rows = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
-    if (most := rules.n_negatives) is not None:
-        negatives, wrong_rows = (
-            [
-                np.sort(rng.choice(rows, most, replace=False)) if len(rows) > most else rows
-                for rows in sets
-            ]
-            for sets in (negatives, wrong_rows)
-        )
-        if few := [len(rows) for rows in wrong_rows if len(rows) < most]:
-            warn_user(
-                f"{len(few)} of {len(wrong_rows)} models are wrong on fewer than n_negatives="
-                f"{most} rows (one on {min(few)}). All of their wrong rows are used."
-            )
     of_pool, focal = (
-        count_pairs(pool.wrong, sets, pool.weight, pool.labels) for sets in (negatives, wrong_rows)
+        count_pairs(pool.wrong, sets, pool.weight) for sets in (negatives, wrong_rows)
     )
     scored = _score_teams(pool, rules, of_pool, focal)
     # The other filters then see the teams of all sizes together.
@@ -328,7 +301,7 @@ def _hq(
         scaled = (unscaled - low[teams]) / np.where(varied, spread, 1.0)
         scores += np.where(varied, scaled, unscaled)
     # Lines 26-27: a mean weighted by the members' ranks by accuracy, the best with most weight.
-    ranks = rankdata(model_strength[teams], axis=1) - 1 + rules.rank_base
+    ranks = rankdata(model_strength[teams], axis=1)
     # A model that is never wrong has no negatives: its score as focal model says nothing.
     sees = focal.n[teams] > 0
     weights = np.where(sees, ranks, 0.0)

@@ -248,12 +248,7 @@ def normal_statistics(
             "`loc` must have shape (n_candidates, n_samples), or with an axis of outputs like y. "
             f"Got {loc.shape} for y of shape {y.shape}."
         )
-    try:
-        scale = np.broadcast_to(scale, loc.shape)
-    except ValueError as refused:
-        raise ValueError(
-            f"`scale` must have the shape {loc.shape} of `loc`. Got {scale.shape}."
-        ) from refused
+    scale = np.broadcast_to(scale, loc.shape)
     if (scale < 0).any():
         raise ValueError(f"`scale` must be at least 0. Got {np.nanmin(scale):g}.")
     error = loc - y
@@ -369,48 +364,13 @@ def stacking_weights(
     sample_weight: ArrayLike | None = None,
     prior: ArrayLike | None = None,
 ) -> np.ndarray:
-    """Find the mixture weights that maximise the likelihood of held-out rows.
+    """Find the mixture weights (n_models,) that maximise the likelihood of held-out rows.
 
-    Parameters
-    ----------
-    log_likelihood : array-like of shape (n_models, n_samples)
-        Log density, or log probability of the true class, in nats, on rows that no model was
-        trained on.
-    sample_weight : array-like of shape (n_samples,), optional
-        Non-negative weights of the rows, not all 0.
-    prior : array-like of shape (n_models,), optional
-        Number of further rows that each model alone predicts, which draw the weights towards their
-        shares: on few rows the weights would otherwise be those of chance. None adds no rows.
-
-    Returns
-    -------
-    ndarray of shape (n_models,)
-        Non-negative weights that sum to 1. Rows to which every model gives probability 0 are
-        ignored.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not agree, a log likelihood is NaN, no weight is positive, or a number of
-        further rows is negative.
-
-    Notes
-    -----
-    Further rows count beside the effective number of rows, ``sum(weight)**2 / sum(weight**2)``;
-    they are a Dirichlet prior. The log likelihood of a mixture is concave in its weights.
-    Expectation maximisation converges to the maximum.
-
-    References
-    ----------
-    Y. Yao, A. Vehtari, D. Simpson and A. Gelman (2018), "Using Stacking to Average Bayesian
-    Predictive Distributions", Eq. 4.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.ensembles._selection import stacking_weights
-    >>> stacking_weights(np.log([[0.9, 0.9, 0.1], [0.5, 0.5, 0.5]])).round(3)
-    array([0.417, 0.583])
+    `log_likelihood` (n_models, n_samples) is in nats. `prior` (n_models,) are numbers of further
+    rows that each model alone predicts, a Dirichlet prior: on few rows the weights would otherwise
+    be those of chance. They count beside the effective number of rows. The log likelihood is
+    concave in the weights, so that expectation maximisation converges to the maximum (Yao et al.
+    2018, Eq. 4). Rows to which every model gives probability 0 are ignored.
     """
     log_likelihood = np.asarray(log_likelihood, dtype=float)
     if log_likelihood.ndim != 2 or not log_likelihood.size or np.isnan(log_likelihood).any():

@@ -234,8 +234,7 @@ class PairCounts:
     both : ndarray of shape (F, M, M)
         Weight of the rows on which two models are both wrong.
     agree : ndarray of shape (F, M, M)
-        Weight of the rows on which two models' ratings agree. A rating is right or wrong, or the
-        label itself.
+        Weight of the rows on which two models are both right or both wrong.
     chance : ndarray of shape (F, M, M)
         ``n ** 2`` times the share of rows on which independent raters would agree, if each gave
         every rating as often as its model does.
@@ -332,15 +331,12 @@ def count_pairs(
     wrong: np.ndarray,
     sets: Sequence[np.ndarray],
     weight: np.ndarray,
-    labels: np.ndarray | None = None,
 ) -> PairCounts:
     """Count errors and agreements of models and of pairs, over sets of rows.
 
-    `wrong` (M, N) is True where a model errs, `sets` holds F arrays of row numbers, and `labels`
-    (M, N) are the ratings for `agree` and `chance`, by default right or wrong.
+    `wrong` (M, N) is True where a model errs, and `sets` holds F arrays of row numbers.
     """
     n_models = len(wrong)
-    ratings = wrong if labels is None else labels
     n, single, both, agree, chance = [], [], [], [], []
     for rows in sets:
         w = weight[rows]  # (n,) for the n rows of this set
@@ -349,8 +345,8 @@ def count_pairs(
         single.append(fails @ w)
         both.append((fails * w) @ fails.T)  # (M, M)
         pairs = np.zeros((2, n_models, n_models))  # agreement observed, and expected by chance
-        for category in np.unique(ratings[:, rows]):
-            gives = (ratings[:, rows] == category).astype(float)
+        for category in np.unique(wrong[:, rows]):
+            gives = (wrong[:, rows] == category).astype(float)
             pairs += (gives * w) @ gives.T, np.multiply.outer(gives @ w, gives @ w)
         agree.append(pairs[0])
         chance.append(pairs[1])

@@ -7,7 +7,6 @@ rows, m outputs, q quantiles and C classes; the output axis is absent where y wa
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import inspect
 import math
 import operator
@@ -76,10 +75,7 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
         # scikit-learn (1.9 and later) calls callbacks at the start, for each step that `Progress`
         # counts, and at the end, when they can use the fitted estimator. After an error
         # `fit_context` ends them.
-        try:
-            given = signature.bind(self, *args, **kwargs)
-        except TypeError as error:  # Python would name the base class that has `fit`
-            raise TypeError(f"{type(self).__name__}.fit() {error}") from None
+        given = signature.bind(self, *args, **kwargs)
         # Without callbacks of its own, an estimator inside of another one is silent.
         if not getattr(self, "_skl_callbacks", None):
             with listening(None):
@@ -106,22 +102,7 @@ def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
 
 def training_progress(verbose: Any) -> Progress:
     """Show the progress of trainings, in epochs."""
-    return Progress("training", "epoch", verbose=verbose, every_step=False)
-
-
-@property  # type: ignore[misc]
-def doc_link_template(estimator: Any) -> str:
-    """Make the template of estimators' addresses, which scikit-learn's HTML diagrams link to.
-
-    It is made of the address that the package names as its documentation, and empty if there is
-    none: then there is no link.
-    """
-    try:
-        urls = importlib.metadata.metadata("skuq").get_all("Project-URL") or []
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    site = dict(url.split(", ", 1) for url in urls).get("Documentation")
-    return "" if site is None else site.rstrip("/") + "/_generated/skuq.{estimator_name}.html"
+    return Progress("training", "epoch", verbose=verbose)
 
 
 def to_keras(self: Any, ddof: int = 0) -> Any:
@@ -160,18 +141,6 @@ def to_keras(self: Any, ddof: int = 0) -> Any:
         dropout.
     """
     return self.fitted_.to_keras(ddof)
-
-
-def _check_query(estimator: Any, method: str, query: dict[str, Any]) -> None:
-    """Raise TypeError if an estimator's method does not take these keywords."""
-    if not query:
-        return
-    known = inspect.signature(estimator.fitted_.distribution).parameters
-    if unknown := [name for name in query if name not in known]:
-        raise TypeError(
-            f"{type(estimator).__name__}.{method}() got an unexpected keyword argument "
-            f"{unknown[0]!r}"
-        )
 
 
 class _NotFitted:
@@ -224,8 +193,6 @@ class _Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
     _settings: Mapping[str, Mapping[Any, Any]] = {}
     set_params = set_params
 
-    _doc_link_module = "skuq"
-    _doc_link_template = doc_link_template
     fitted_: Any = _NotFitted()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -295,7 +262,6 @@ class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
             if one exists, `to_tfp()`; for most estimators a `skuq.predictive.GaussianMixture`.
             The values of a function are one row of (n, q * m).
         """
-        _check_query(self, "predict_distribution", query)
         fitted = self.fitted_
         return fitted.distribution(fitted.inputs.validate(X, self), **query)
 
@@ -314,7 +280,6 @@ class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
             Named tuple of mean, aleatoric, epistemic and total, each of shape (n[, m])
             in units of y; ``total**2 == aleatoric**2 + epistemic**2``.
         """
-        _check_query(self, "predict_uncertainty", query)
         parts = _summarise(self, X, lambda distribution: distribution.uncertainty(), **query)
         shape = self.fitted_.output_shape(**query)
         return Uncertainty(*(part.reshape(len(part), *shape) for part in parts))
@@ -337,7 +302,6 @@ class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
         std : ndarray of shape (n[, m])
             Total standard deviations in units of y, returned if `return_std`.
         """
-        _check_query(self, "predict", query)
         if return_std:
             parts = self.predict_uncertainty(X, **query)
             return parts.mean, parts.total
@@ -366,7 +330,6 @@ class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
         ValueError
             If coverage is outside (0, 1).
         """
-        _check_query(self, "predict_interval", query)
         n_levels = 2 * np.size(coverage)
         interval = _summarise(self, X, lambda d: d.interval(coverage), n_levels, **query)
         # The values of a function are columns of the distribution, and get their axes back.
@@ -396,7 +359,6 @@ class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
         ValueError
             If a probability is outside (0, 1).
         """
-        _check_query(self, "predict_quantiles", query)
         levels = np.atleast_1d(quantiles)
         values = _summarise(self, X, lambda d: d.quantile(levels), levels.size, **query)
         return values.reshape(*values.shape[:2], *self.fitted_.output_shape(**query))
@@ -430,7 +392,6 @@ class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
         ValueError
             If `n_samples` is not a positive whole number.
         """
-        _check_query(self, "sample_y", query)
         check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
@@ -500,7 +461,6 @@ class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
         ValueError
             If `n_draws` is not a positive whole number, or is 1 for NOMU.
         """
-        _check_query(self, "posterior_fn", query)
         check_count("n_draws", n_draws)
         return self.fitted_.posterior(int(n_draws), random_generator(random_state), **query)
 
@@ -700,8 +660,6 @@ def all_estimators(type_filter: Any = None) -> list[tuple[str, type]]:
     ['AutoDEUQClassifier', 'CalibratedUncertaintyClassifier']
     """
     kinds = [type_filter] if isinstance(type_filter, str) else type_filter
-    if kinds is not None and (unknown := set(kinds) - set(_KINDS)):
-        raise ValueError(f"`type_filter` must be among {sorted(_KINDS)}. Got {sorted(unknown)}.")
     mixins = (BaseEstimator,) if kinds is None else tuple(_KINDS[kind] for kind in kinds)
     # Packages and functions have lower-case names: they are not loaded for this.
     public = [

@@ -244,11 +244,6 @@ def read_task(
     given : FitArguments
     min_rows : int, default=1
         Minimum number of rows.
-
-    Raises
-    ------
-    ValueError
-        If an argument is invalid.
     """
     started = time.monotonic()
     # Forms are checked first: reading rows takes longer.
@@ -258,11 +253,6 @@ def read_task(
             isinstance(shift_validation, tuple)
             and all(isinstance(part, tuple) for part in shift_validation)
         )
-        if several and not shift_validation:
-            raise ValueError(
-                "`shift_validation` must be (X, y), a list of such pairs, or None. Got an empty "
-                "list."
-            )
         named = [("shift_validation", shift_validation)]
         if several:
             named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
@@ -288,13 +278,7 @@ def read_task(
 def join_validation(
     validation_data: Any, X_val: Any = None, y_val: Any = None, sample_weight_val: Any = None
 ) -> Any:
-    """Return the validation rows of `fit` as one tuple, or None; they may be given part by part.
-
-    Raises
-    ------
-    ValueError
-        If rows are given twice, or without their X or y.
-    """
+    """Return the validation rows of `fit` as one tuple, or None; they may be given part by part."""
     parts = {"X_val": X_val, "y_val": y_val, "sample_weight_val": sample_weight_val}
     given = " and ".join(f"`{name}`" for name, part in parts.items() if part is not None)
     if not given:
@@ -324,8 +308,7 @@ def _warn_of_other_units(task: Task, rows: Rows, name: str, min_share: float) ->
     if task.targets.labels(train.y) is None and len(columns := _find_other_units(train.y, rows.y)):
         found.append(("y", columns[0], train.y, rows.y))
     advice = {
-        "X": "`skuq.make_pipeline` transforms them with X, and so does a pipeline of scikit-learn "
-        'with `X_val`, `y_val` and transform_input=["X_val"].',
+        "X": 'A pipeline transforms `X_val` with transform_input=["X_val"] and metadata routing.',
         "y": "A TransformedTargetRegressor leaves them as they are; networks standardise y anyway.",
     }
     for part, k, known, others in found:

@@ -43,7 +43,6 @@ _JOINT_SHARES = 0.9, 0.95  # of the rows have another within D90 and D95, Mahala
 _JOINT_FACTOR = 1.4  # times D95 numbers are far
 _SMALLEST_JOINT_NEAR = 0.1  # standard deviations of a column
 _DOUBT_OF_NOISE = 1.5  # times the noise that is added to numbers beyond D90 at most
-_ISOLATED_SHARE = 0.1  # of the rows, whose classes are those far from all rows
 _PRIOR_ROWS = 20  # rows with the classes of all that are added to these
 _SLOPE_NUMBERS = 8192  # rows predicted to measure the slopes of the networks
 _SLOPE_STEP = 0.1  # share of the rows between two values of a column that are compared

@@ -148,7 +148,7 @@ class RunOptions:
     limits : Limits
         Limits of time and failures. By default a search ends only if its first ten trials fail.
     verbose : int or None, default=0
-        Whether to show progress: 1 always, 0 never, None if somebody watches a long search.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
     name : str, default="search"
         Name of the search in its progress and in warnings.
     score_name : str, default="score"

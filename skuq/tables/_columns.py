@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 from numbers import Real
@@ -97,12 +95,6 @@ def frame_to_pandas(X: Any) -> Any:
         return X.to_pandas()
     # polars' own `to_pandas` needs pyarrow.
     values = {column.name: column.to_numpy() for column in X.get_columns()}
-    for name, column in values.items():
-        if column.ndim > 1:
-            raise TypeError(
-                f"Column {name!r} of X holds several values in each row ({X[name].dtype}). Give "
-                f"each its own column: `X.unnest({name!r})` does so for a column of structs."
-            )
     frame = pd.DataFrame(dict(enumerate(values.values())))
     return frame.set_axis(list(X.columns), axis=1)
 
@@ -183,15 +175,9 @@ class Columns:
     def _refuse_times(self, inferred, k):
         """Raise ValueError if pandas infers dates or times in column k."""
         if inferred in _TIMES:
-            column = self.expression(k)
-            # What pandas converts to dates, or to durations if they start with a day.
-            days = f'pandas.to_timedelta({column}) / pandas.Timedelta("1D")'
-            if inferred == "time":
-                days = days.replace(column, f'{column}.astype(str), errors="coerce"')
-            elif inferred == "period":
-                days = _days_since(f"pandas.PeriodIndex({column}).to_timestamp()")
-            elif not inferred.startswith("timedelta"):
-                days = _days_since(column)
+            from skuq.tables._advice import advise_on_times
+
+            days = advise_on_times(self.expression(k), inferred)
             raise ValueError(
                 f"Column {self.name(k)!r} holds dates or times ({inferred}). Convert it to numbers "
                 f"first: year, month, weekday, or days, as {days} gives."
@@ -210,11 +196,13 @@ class Columns:
         """
         if isinstance(self._column(k).dtype, pd.CategoricalDtype):
             return False
+        from skuq.tables._advice import advise_on_texts
+
         names, code = self.labels(k).names, self.expression(k)
         if infer_dtype(self._column(k), skipna=True) == "bytes":
             code += '.str.decode("utf-8")'
-        found = _recognise([str(name).strip() for name in names[:_MOST_TEXTS]], code)
-        if found is None or (found.what in ("numbers", _PARTS) and len(names) <= _FEW_NUMBERS):
+        found = advise_on_texts([str(name).strip() for name in names[:_MOST_TEXTS]], code)
+        if found is None or (found.what == "numbers" and len(names) <= _FEW_NUMBERS):
             return False
         warn_user(
             f"Column {self.name(k)!r} holds {found.what} as text, such as {found.examples[0]!r} "
@@ -239,11 +227,6 @@ class Columns:
                 self._kind(column, k)  # refuses dates, which could be converted to numbers
                 try:
                     numbers[:, i] = column.to_numpy(dtype="float64", na_value=np.nan)
-                except OverflowError as error:
-                    raise ValueError(
-                        f"Column {self.name(k)!r} has a whole number beyond the range of floats. "
-                        "Rescale it, or replace it by NaN (missing)."
-                    ) from error
                 except (TypeError, ValueError) as error:
                     raise ValueError(
                         f"Column {self.name(k)!r} held numbers in fit, and now holds other values: "
@@ -287,156 +270,6 @@ class Columns:
 
 _MOST_TEXTS = 1000  # distinct texts of a column that are looked at
 _FEW_NUMBERS = 10  # as many distinct numbers as text are often codes of categories
-_SHARE = 0.9  # share of texts of one kind; others may be words for a missing value
-_CLOCK = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[AaPp]\.?[Mm]\.?)?"
-_MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
-_DAY = (
-    r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"
-    r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{4}[-/](0?[1-9]|1[0-2])|\d{4}[- ]?Q[1-4]"
-    rf"|(0?[1-9]|1[0-2])/(19|20)\d\d|\d{{4}}[- ]{_MONTH}"
-    r"|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{1,2}[-/]\d{1,2}[-/]\d{2}|\d{2}\.\d{2}\.\d{2}"
-    r"|(?=.*\d)([A-Za-z]{3,9}[,.]? )?(\d{1,2}[-. ]*)?"
-    rf"{_MONTH}[-., ]*(\d{{1,2}}[-., ]+)?\d{{2,4}}"
-)
-_DATE = rf"({_DAY})([T ]+{_CLOCK})?( ?(Z|UTC|[-+]\d{{2}}:?\d{{2}}))?"
-# Several numbers in one text. Three digits that begin with 0 are a code.
-_PARTS, _LONGEST_PARTS = "several numbers in one", 40
-_PART, _CODE = r"-?\d+(?:\.\d+)?", r"(?<!\d)(?<!\.)0\d\d"
-# Number with groups of three digits, and a currency before or a unit behind it.
-_QUANTITY = re.compile(
-    r"(?P<sign>(?:[A-Z]{0,3}[$¢£¥\u20a0-\u20cf]|Rs\.?|"
-    r"(?:USD|EUR|GBP|JPY|CHF|CNY|INR|AUD|CAD)\b)?)\s*"
-    r"(?P<number>(?=[-+]?[.,]?\d)[-+]?(?:\d{1,3}(?P<group>[ ,.'\u00a0\u202f])"
-    r"(?:\d{2,3}(?P=group))*\d{3}|\d+)?(?:[.,]\d+)?(?:[eE][-+]?\d+)?)"
-    r"\s*(?P<unit>(?:[%‰°$¢£¥\u20a0-\u20cf]|[^\W\d_])[^\d\s,;:]{0,7}[²³\d]?)?"
-)
-# Regular expressions, and what replaces them to write a number as `_QUANTITY` does.
-_REWRITES = {
-    "\N{MINUS SIGN}": "-",
-    r"^\s*\((.*\d.*)\)\s*$": r"-\1",  # accountants write negative numbers in brackets
-    r"^\s*[<>≤≥]=?\s*(\d)": r"\1",
-    r"(\d)\s*±.*": r"\1",
-    r"^\s*([-+])\s*([^\d\s.,]*)\s*": r"\2\1",  # sign before a currency
-}
-
-
-class _Text(NamedTuple):
-    """What the texts of a column are: two examples, and how to convert them."""
-
-    what: str
-    examples: list[str]
-    advice: str
-
-
-def _days_since(column: str, options: str = "") -> str:
-    """Write code that converts dates to days."""
-    return (
-        f"(pandas.to_datetime({column}, utc=True{options}) - "
-        'pandas.Timestamp("2000-01-01", tz="UTC")) / pandas.Timedelta("1D")'
-    )
-
-
-def _recognise(texts: list[str], column: str) -> _Text | None:
-    """Recognise dates, times and numbers among distinct texts; None if they are words.
-
-    `column` is code for the column, from which the advice makes code that converts it.
-    """
-    enough = max(2, _SHARE * len(texts))
-    times, dates = (
-        [text for text in texts if re.fullmatch(pattern, text)] for pattern in (_CLOCK, _DATE)
-    )
-    if len(times) >= enough:
-        days = _days_since(f'"2000-01-01 " + {column}', ', errors="coerce", format="mixed"')
-        return _Text("times", times, f"Convert them to numbers first, as {days} does.")
-    if len(dates) >= enough:
-        settings = _date_settings(dates)
-        read = pd.to_datetime(pd.Series(dates), utc=True, errors="coerce", **settings)
-        if read.notna().mean() >= _SHARE:
-            advice = "Convert them to numbers first, by pandas.to_datetime with their `format`."
-            # Days are not clear if some dates have another order, or if no year was read.
-            other = r"\d{4}|\d\d?[-/.](1[3-9]|2\d|3[01])[-/.]"
-            mixed = settings.get("dayfirst") and any(re.match(other, date) for date in dates)
-            if not mixed and read.dt.year.between(1678, 2261).mean() >= _SHARE:
-                k = read.first_valid_index()
-                options = "".join(f", {name}={value!r}" for name, value in settings.items())
-                days = _days_since(column, f', errors="coerce"{options}')
-                reading = f"It reads {dates[k]!r} as {read[k]:%d %B %Y}."
-                advice = f"Convert them to numbers first, as {days} does. {reading}"
-            return _Text("dates", dates, advice)
-    return _recognise_numbers(texts, column, enough) or _recognise_parts(texts, column, enough)
-
-
-def _date_settings(dates: list[str]) -> dict[str, Any]:
-    """Choose settings with which pandas reads dates."""
-    if all(re.fullmatch(r"[A-Za-z]{3}-\d\d", date) for date in dates):
-        return {"format": "%b-%y"}
-    parts = [re.match(r"(\d\d?)([-/.])(?:(\d\d?)[-/.](\d+))?", date) for date in dates]
-    first, second, third = ({int(m[k] or 0) for m in parts if m} for k in (1, 3, 4))
-    no_month = set(range(13, 32))
-    # Years of two digits come first if they vary less than the days behind them.
-    if first and max(first) > 12 >= max(second) and len(first) < len(third) and max(third) < 32:
-        return {"format": "mixed", "yearfirst": True}
-    # Days come first where points divide, and where the first number is no month.
-    points = all(m is not None and m[2] == "." for m in parts) and not second & no_month
-    return {"format": "mixed", "dayfirst": points or bool(first & no_month)}
-
-
-def _recognise_numbers(texts: list[str], column: str, enough: float) -> _Text | None:
-    """Recognise numbers among distinct texts, if there are `enough`."""
-    code, plain, what = column, texts, "numbers"
-    # Digits of other scripts, which pandas does not read.
-    digits = {c for text in texts for c in text if c.isdecimal() and not c.isascii()}
-    if digits:
-        table = {ord(c): str(int(c)) for c in sorted(digits)}
-        code, plain = f"{code}.str.translate({table})", [text.translate(table) for text in plain]
-    for pattern, new in _REWRITES.items():
-        before, plain = plain, [re.sub(pattern, new, text) for text in plain]
-        if plain != before:
-            code += f'.str.replace(r"{pattern}", r"{new}", regex=True)'
-    pairs = zip(texts, plain)
-    quantities = {text: m for text, number in pairs if (m := _QUANTITY.fullmatch(number))}
-    examples = list(quantities)
-    units = {match["sign"] + (match["unit"] or "") for match in quantities.values()}
-    with_unit = units != {""}
-    # A letter behind a number, another one for each number, is a name such as 12B.
-    is_name = with_unit and not units <= {"", *"%‰°€$£¥"}
-    if len(quantities) < enough or (is_name and len(examples) < max(3, 4 * len(units))):
-        return None
-    if len(units - {""}) > 1:
-        if all(len(unit) < 2 for unit in units):
-            return None
-        advice = f"Convert them to numbers of one unit; they have {len(units)}."
-        return _Text("numbers with units", examples, advice)
-    numbers = [match["number"] for match in quantities.values()]
-    # A comma is decimal if another mark makes groups, if it leaves no three digits behind it, or if
-    # it stands behind a zero or before an exponent.
-    decimal = r"[.' \u00a0\u202f]\d{3},|^[-+]?(0?,\d+|\d*,(\d{1,2}|\d{4,}|\d+[eE].*))$"
-    is_decimal = any(re.search(decimal, number) for number in numbers)
-    groups = r"[.' \u00a0\u202f]" if is_decimal else r"[,' \u00a0\u202f]"
-    if any(re.search(groups, number) for number in numbers):
-        code += f'.str.replace(r"{groups}", "", regex=True)'
-        what = "numbers with groups of digits"
-    if is_decimal:
-        code, what = code + '.str.replace(",", ".")', "numbers with a decimal comma"
-    if with_unit:
-        code += r'.str.extract(r"([-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)")[0]'
-        what = "percentages" if units <= {"", "%"} else "numbers with a unit"
-    code = f'pandas.to_numeric({code}, errors="coerce")'
-    return _Text(what, examples, f"If they are numbers, convert them first, as {code} does.")
-
-
-def _recognise_parts(texts: list[str], column: str, enough: float) -> _Text | None:
-    """Recognise texts of few forms that hold several numbers each, such as 4h 28m or 120/80."""
-    short = [text for text in texts if len(text) <= _LONGEST_PARTS]
-    numeric = [text for text in short if re.match(_PART, text) and not re.search(_CODE, text)]
-    forms = Counter(re.sub(r"\d+(?:\.\d+)?", "0", text) for text in numeric)
-    common = [form for form, _ in forms.most_common(3) if form.count("0") > 1]
-    if sum(forms[form] for form in common) < enough:
-        return None
-    pattern = r"\D+?".join([f"({_PART})"] * common[0].count("0"))
-    code = f'{column}.str.extract(r"{pattern}").astype(float)'
-    advice = f"If they are numbers, make a column of each first, as {code} does."
-    return _Text(_PARTS, numeric, advice)
 
 
 class Labels(NamedTuple):

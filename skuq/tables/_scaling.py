@@ -154,14 +154,6 @@ class RobustScaling(Scaling):
     ----------
     D. Holzmüller, L. Grinsztajn, I. Steinwart. "Better by Default: Strong Pre-Tuned MLPs and
     Boosted Trees on Tabular Data", NeurIPS 2024.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.tables._scaling import RobustScaling
-    >>> X = np.array([[0.0], [1.0], [2.0], [3.0], [1000.0]])
-    >>> RobustScaling().fit(X).transform(X).round(2).ravel()
-    array([-0.95, -0.49,  0.  ,  0.49,  3.  ])
     """
 
     clip = staticmethod(smooth_clip)

@@ -228,12 +228,6 @@ def make_splits(
         Number of a repeat, which gives other folds if `cv` is a number and all are used.
     n_used : int, optional
         Number of folds that are used, those that train on most classes. By default all.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two rows of positive weight or two groups to divide, or `cv` does
-        not test every row once.
     """
     used = rows.used
     if validation is not None:
@@ -348,11 +342,6 @@ def out_of_fold_splits(
     once : bool, default=True
         Whether every row must be tested exactly once. Otherwise folds may repeat rows or leave some
         out, and test no row at all.
-
-    Raises
-    ------
-    ValueError
-        If `cv` does not put every row into exactly one test fold, or tests on training rows.
     """
     if groups is not None:
         # Splitters sort groups, and NumPy cannot sort None among names, or numbers among texts.
@@ -431,11 +420,6 @@ def without_unseen_classes(
     -------
     list of pairs of ndarray
         The folds. Those whose training rows have fewer classes than `n_classes` test no rows.
-
-    Raises
-    ------
-    ValueError
-        If test rows of fewer classes are left.
     """
     found: list[Fold] = []
     left, unseen = [], []
@@ -485,11 +469,6 @@ def split_rows(
     labels : array-like of shape (n_rows,), optional
         Classes, by which the split is stratified. Every class gets a training row, if there are
         enough training rows. Ignored with `groups`.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer than two rows, or two groups.
     """
     if groups is not None:
         # The share is of the groups, since these stay whole.
@@ -502,8 +481,6 @@ def split_rows(
         n_valid = int(np.clip(round(validation_fraction * len(named)), 1, len(named) - 1))
         validates = np.isin(codes, rng.permutation(len(named))[:n_valid])
         return np.flatnonzero(~validates), np.flatnonzero(validates)
-    if n_rows < 2:
-        raise ValueError(f"Training and validation need at least 2 rows. Got {n_rows}.")
     n_valid = int(np.clip(round(validation_fraction * n_rows), 1, n_rows - 1))
     order = rng.permutation(n_rows)
     if labels is not None:

@@ -213,13 +213,7 @@ class NumberTargets(Targets):
         return self.scaling.forward(y)
 
     def restore(self, loc: Any, scale: Any) -> tuple[Any, Any]:
-        """Convert means and standard deviations (.., m) to units of y; arrays or tensors.
-
-        Raises
-        ------
-        ValueError
-            If the target transform is nonlinear, so that moments are integrals.
-        """
+        """Convert means and standard deviations (.., m) to units of y; arrays or tensors."""
         if self.is_transformed:
             raise ValueError(
                 f"Moments with target_transform={self.scaling.kind!r} are integrals, which cannot "

@@ -220,14 +220,7 @@ class Sizes:
 def program_key(
     job: TrainingJob, template: Template, data: TrainingData, sizes: Sizes, jit: bool
 ) -> ProgramKey:
-    """Make the key under which a job's program is compiled and cached.
-
-    Raises
-    ------
-    ValueError
-        If the recipe sets dropout and the network has no Dropout layers, or if it calibrates what
-        is no logits.
-    """
+    """Make the key under which a job's program is compiled and cached."""
     recipes, recipe, plan = job.recipes, job.recipe, template.plan
     _check_recipe(recipe, template, job.head)
     # A full batch is padded, so that folds of slightly different size, and the steps of a search,

@@ -20,7 +20,6 @@ from skuq.networks._keras_models import (
     wrong_sum,
 )
 from skuq.networks._plan import make_plan
-from skuq.training._networks import kept_values
 
 # Layers and operations that only apply an activation.
 _ACTIVATIONS = (
@@ -42,11 +41,6 @@ def build_checked(
         ``build(input_shape, n_outputs) -> keras.Model``.
     source : str
         Name of the function's origin, with which error messages begin ("The search space").
-
-    Raises
-    ------
-    SearchSpaceError
-        If the function raises an error, or its model cannot be trained.
     """
     model = build_of_shape(build, input_shape, n_raw, source)
     freeze_inner_layers(model)
@@ -66,7 +60,6 @@ def build_checked(
             raise SearchSpaceError(
                 f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
             ) from error
-    _warn_of_random_values(model, lambda: build(input_shape, n_raw), source)
     return model
 
 
@@ -121,26 +114,6 @@ def _check_layers(model: Any, source: str) -> None:
                 f"{source} returned a model with the frozen variable {frozen[0]!r} in layer "
                 f"{layer.name!r}. Its configuration does not hold this. Freeze the whole layer."
             )
-
-
-def _warn_of_random_values(model: Any, build_again: Callable[[], Any], source: str) -> None:
-    """Warn of untrained values that differ each time the network is built."""
-    kept = kept_values(model)
-    if not kept:
-        return
-    try:
-        others = kept_values(build_again())
-    except Exception:  # the function cannot be called twice
-        return
-    for (name, value), (_, other) in zip(kept, others):
-        if not np.array_equal(value, other, equal_nan=True):
-            # The same text for every trial of a search, so that it is shown once.
-            warn_user(
-                f"{source} makes networks with random values, of variables {name!r}, that are not "
-                "trained and cannot be drawn again. Results repeat only if you call "
-                "keras.utils.set_random_seed before each fit, or set the values in your function."
-            )
-            return
 
 
 def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:

@@ -80,13 +80,7 @@ class Template:
         return self.plan or without_names(self.network)
 
     def draw(self, seed: int) -> FirstValues:
-        """Draw first weights and state from the configuration's initializers.
-
-        Raises
-        ------
-        ValueError
-            If the network has frozen layers, whose values are not in its configuration.
-        """
+        """Draw first weights and state from the configuration's initializers."""
         if self.is_epistemic:
             return self.drawing.draw(seed)
         if not self.has_fixed_values:
@@ -235,14 +229,10 @@ class TrainingJob:
         n_members = len(self.seeds)
         if isinstance(self.recipes, Recipe):
             object.__setattr__(self, "recipes", (self.recipes,) * n_members)
-        if not n_members:
-            raise ValueError("A training job needs at least one seed.")
         if not self.stacked and n_members > 1:
             raise ValueError(
                 f"`seeds` must have one entry unless `stacked=True`. Got {n_members} entries."
             )
-        if not self.stacked and self.splits is not None:
-            raise ValueError("`splits` must be None unless `stacked=True`.")
         for name in _MEMBER_FIELDS:
             given = getattr(self, name)
             if given is None:
@@ -255,17 +245,6 @@ class TrainingJob:
         reason = stack_conflict(self.recipes)
         if reason:
             raise ValueError(reason)
-        sizes = {(len(a), None if b is None else len(b)) for a, b in self.splits or ()}
-        if len(sizes) > 1:
-            raise ValueError(
-                "All `splits` of a stack must have the same number of training rows, and the same "
-                f"number of validation rows. Got {sorted(sizes, key=str)}."
-            )
-        if self.recipe.n_artificial and self.artificial is None:
-            raise ValueError(
-                f"A recipe with n_artificial={self.recipe.n_artificial} needs `artificial`, a "
-                "function that draws these inputs."
-            )
 
     @classmethod
     def of_model(

@@ -68,18 +68,6 @@ def has_fixed_values(model: Any) -> bool:
     return any(v.name != _SEED_STATE and id(v) not in starts for v in model.variables)
 
 
-def kept_values(model: Any) -> list[tuple[str, np.ndarray]]:
-    """List names and values of variables that are neither trained nor drawn again nor constant."""
-    starts = _starts(model, with_frozen=True)
-    kept = [v for v in model.variables if not v.trainable and id(v) not in starts]
-    named = [(v.name, v.numpy()) for v in kept if v.name != _SEED_STATE]
-    return [
-        (name, value)
-        for name, value in named
-        if value.dtype.kind == "f" and value.size and (value.size == 1 or np.ptp(value) > 0)
-    ]
-
-
 @dataclass(frozen=True)
 class _Start:
     """The initializer of a variable, and whether the variable is the bias of an LSTM.

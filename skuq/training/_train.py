@@ -57,11 +57,6 @@ class JointTraining:
         ----------
         cancelled, report, deadline :
             See `skuq.training.train`.
-
-        Raises
-        ------
-        InterruptedError
-            If `cancelled` returned True.
         """
         ended = threading.Event()  # set when a group fails or the caller is interrupted
         left = [group.job.recipe.epochs for group in self._groups]

@@ -25,7 +25,6 @@ from skuq.catalog._records import (
     TrialOutcome,
     TrialRecord,
 )
-from skuq.exceptions import SearchSpaceError
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.networks._plan import make_plan, without_names
 from skuq.networks._space import SearchSpace
@@ -217,15 +216,6 @@ class MemberTrainer:
         -------
         Member, FoldedMember or TrialOutcome
             A TrialOutcome if there is a budget, and a FoldedMember if there are folds.
-
-        Raises
-        ------
-        SearchSpaceError
-            If the space does not make a usable network or recipe.
-        FloatingPointError
-            If training diverged before its first epoch had ended.
-        TimeoutError
-            If it took longer than `timeout`.
         """
         with self._time_limit() as cancelled:
             if budget is not None:
@@ -373,13 +363,6 @@ class MemberTrainer:
         -------
         list of Member or FloatingPointError
             A FloatingPointError in the place of each member that diverged.
-
-        Raises
-        ------
-        ValueError
-            If the configurations differ in settings that the members of a stack share.
-        TimeoutError
-            If the stack took longer than `timeout` for each of its members.
         """
         with self._time_limit(len(seeds)) as cancelled:
             recipes = [self.recipe(configuration) for configuration in configurations]
@@ -422,14 +405,7 @@ class MemberTrainer:
 
     def recipe(self, configuration: Mapping[str, Any]) -> Recipe:
         """Make the training recipe of a configuration."""
-        decided = self.space.recipe(configuration)
-        unknown = sorted(set(decided) - set(Recipe.field_names()))
-        if unknown:
-            raise SearchSpaceError(
-                f"The search space sets {unknown}, which are not settings of a recipe. "
-                f"It may set {Recipe.field_names()}."
-            )
-        fields = {"epochs": self.epochs, **decided}
+        fields = {"epochs": self.epochs, **self.space.recipe(configuration)}
         if self.max_epochs is not None:
             fields["epochs"] = min(fields["epochs"], self.max_epochs)
         if fields.get("keep") == "best-calibrated" and not self._calibrates:
@@ -525,13 +501,6 @@ class MemberRefitter:
         A refit has no validation rows, so that it cannot stop early. It trains for the number of
         epochs of the trial's best network, and with the learning rates that its plateaus led to;
         for folds, with the averages of both. Schedules are completed within these epochs.
-
-        Raises
-        ------
-        FloatingPointError
-            If training diverged.
-        TimeoutError
-            If it took longer than the trainer's `timeout`.
         """
         record = self._trials[request["trial"]]
         networks, best_epoch = record.result.networks, record.result.best_epoch

@@ -365,7 +365,7 @@ def test_minimize_keeps_everything_when_interrupted():
 
 def test_minimize_shows_progress_on_request(capsys):
     search(verbose=1).minimize(bowl, 5 + 1)
-    assert "best " in capsys.readouterr().err
+    assert "best=" in capsys.readouterr().err
     search().minimize(bowl, 5 + 1)
     assert capsys.readouterr().err == ""
 

@@ -147,7 +147,7 @@ def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("lost", ["lock", "search.skuq", "lock-holder.json"])
+@pytest.mark.parametrize("lost", ["search.skuq", "lock-holder.json"])
 @pytest.mark.parametrize("is_own", [True, False])
 def test_a_lost_file_lets_no_second_one_in(tmp_path, lost, is_own):
     with CatalogFolder(tmp_path, PARTS) as first:

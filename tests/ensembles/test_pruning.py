@@ -241,43 +241,6 @@ def test_select_teams_takes_a_rule_of_choice():
         assert_allclose(both[column], mean, atol=1e-9)
 
 
-def test_select_teams_takes_kappas_of_labels():
-    proba, y = pool(0)
-    labels = proba.argmax(axis=2)
-    settings = {"measure": "ck", "on": "labels"}
-    teams = select_teams(labels, y, metric="ck", on="labels", filters=()).teams_
-    rows = labels[:, (labels != y).any(axis=0)]
-    expected = diversity_score(rows, **settings, teams=teams["team"].tolist())
-    assert_allclose(teams["q"], expected, atol=1e-12)
-    other = select_teams(labels, y, metric="ck", filters=()).teams_
-    assert not np.allclose(teams["q"], other["q"])
-
-
-def test_select_teams_rank_base_0_leaves_the_weakest_without_a_say():
-    proba, y = pool(1)
-    labels = proba.argmax(axis=2)
-    right = labels == y
-    teams = select_teams(labels, y, rank_base=0, filters=(), max_team_size=2).teams_
-    hq = dict(zip(teams["team"], teams["hq"]))
-    for team in hq:
-        focal = max(team, key=lambda k: right[k].mean())
-        scores = {t: diversity_score(right[list(t)][:, ~right[focal]]) for t in hq if focal in t}
-        low, high = min(scores.values()), max(scores.values())
-        assert_allclose(hq[team], (scores[team] - low) / (high - low), atol=1e-9)
-
-
-def test_select_teams_samples_negatives_by_the_seed_and_warns_where_few():
-    proba, y = pool(0, n_samples=400)
-
-    def hq(seed, **settings):
-        return select_teams(proba, y, random_state=seed, filters=(), **settings).teams_["hq"]
-
-    assert_array_equal(hq(0, n_negatives=30), hq(0, n_negatives=30))
-    assert not np.allclose(hq(0, n_negatives=30), hq(1, n_negatives=30))
-    with pytest.warns(UserWarning, match="n_negatives=4000"):
-        assert_array_equal(hq(0, n_negatives=4000), hq(None))
-
-
 @given(st.integers(2, 5), st.integers(1, 8), st.integers(0, 10**6), st.sampled_from(MEASURES))
 def test_select_teams_serves_something_whatever_the_pool(n_models, n_samples, seed, measure):
     rng = np.random.default_rng(seed)
@@ -335,11 +298,10 @@ def test_select_teams_lists_only_what_was_scored_of_large_pools(rng):
 @cases(
     ("change", "message"),
     ({"predictions": [[0, 1, 1]]}, "at least two models"),
-    ({"predictions": [[0, 1], [0]]}, "shape"),
+    ({"predictions": [[0, 1], [0]]}, "inhomogeneous shape"),
     ({"predictions": np.zeros((2, 0)), "y": []}, "at least one row"),
     ({"y": [0, 1]}, "must have shape"),
     ({"predictions": [["a", "b", "a"]] * 2}, "no label"),
-    ({"predictions": [[0, np.nan, 1]] * 2}, "NaN"),
     ({"predictions": np.full((2, 3, 2), np.nan)}, "probabilities"),
     ({"predictions": np.full((2, 3, 2), 0.9)}, "probabilities"),
     ({"predictions": np.full((2, 3, 2), 0.5), "y": [0, 1, 2]}, "columns"),
@@ -357,10 +319,7 @@ def test_select_teams_lists_only_what_was_scored_of_large_pools(rng):
     ({"beta": 1.0}, "beta"),
     ({"beta": float("nan")}, "beta"),
     ({"max_team_size": 1}, "max_team_size"),
-    ({"n_negatives": 0}, "n_negatives"),
     ({"choose": "best"}, "choose"),
-    ({"rank_base": 2}, "rank_base"),
-    ({"on": "rows"}, "on"),
     ({"sample_weight": [1, -1, 1]}, "sample_weight"),
     ({"sample_weight": [0, 0, 0]}, "zero|All are 0"),
 )

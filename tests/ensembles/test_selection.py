@@ -149,7 +149,7 @@ ONES = np.ones_like(LOC)
         for arguments, settings, message in [
             ((LOC, ONES, 0), {}, "`n_members` must be a positive whole number. Got 0"),
             ((LOC.T, LOC.T, 2), {}, "must have shape"),
-            ((LOC, np.ones((2, 4, 1)), 2), {}, "`scale` must have the shape"),
+            ((LOC, np.ones(3), 2), {}, "broadcast"),
             ((LOC, ONES - 2, 2), {}, "`scale` must be at least 0. Got -1"),
             ((LOC, ONES, 2), {"sample_weight": np.zeros(4)}, "at least one"),
             ((LOC, ONES, 2), {"sample_weight": -np.ones(4)}, "egative"),

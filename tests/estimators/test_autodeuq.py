@@ -129,7 +129,7 @@ def test_fit_shows_progress_and_logs(tiny, wave, capsys, caplog):
     with caplog.at_level(logging.INFO, logger="skuq"):
         tiny.set_params(verbose=1).fit(*wave)
     told = capsys.readouterr().err
-    assert "4 of 4 trials" in told and "best NLL" in told
+    assert "4/4" in told and "best NLL" in told
     assert sum("score" in message for message in caplog.messages) == 4
     tiny.set_params(search__objective=lambda trial: trial.n_weights, epochs=1).fit(*wave)
     assert "best objective" in capsys.readouterr().err

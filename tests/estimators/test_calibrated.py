@@ -542,8 +542,7 @@ def test_calibrated_keeps_groups_together():
 def test_calibrated_progress_counts_the_fits(capsys):
     X, y = line(30)
     calibrated(TooSure(), cv=3, verbose=1).fit(X, y)
-    lines = capsys.readouterr().err.splitlines()
-    assert [text.split(",")[0][-11:] for text in lines] == [f"{k} of 4 fits" for k in range(1, 5)]
+    assert "4/4" in capsys.readouterr().err
     calibrated(TooSure(), cv=3).fit(X, y)
     assert capsys.readouterr().err == ""
 

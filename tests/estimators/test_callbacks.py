@@ -82,7 +82,7 @@ def test_set_callbacks_counts_neither_fits_inside_nor_those_that_fail():
     with pytest.raises(ValueError):
         inner.set_callbacks(recorder).fit(X, Y[:-1])
     assert recorder.events[-1] == ("teardown", "fit") and recorder.fitted == []
-    with pytest.raises(TypeError, match=r"DeepEnsembleRegressor.fit\(\) missing .* 'y'"):
+    with pytest.raises(TypeError, match="missing .* 'y'"):
         inner.fit(X)
 
 

@@ -305,7 +305,6 @@ MANY = [(f"t{k}", DecisionTreeClassifier(max_depth=1, random_state=k)) for k in 
     ([BAYES, OTHER], {"weights": [1, 1]}, "The 'weights' parameter"),
     ([BAYES, OTHER], {"cv": ShuffleSplit(3)}, "`cv` must .* exactly one test fold"),
     ([BAYES, OTHER], {"beta": 0.3, "filters": ("mean",)}, 'add "alpha" to `filters`'),
-    ([BAYES, OTHER], {"on": "labels", "metric": "qs"}, "leave out `on`"),
     *(([("odd", Odd(give)), BAYES], {}, "of Odd.* must give") for give in NO_PROBABILITIES),
     ([BAYES, OTHER], {"y": lambda y: 0 * y}, "1 class"),
     ([BAYES, OTHER], {"y": lambda y: y[:-1]}, "inconsistent numbers"),

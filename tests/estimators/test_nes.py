@@ -327,7 +327,6 @@ NEGATIVE = {"setosa": -1, "versicolor": 1, "virginica": 1}
 REFUSALS = [
     ({}, lambda X, y: (X,), r"`shift_validation` must be a tuple \(X, y\)"),
     ({}, lambda X, y: [(X, y), X], r"`shift_validation\[1\]` must be a tuple"),
-    ({}, lambda X, y: [], "`shift_validation` must be .*empty list"),
     ({}, lambda X, y: (X[:, :2], y), "expecting 4 features"),
     ({}, lambda X, y: (X, np.where(y == "setosa", "rosa", y)), "unknown classes: .*rosa"),
     ({"search__evolve_on": "shift"}, None, r'`evolve_on="shift"` of `search` needs `shift_valid'),

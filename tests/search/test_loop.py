@@ -220,14 +220,13 @@ def test_workers_end_with_the_process_that_started_them(tmp_path):
     pytest.fail("the worker outlived its parent")
 
 
-@pytest.mark.parametrize(("is_open", "number"), [(False, "3 of 3"), (True, "3")])
+@pytest.mark.parametrize(("is_open", "number"), [(False, "3/3"), (True, "3trial")])
 def test_progress_is_shown_on_request(capsys, is_open, number):
     options = RunOptions(verbose=1, name="trials", score_name="NLL", is_open=is_open)
     records = search(inline(Evaluate()), 3, options=options)
     shown = capsys.readouterr().err
     best = min(r.score for r in records)
-    assert f"trials: {number} trials, best NLL {best:.3f}, failed 0" in shown
-    assert len(shown.splitlines()) == 3
+    assert number in shown and f"best NLL={best:.3f}, failed=0" in shown
     assert threading.active_count() < 50
 
 

@@ -281,7 +281,6 @@ REFUSED = [
     (np.array([["2020-01-01"]], dtype="datetime64[D]"), None, "'x0' holds dates or times"),
     *[(table, None, INFINITE) for table in (NUMBERS, NUMBERS.astype(object), WITH_TEXT)],
     (ARRAY, [[1.0, np.inf]], r"contains infinity, in columns \['x1'\]"),
-    (pd.DataFrame({"huge": [10**400, 1]}, dtype=object), None, "'huge'.*beyond the range"),
     (PLAIN, PLAIN.assign(x=["seven", "8"]), "'x' held numbers in fit.*seven"),
     (PLAIN.set_axis(["u", "u"], axis=1), None, r"unique names. Several are named \['u'\]"),
     (PLAIN, PLAIN.iloc[:, ::-1], "same order"),
@@ -387,9 +386,6 @@ def test_frames_of_polars(mixed):
     dates = frame.with_columns(polars.date(2020, 1, 1).alias("day"))
     with pytest.raises(ValueError, match="'day' holds dates or times"):
         TablePreprocessor().fit(dates)
-    structs = frame.with_columns(polars.struct("sex", "city").alias("both"))
-    with pytest.raises(TypeError, match=r"'both' of X holds several values .*`X.unnest\('both'\)"):
-        TablePreprocessor().fit(structs)
 
 
 def test_categories_of_booleans_are_read_from_numbers():

@@ -1,9 +1,7 @@
 """Check networks of the user's own before they are trained."""
 
 import functools
-import warnings
 
-import numpy as np
 import pytest
 from tiers import cases
 
@@ -47,40 +45,6 @@ def test_build_checked_refuses_unusable_networks():
     ):
         with pytest.raises(SearchSpaceError, match=message):
             check(network)
-
-
-@pytest.mark.parametrize("kind", ["spectral", "frozen"])
-def test_build_checked_warns_of_random_values_that_cannot_be_drawn_again(kind):
-    def network(input_shape, n_outputs):
-        dense = keras.layers.Dense(6)
-        if kind == "spectral":
-            dense = keras.layers.SpectralNormalization(dense)
-        model = keras.Sequential([keras.Input(input_shape), dense, keras.layers.Dense(n_outputs)])
-        if kind == "frozen":
-            dense.kernel.assign(np.random.normal(size=dense.kernel.shape))
-            dense.trainable = False
-        return model
-
-    def given(input_shape, n_outputs):
-        model = network(input_shape, n_outputs)
-        for variable in model.layers[0].variables:
-            variable.assign(np.linspace(0, 1, variable.numpy().size).reshape(variable.shape))
-        return model
-
-    n_calls = 0
-
-    def once(input_shape, n_outputs):
-        nonlocal n_calls
-        n_calls += 1
-        assert n_calls == 1
-        return given(input_shape, n_outputs)
-
-    with pytest.warns(UserWarning, match="random values.*Results repeat only if"):
-        check(network)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check(given)
-        check(once)
 
 
 @pytest.mark.parametrize("is_planned", [True, False])

@@ -163,12 +163,9 @@ def test_models_are_built_once_a_configuration(data, monkeypatch):
 
 @cases(
     ("fields", "message"),
-    ({"seeds": []}, "at least one seed"),
     ({"seeds": [1, 2]}, "one entry unless `stacked=True`"),
-    ({"splits": [(np.arange(3), None)]}, "`splits` must be None unless"),
     ({"start": []}, r"`start` must have one entry for each seed \(1\). Got 0"),
     ({"recipes": [Recipe()] * 2}, r"`recipes` must have one entry for each seed \(1\). Got 2"),
-    ({"recipes": Recipe(n_artificial=2)}, "needs `artificial`"),
 )
 def test_what_is_no_job_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):

@@ -240,8 +240,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         Number of fits that run in parallel. One fits one fold. None is 1, unless in a
         `joblib.parallel_config` context.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -383,8 +382,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         Number of fits that run in parallel. One fits one fold. None is 1, unless in a
         `joblib.parallel_config` context.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------

@@ -89,23 +89,10 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Rule that chooses one of the remaining teams. "accuracy" takes the most accurate on these
         rows; of equally accurate teams the smaller, then the more diverse. A callable gets the
         remaining teams, a frame like `teams_`, and returns a label of its index.
-    n_negatives : int or None, default=None
-        Number of rows drawn from those a model gets wrong, on which diversity is measured. None
-        takes all of them.
-    rank_base : {0, 1}, default=1
-        Rank of the least accurate member of a team. Members are weighted in its HQ score by their
-        rank in accuracy. 0 is what the paper's released code intends.
-    on : {"correctness", "labels"}, default="correctness"
-        Data that "ck" and "fk" compare: whether members are right ("correctness"), or their labels
-        ("labels"), as in the released code. The other metrics always use correctness.
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one estimator.
-    random_state : int, RandomState instance or None, default=None
-        Seed of all random numbers. With an integer results repeat exactly. Only negatives are
-        drawn, so that it has no effect without `n_negatives`.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -190,11 +177,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     weights: Any = None
     cv: Any = None
     choose: str = "accuracy"
-    n_negatives: int | None = None
-    rank_base: int = 1
-    on: str = "correctness"
     n_jobs: int | None = None
-    random_state: Any = None
     verbose: int | None = None
 
     _parameter_constraints = {
@@ -204,7 +187,6 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         "voting": [StrOptions({"soft", "hard", "majority"})],
         "cv": ["cv_object", StrOptions({"prefit"})],
         "n_jobs": [Integral, None],
-        "random_state": ["random_state"],
         "verbose": ["verbose", None],
     }
 
@@ -277,9 +259,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         predictions = np.stack([predicted[tested] for predicted in held_out])
         soft = ballots == "soft"
         labels, proba = (predictions.argmax(axis=2), predictions) if soft else (predictions, None)
-        chosen = prune_classifiers(
-            labels, proba, codes[tested], weight[tested], rules, self.random_state
-        )
+        chosen = prune_classifiers(labels, proba, codes[tested], weight[tested], rules)
         names = list(pool)
         team = [names[k] for k in chosen.selected_]
         if prefit:

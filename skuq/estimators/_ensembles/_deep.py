@@ -135,11 +135,10 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
-        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
-        "yeo-johnson" and "quantile" are for skewed targets and far values; predictions are in units
-        of y in any case. "auto" takes one of them if the tails of y are heavy: if its standard
-        deviation is above 2.5 times that of a normal with the same quartiles. Most values of such
-        a y would look alike to a network. Otherwise it is "standard".
+        Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
+        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
+        of them if the standard deviation of y is above 2.5 times that of a normal with the same
+        quartiles, otherwise "standard".
     max_time : float, optional
         Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
         the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
@@ -148,8 +147,7 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -273,8 +271,7 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -417,16 +414,14 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
     target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
-        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
-        "yeo-johnson" and "quantile" are for skewed targets and far values; predictions are in units
-        of y in any case. "auto" takes one of them if the tails of y are heavy: if its standard
-        deviation is above 2.5 times that of a normal with the same quartiles. Most values of such
-        a y would look alike to a network. Otherwise it is "standard".
+        Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
+        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
+        of them if the standard deviation of y is above 2.5 times that of a normal with the same
+        quartiles, otherwise "standard".
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -536,8 +531,7 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------

@@ -110,9 +110,8 @@ class NetworkEnsemble:
         sample_weight : array-like of shape (n,), optional
             Non-negative weights of the rows.
         X_val : array-like or DataFrame of shape (n_val, n_features), optional
-            Rows on which all members validate, instead of a share of the rows above. Pipelines of
-            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
-            ``transform_input=["X_val"]``.
+            Rows on which all members validate, instead of a share of the rows above. Pipelines
+            transform them with ``transform_input=["X_val"]``.
         y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
             Targets of `X_val`.
         sample_weight_val : array-like of shape (n_val,), optional

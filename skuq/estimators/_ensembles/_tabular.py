@@ -165,11 +165,10 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only. Tabular networks embed columns of more than ten categories instead.
     target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
-        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
-        "yeo-johnson" and "quantile" are for skewed targets and far values; predictions are in units
-        of y in any case. "auto" takes one of them if the tails of y are heavy: if its standard
-        deviation is above 2.5 times that of a normal with the same quartiles. Most values of such
-        a y would look alike to a network. Otherwise it is "standard".
+        Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
+        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
+        of them if the standard deviation of y is above 2.5 times that of a normal with the same
+        quartiles, otherwise "standard".
     max_time : float, optional
         Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
         the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
@@ -178,8 +177,7 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -311,8 +309,7 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------

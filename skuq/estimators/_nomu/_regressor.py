@@ -151,8 +151,7 @@ class NOMURegressor(UncertaintyRegressor):
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -328,9 +327,8 @@ class NOMURegressor(UncertaintyRegressor):
             artificial input counts as much as a row of mean weight.
         X_val : array-like or DataFrame of shape (n_val, n_features), optional
             Rows to choose by, instead of a part of X; without effect if nothing is to be chosen.
-            Needed with `pretrained`, which has been trained on the rows of X. Pipelines of
-            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
-            ``transform_input=["X_val"]``.
+            Needed with `pretrained`, which has been trained on the rows of X. Pipelines transform
+            them with ``transform_input=["X_val"]``.
         y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
             Targets of `X_val`.
         sample_weight_val : array-like of shape (n_val,), optional

@@ -265,11 +265,6 @@ def operator_recipe(estimator: Any, settings: dict[str, Any], n: int, n_queries:
     settings : dict
         Given settings of the training, by name.
     n, n_queries : int
-
-    Raises
-    ------
-    ValueError
-        If the user's function of the number of steps gives none.
     """
     settings = {"schedule": "cosine", "final_lr_factor": 0.001, "clip_norm": 1.0, **settings}
     n_rows = n * n_queries

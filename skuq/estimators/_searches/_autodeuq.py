@@ -178,11 +178,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only. Tabular networks embed columns of more than ten categories instead.
     target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
-        Scale of y on which noise is assumed to be normal, see `skuq.tables.TargetTransform`.
-        "yeo-johnson" and "quantile" are for skewed targets and far values; predictions are in units
-        of y in any case. "auto" takes one of them if the tails of y are heavy: if its standard
-        deviation is above 2.5 times that of a normal with the same quartiles. Most values of such
-        a y would look alike to a network. Otherwise it is "standard".
+        Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
+        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
+        of them if the standard deviation of y is above 2.5 times that of a normal with the same
+        quartiles, otherwise "standard".
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. Only
@@ -210,8 +209,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
         and no `max_time`.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------
@@ -417,8 +415,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
         and no `max_time`.
     verbose : int or None, default=None
-        Whether to show progress: 1 always does and 0 never. None shows a bar on a terminal if the
-        fit is expected to take above 20 seconds, and writes to the logger "skuq" elsewhere.
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
 
     Attributes
     ----------

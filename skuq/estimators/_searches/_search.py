@@ -140,8 +140,7 @@ class SearchEstimator:
             Non-negative weights of the rows.
         X_val : array-like or DataFrame of shape (n_val, n_features), optional
             Rows to validate on, instead of a share of the rows above. The parameter `validation`
-            must then be "auto" or None. Pipelines of
-            `skuq.make_pipeline` transform them as they do X, and those of scikit-learn with
+            must then be "auto" or None. Pipelines transform them with
             ``transform_input=["X_val"]``.
         y_val : array-like of shape (n_val,) or (n_val, n_outputs), optional
             Targets of `X_val`.
