@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from sklearn import config_context
+from sklearn.base import BaseEstimator
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
@@ -142,7 +144,8 @@ def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> n
 def fit_argument(estimator: Any, name: str = "sample_weight") -> str | None:
     """Name the argument of `fit` by which the estimator that predicts gets one value per row.
 
-    A pipeline hands it to its last step, under that step's name. None if it takes none.
+    A pipeline hands it to its last step, under that step's name. None if it takes none, also
+    because the pipeline samples rows.
     """
     if has_fit_parameter(estimator, name):
         return name
@@ -154,7 +157,7 @@ def fit_argument(estimator: Any, name: str = "sample_weight") -> str | None:
     if isinstance(estimator, TransformedTargetRegressor):
         return fit_argument(estimator.regressor or LinearRegression(), name)
     steps = estimator.steps if isinstance(estimator, Pipeline) else []
-    if not steps:
+    if not steps or any(hasattr(step, "fit_resample") for _, step in steps):
         return None
     last_name, last = steps[-1]
     argument = fit_argument(last, name)
@@ -278,9 +281,25 @@ def unwrap_estimator(estimator: Any, X: Any = None) -> tuple[Any, Any]:
         return unwrap_estimator(estimator.estimator, X)
     if isinstance(estimator, Pipeline):
         if X is not None and len(estimator) > 1:
-            X = estimator[:-1].transform(X)
+            # The pipeline itself knows which of its steps act on new rows: samplers do not.
+            outer = copy.copy(estimator)
+            outer.steps = [*estimator.steps[:-1], ("input", _ReturnsInput())]
+            X = outer.predict(X)
         return unwrap_estimator(estimator[-1], X)
     return estimator, X
+
+
+class _ReturnsInput(BaseEstimator):
+    """Last step of a pipeline, whose prediction is what the other steps make of X."""
+
+    def fit(self, X, y=None):
+        return self
+
+    def predict(self, X):
+        return X
+
+    def __sklearn_is_fitted__(self):
+        return True
 
 
 def class_probabilities(model, X, classes: np.ndarray) -> np.ndarray:

@@ -165,3 +165,40 @@ def test_pipeline_is_one_of_scikit_learn(rows, pipeline):
     assert_array_equal(copy.predict_interval(X), pipeline.predict_interval(X))
     scores = cross_validate(pipeline, X, y, cv=2, scoring=make_scorers("neg_nll", "coverage_90"))
     assert (scores["test_coverage_90"] > 0.7).all() and np.isfinite(scores["test_neg_nll"]).all()
+
+
+class Doubling(BaseEstimator):
+    """Sampler, as those of imbalanced-learn: it has no `transform`."""
+
+    def fit_resample(self, X, y):
+        return np.concatenate([X, X[y == 1]]), np.concatenate([y, y[y == 1]])
+
+
+class Sampled(Pipeline):
+    """Pipeline of a scaler, a sampler that acts in `fit` only, and a model."""
+
+    def _validate_steps(self):
+        pass
+
+    def fit(self, X, y):
+        (_, scaler), (_, sampler), (_, model) = self.steps
+        model.fit(*sampler.fit_resample(scaler.fit_transform(X), y))
+        return self
+
+    def predict_proba(self, X):
+        return self.steps[2][1].predict_proba(self.steps[0][1].transform(X))
+
+    def predict(self, X):
+        return self.steps[2][1].predict(self.steps[0][1].transform(X))
+
+
+def test_pipeline_with_a_sampler_is_asked_itself(rows):
+    X, y = rows[0], (rows[1] > 0).astype(int)
+    steps = [("scale", StandardScaler()), ("sample", Doubling()), ("model", GaussianNB())]
+    sampled = Sampled(steps).fit(X, y)
+    proba = sampled.predict_proba(X)
+    assert_allclose(get_scorer("neg_nll")(sampled, X, y), get_scorer("neg_log_loss")(sampled, X, y))
+    model = skuq.CalibratedUncertaintyClassifier(sampled, cv=3).fit(X, y)
+    assert_array_equal(model.estimator_.predict_proba(X), proba)
+    with pytest.raises(TypeError, match="cannot be fitted with `sample_weight`"):
+        model.fit(X, y, np.ones(80))  # which would not fit the sampled rows
