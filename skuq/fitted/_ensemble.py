@@ -266,12 +266,12 @@ class FittedEnsemble(Fitted):
         rows = unseen_rows(self.inputs, numbers)
         if not len(rows):
             return self.raw(self.inputs.transform(numbers))
-        members = np.arange(len(self.raw_weights))
-        n_fills = min(members.size, MOST_FILLS)
+        n_members = len(self.raw_weights)
+        n_fills = min(n_members, MOST_FILLS)
         raw = self.raw(self.inputs.transform(self.inputs.fill_unseen(numbers, 0, n_fills)))
         for k in range(1, n_fills):
             x = self.inputs.transform(self.inputs.fill_unseen(numbers[rows], k, n_fills))
-            own = np.flatnonzero(members % n_fills == k)
+            own = np.arange(k, n_members, n_fills)
             raw[own[:, None], rows] = self.raw(x)[own]
         return raw
 
