@@ -534,7 +534,7 @@ def scores_and_displays():
     narrow = skuq.DeepEnsembleRegressor(2, **SMALL).fit(X[:, :1], y)
     plotting.PredictionBandDisplay.from_estimator(narrow, np.linspace(0, 1, 20)[:, None])
     chosen = skuq.HQEnsembleSelector(pool()).fit(classes, labels)
-    plotting.TeamDisplay.from_teams(chosen.teams_)
+    plotting.TeamDisplay.from_teams(chosen)
     searched = skuq.AutoDEUQRegressor(**PAPER).fit(X, y)
     plotting.SearchHistoryDisplay.from_estimator(searched)
     found["trials"] = searched.catalog_.to_frame()["score"]

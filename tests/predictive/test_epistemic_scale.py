@@ -76,12 +76,6 @@ def test_noise_that_explains_everything_leaves_a_negligible_scale(rng):
     assert fit_epistemic_scale(zero, one, None, one) == (1.0, 1.0)
     assert fit_epistemic_scale(zero, one, one, one, fit_noise=True)[1] == 1.0
     assert fit_readout(zero, one, readout, one, [0.2, 0.1], [2.0, 1.0, 0.05]) == (0.1, 1.0, 1.0)
-    noise = np.full(300, 0.3)
-    flat = 0.1 * (1 + 0.01 * rng.random(300))
-    error = 0.3 * rng.normal(size=300)
-    c, k = fit_epistemic_scale(error, flat, noise, np.ones(300), fit_noise=True)
-    assert k == 1
-    assert np.median(c * flat) < 0.1
 
 
 @pytest.mark.parametrize("shape", [(80,), (80, 2)])
@@ -150,26 +144,15 @@ def brute_force(error, raw, weights, aleatoric):
     return losses
 
 
-@pytest.mark.parametrize("shape", [(300,), (150, 2)])
-def test_readout_is_the_best_pair(shape, global_random_seed):
-    error, raw, weights, _ = readout_rows(global_random_seed, shape)
-    losses = brute_force(error, raw, weights, None)
-    i, j = np.unravel_index(np.nanargmin(losses), losses.shape)
-    mixed = np.random.default_rng(0).permutation
-    l_min, l_max, c = fit_readout(error, raw, readout, weights, mixed(L_MINS), mixed(L_MAXS))
-    assert (l_min, l_max) == (L_MINS[i], L_MAXS[j])
-    assert c == fit_epistemic_scale(error, readout(raw, l_min, l_max), None, weights)[0]
-    assert all(type(value) is float for value in (l_min, l_max, c))
-
-
-@pytest.mark.parametrize("noise", [1e-3, 0.1, 0.5])
-def test_readout_beside_noise_is_as_good_as_the_best_pair(noise, global_random_seed):
+@pytest.mark.parametrize("noise", [None, 1e-3, 0.5])
+def test_readout_is_as_good_as_the_best_pair(noise, global_random_seed):
     error, raw, weights, aleatoric = readout_rows(global_random_seed, noise=noise)
     losses = brute_force(error, raw, weights, aleatoric)
     l_min, l_max, c = fit_readout(error, raw, readout, weights, L_MINS, L_MAXS, aleatoric)
     found = losses[np.searchsorted(L_MINS, l_min), np.searchsorted(L_MAXS, l_max)]
     # Pairs are compared by scales 0.0125 apart, in logarithms, at a curvature of at most 2.
     assert found <= np.nanmin(losses) + 0.0125**2
+    aleatoric = 0.0 if noise is None else aleatoric
     assert_allclose(found, nll(c, 1, error, readout(raw, l_min, l_max), aleatoric, weights))
 
 
@@ -193,15 +176,7 @@ def test_coarse_search_of_pairs_ends_below_its_neighbours(noise, global_random_s
     assert losses[i, j] <= np.nanmin(losses) + 0.01
 
 
-@pytest.mark.parametrize("unit", [1e-200, 1e200])
-def test_readout_has_no_unit_of_error(unit):
-    for noise in (None, 0.1):
-        error, raw, weights, aleatoric = readout_rows(0, noise=noise)
-        expected = fit_readout(error, raw, readout, weights, L_MINS, L_MAXS, aleatoric)
-        far = None if aleatoric is None else unit * aleatoric
-        found = fit_readout(unit * error, raw, readout, weights, L_MINS, L_MAXS, far)
-        assert found[:2] == expected[:2]
-        assert_allclose(found[2], unit * expected[2], rtol=1e-4)
+def test_readout_needs_an_l_max_above_an_l_min():
     error, raw, weights, _ = readout_rows(0)
     l_min, l_max, _ = fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.5, 2.0])
     assert (l_min, l_max) == (0.5, 2.0)

@@ -125,27 +125,6 @@ def test_members_that_are_far_too_wide_become_as_narrow_as_their_errors():
         assert np.hypot(factor, floor) < 0.15
 
 
-def test_rows_without_weight_are_none():
-    (loc, scale, unseen, y, weight), _ = ensemble(2000, claim=0.5)
-    dropped = np.arange(2000) % 3 == 0
-    kept = [part[:, ~dropped] for part in (loc, scale, unseen)]
-    expected = fit_out_of_bag_scale(*kept, y[~dropped], weight[~dropped])
-    wild, weight = np.where(dropped[:, None], 1e6, y), np.where(dropped, 0.0, 1.0)
-    assert_allclose(fit_out_of_bag_scale(loc, scale, unseen, wild, weight), expected, atol=1e-6)
-    heavier = fit_out_of_bag_scale(loc, scale, unseen, wild, 7 * weight)
-    assert_allclose(heavier, expected, atol=1e-6)
-
-
-def test_several_outputs_have_one_correction():
-    (loc, scale, unseen, y, weight), true = ensemble(30_000, claim=0.5, n_outputs=2)
-    found = calibrated_variance((loc, scale), *fit_out_of_bag_scale(loc, scale, unseen, y, weight))
-    assert_allclose(np.sqrt(found.mean(axis=0)), np.sqrt(true.mean(axis=0)), rtol=0.03)
-    twice = [np.concatenate([part[..., :1]] * 2, axis=-1) for part in (loc, scale, y)]
-    one = fit_out_of_bag_scale(loc[..., :1], scale[..., :1], unseen, y[:, :1], weight)
-    both = fit_out_of_bag_scale(twice[0], twice[1], unseen, twice[2], weight)
-    assert_allclose(both, one, atol=1e-6)
-
-
 def test_wide_components_of_mixtures_do_not_narrow_the_others():
     """Variances alone would make all components, a tenth of which are wide, a third as wide."""
     y = 1.5 * np.random.default_rng(0).normal(size=(2000, 1))
@@ -177,13 +156,6 @@ def test_tail_finds_the_density_of_a_scale_mixture(rng):
     # Rows count by their weights.
     wild, weight = np.concatenate([error, 40 + error]), np.repeat([1.0, 1e-9], 10_000)
     assert_allclose(fit_tail(normal_densities(wild), weight)[2], 0.2, atol=0.02)
-
-
-@pytest.mark.parametrize("n_rows", [40, 4_000])
-def test_errors_as_predicted_leave_next_to_no_tail(n_rows):
-    rng = np.random.default_rng(1)
-    tail = fit_tail(normal_densities(rng.normal(size=(n_rows, 1))), np.ones(n_rows))
-    assert tail[1] > 0.9 and 1e-4 < tail[2] < 0.02
 
 
 @pytest.mark.parametrize(("n_rows", "expected"), [(60, 1.3), (8_000, 2.0)])
