@@ -11,6 +11,7 @@ from _nomu_methods import METHODS, fit, gaussian_process, mean_std, nomu, rival
 from _nomu_published import GRID
 from problems import load_solar_irradiance, make_bnn_function, make_function, make_scarce_regression
 from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D
+from sklearn.base import clone
 
 from skuq.metrics import coverage_width_auc, gaussian_nll_loss
 
@@ -163,22 +164,17 @@ def variants(data, seed, missing, arguments):
     beside = varying("pi_sqr", "pi_exp", "c_exp")
     if read_otherwise or DEFAULT in missing:
         beside.insert(0, DEFAULT)
-    if beside:
+    models = []
+    for variant in beside + varying("n_artificial"):
+        models.append(clone(base).set_params(**parameters_of(variant)))
         started = time.perf_counter()
-        models = base.fit_many(X, y, [parameters_of(v) for v in beside])
-        seconds = (time.perf_counter() - started) / len(models)
-        for variant, model in zip(beside, models):
-            yield variant, record(model, seconds)
+        models[-1].fit(X, y)
+        yield variant, record(models[-1], time.perf_counter() - started)
     for variant in read_otherwise:  # variants of the prediction by the same network
         model = copy(models[0])
         readout = replace(model.fitted_.readout, **VARIANTS[variant])
         model.fitted_ = replace(model.fitted_, readout=readout)
         yield variant, record(model, 0.0)
-    for variant in varying("n_artificial"):
-        base.set_params(**parameters_of(variant))
-        started = time.perf_counter()
-        base.fit(X, y)
-        yield variant, record(base, time.perf_counter() - started)
 
 
 def settings_of(part, method, arguments):

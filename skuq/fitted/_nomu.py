@@ -69,19 +69,11 @@ class GivenMean:
         """Whether the model is a Keras model."""
         return hasattr(self.model, "predict_on_batch")
 
-    @property
-    def shows_layers(self) -> bool:
-        """Whether its hidden layers can be copied: a Keras model of one graph, in float32."""
-        if not self.is_keras or getattr(self.model, "input_shape", None) is None:
-            return False
-        try:
-            rebuild(self.model.to_json())
-        except Exception:  # of layers that Keras cannot make again, such as Lambda
-            return False
-        return {layer.compute_dtype for layer in self.model._flatten_layers()} == {"float32"}
+    def check(self, n_features: int, names: Any = None, *, shows_layers: bool = False) -> None:
+        """Raise ValueError if the model is not fitted, or not for such encoded features.
 
-    def check(self, n_features: int, names: Any = None) -> None:
-        """Raise ValueError if the model is not fitted, or not for such encoded features."""
+        `shows_layers` is whether r sees the last hidden layer of a Keras model.
+        """
         if self.is_keras:
             if not self.model.built:
                 raise ValueError("`pretrained` is a Keras model without weights: train it first.")
@@ -91,6 +83,8 @@ class GivenMean:
                     f"`pretrained` must take inputs of shape (None, {n_features}), as X has "
                     f"{n_features} features, of which {_ENCODED}. It takes {shape}."
                 )
+            if shows_layers:
+                self._check_layers()
             return
         check_pretrained(self.model)
         own_names = getattr(self.model, "feature_names_in_", None)
@@ -103,6 +97,25 @@ class GivenMean:
         if wanted != n_features:
             raise ValueError(
                 f"`pretrained` takes {wanted} features. X has {n_features}, of which {_ENCODED}."
+            )
+
+    def _check_layers(self) -> None:
+        """Raise ValueError if the hidden layers of the Keras model cannot be copied."""
+        reason = ""
+        if getattr(self.model, "inputs", None) is None:
+            reason = "a subclassed model without symbolic inputs"
+        elif {layer.compute_dtype for layer in self.model.layers} != {"float32"}:
+            reason = "layers of another type"
+        else:
+            try:
+                rebuild(self.model.to_json())
+            except Exception as error:  # of layers that Keras cannot make again, such as Lambda
+                reason = f"{type(error).__name__}: {error}"
+        if reason:
+            raise ValueError(
+                "`pretrained` must be a Sequential or functional Keras model in float32 that Keras "
+                "can make again from its configuration, so that r sees its last hidden layer. Got "
+                f"{reason}. Set `network=NOMUNetwork(connect_layers=0)`: r then sees X alone."
             )
 
     def __call__(self, encoded: np.ndarray, n_outputs: int) -> np.ndarray:

@@ -23,7 +23,7 @@ from skuq._utils._records import record_repr, saved_as
 from skuq.catalog import Member
 from skuq.fitted._ensemble import Fitted, check_pretrained, predict_pretrained
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.networks._nomu import inputs_of_last_layers
+from skuq.networks._nomu import last_features
 from skuq.networks._operator import OperatorHead
 from skuq.networks._plan_parts import ARRAYS, Namespace, Run, tensors
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
@@ -112,11 +112,7 @@ class GivenBase:
     @functools.cached_property
     def _hidden_model(self) -> Any:
         """The model up to the inputs of its last layer of weights; None if it has none."""
-        seen = [
-            tensor
-            for tensor in inputs_of_last_layers(self.model.outputs[0])
-            if len(tensor.shape) == 2
-        ]
+        seen = last_features(self.model)
         return backend.keras.Model(self.model.inputs, seen) if seen else None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -11,13 +11,16 @@ Heiss et al., "NOMU: Neural Optimization-based Model Uncertainty", ICML 2022.
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from skuq import backend
 from skuq._utils._records import saved_as
 from skuq.networks._dense import add_linear
 from skuq.networks._keras_models import build_of_shape
@@ -293,97 +296,55 @@ def _concatenate(values, name):
 
 
 def _copy(model, x, prefix=_MEAN, frozen=False):
-    """Copy a model's layers; return its output for x, and the outputs of its hidden layers.
+    """Copy a model's layers onto x; return its output, and the outputs of its hidden layers.
 
     The hidden layers are in order, from the first on. Copies have names of their own and are drawn
     anew, without the model's weights. Frozen copies keep the weights, and have neither dropout nor
     noise.
     """
-    output = _Copy(prefix, frozen).apply(model, x)
-    # A linear part beside the other layers sees the input itself.
-    hidden, before = [], [part for part in inputs_of_last_layers(output) if part is not x]
-    # Go back layer by layer, up to a tensor that no layer with weights has made: the input.
-    while len(before) == 1 and len(before[0].shape) == 2 and inputs_of_last_layers(before[0]):
-        hidden.insert(0, before[0])
-        before = inputs_of_last_layers(before[0])
-    return output, hidden
+    from skuq.backend import keras
+
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+        raise ValueError(f"Model {model.name!r} must have one input and one output.")
+    twins: dict[str, Any] = {}
+
+    def copy(operation):
+        if operation.name not in twins:
+            twins[operation.name] = _copy_operation(operation, prefix, frozen)
+        return twins[operation.name]
+
+    functional = keras.Model(model.inputs[0], model.outputs[0])
+    copied = keras.models.clone_model(functional, input_tensors=x, clone_function=copy)
+    if frozen:
+        for layer in functional.layers:
+            if layer.weights:
+                twins[layer.name].set_weights(layer.get_weights())
+    return copied.output, [twins[name].output for name in _hidden_layers(functional)]
 
 
-@dataclass
-class _Copy:
-    """Copies of a model's layers, those of nested models included, in one flat graph."""
+def _copy_operation(operation, prefix, frozen):
+    """Copy a layer, or a function of keras.ops."""
+    from skuq.backend import keras
 
-    prefix: str
-    frozen: bool
-    twins: dict[int, Any] = field(default_factory=dict)  # copies of layers, by the layers' ids
-
-    def apply(self, model, x):
-        """Build the model's output for x from copies of its layers."""
-        if len(model.inputs) != 1 or len(model.outputs) != 1:
-            raise ValueError(f"Model {model.name!r} must have one input and one output.")
-        values = {id(model.inputs[0]): x}
-
-        def value_of(tensor):
-            if id(tensor) not in values:
-                # Repeat the layer call that made the tensor, on copies of its inputs.
-                operation, position, _ = tensor._keras_history
-                node = operation._inbound_nodes[position]
-                known = {id(source): value_of(source) for source in node.input_tensors}
-                arguments, options = node.arguments.fill_in(known)
-                result = self._apply_copy(operation, *arguments, **options)
-                results = result if isinstance(result, list | tuple) else [result]
-                values.update(zip(map(id, node.output_tensors), results))
-            return values[id(tensor)]
-
-        return value_of(model.outputs[0])
-
-    def _apply_copy(self, operation, *arguments, **options):
-        """Apply the copy of a layer or nested model, or a function, to the arguments."""
-        from skuq.backend import keras
-
-        if isinstance(operation, keras.Model):
-            # Layers of several nested models may have one name: that of the model goes before.
-            outer, self.prefix = self.prefix, f"{self.prefix}{operation.name}_"
-            result = self.apply(operation, *arguments)
-            self.prefix = outer
-            return result
-        if not isinstance(operation, keras.layers.Layer):
-            return operation(*arguments, **options)  # a function of keras.ops has no weights
-        if id(operation) not in self.twins:
-            self.twins[id(operation)] = self._copy_layer(operation)
-        twin = self.twins[id(operation)]
-        result = twin(*arguments, **options)  # the first call makes the weights
-        if self.frozen and twin.weights:
-            twin.set_weights(operation.get_weights())
-        return result
-
-    def _copy_layer(self, layer):
-        """Make the copy of a layer; an adapted Normalization becomes a Rescaling."""
-        from skuq.backend import keras
-
-        name = self.prefix + layer.name
-        if (
-            isinstance(layer, keras.layers.Normalization)
-            and getattr(layer, "mean", None) is not None
-        ):
-            # What it has adapted to is no weight that a configuration or `set_weights` keeps.
-            mean, variance = (
-                np.ravel(keras.ops.convert_to_numpy(part)).astype("float64")
-                for part in (layer.mean, layer.variance)
-            )
-            scale = np.maximum(np.sqrt(variance), keras.config.epsilon())
-            pair = (scale, mean) if layer.invert else (1 / scale, -mean / scale)
-            scale, offset = (part.tolist() for part in pair)
-            return keras.layers.Rescaling(scale, offset, dtype="float32", name=name)
-        config = {**layer.get_config(), "name": name}
-        if self.frozen:
-            config |= {part: 0.0 for part in ("rate", "stddev") if part in config}
-            # Constraints and penalties have no effect on weights that do not change.
-            unused = ("_constraint", "_regularizer")
-            config |= {part: None for part in config if part.endswith(unused)}
-        twin = type(layer).from_config(config)
-        twin.trainable = layer.trainable and not self.frozen
-        return twin
+    if not isinstance(operation, keras.layers.Layer):
+        return type(operation).from_config(operation.get_config())
+    name = operation.name
+    if isinstance(operation, keras.Model):
+        raise ValueError(
+            f"A network of NOMU must have no model inside. Got {name!r}: use its layers instead, "
+            "or connect_layers=0 for a `pretrained` model."
+        )
+    config = {**operation.get_config(), "name": prefix + name}
+    if isinstance(operation, keras.layers.Normalization) and config["mean"] is None:
+        raise ValueError(
+            "A network of NOMU must not hold what `adapt` has learnt, which no configuration has. "
+            f"Got {name!r}: give a Normalization layer its `mean` and `variance`."
+        )
+    if frozen:
+        config |= {part: 0.0 for part in ("rate", "stddev") if part in config}
+    twin = type(operation).from_config(config)
+    twin.trainable = operation.trainable and not frozen
+    return twin
 
 
 def _frozen_features(model, scale, offset, inputs, sample):
@@ -396,17 +357,11 @@ def _frozen_features(model, scale, offset, inputs, sample):
 
     # f was trained on x * scale + offset.
     x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
-    output, hidden = _copy(model, x, frozen=True)
+    _, hidden = _copy(model, x, frozen=True)
     if sample is None or not hidden:
         return hidden
-    copied, *seen = keras.Model(inputs, [output, *hidden]).predict(sample, verbose=0)
-    expected = model.predict(sample * scale + offset, verbose=0)
-    if not np.allclose(copied, expected, rtol=1e-2, atol=1e-2 * (np.ptp(expected) or 1.0)):
-        raise ValueError(
-            "A copy of the trained model predicts other values than the model: some layer keeps "
-            "what it has learnt outside of its weights. Use `connect_layers=0`."
-        )
     # (x - mean) * factor, as a Rescaling layer.
+    _, *seen = keras.Model(inputs, [x, *hidden]).predict(sample, verbose=0)
     features = []
     for k, (feature, values) in enumerate(zip(hidden, seen)):
         values = values.astype("float64")
@@ -418,15 +373,48 @@ def _frozen_features(model, scale, offset, inputs, sample):
     return features
 
 
-def inputs_of_last_layers(output) -> list:
-    """List the inputs of those layers with weights that come last before an output."""
-    found: dict[int, Any] = {}
-    waiting = [output]
+_SOURCE = re.compile(r'"keras_history": \["([^"]+)"')
+
+
+def _names_before(model, name: str) -> list[str]:
+    """List the operations that the last layers with weights read, before or at an operation."""
+    # The configuration says which operations each of them reads.
+    layers = json.loads(model.to_json())["config"]["layers"]
+    sources = {k["name"]: _SOURCE.findall(json.dumps(k["inbound_nodes"])) for k in layers}
+    with_weights = {layer.name for layer in model.layers if layer.weights}
+    found: dict[str, None] = {}
+    waiting = [name]
     while waiting:
-        operation, position, _ = waiting.pop()._keras_history
-        sources = operation._inbound_nodes[position].input_tensors
-        if getattr(operation, "weights", ()):
-            found.update((id(source), source) for source in sources)
+        last = waiting.pop()
+        if last in with_weights:
+            found |= dict.fromkeys(sources[last])
         else:
-            waiting += sources
-    return list(found.values())
+            waiting += sources[last]
+    return list(found)
+
+
+def _vectors(model) -> dict[str, Any]:
+    """Map the operations of a functional model that give a vector for each row to their outputs."""
+    outputs = {operation.name: operation.output for operation in model.operations}
+    return {name: x for name, x in outputs.items() if len(getattr(x, "shape", ())) == 2}
+
+
+def last_features(model) -> list:
+    """List the vectors that enter a model's last layers with weights."""
+    functional = backend.keras.Model(model.inputs, model.outputs[0])
+    vectors = _vectors(functional)
+    names = _names_before(functional, functional.output_names[0])
+    return [vectors[name] for name in names if name in vectors]
+
+
+def _hidden_layers(model) -> list[str]:
+    """List the hidden layers of a functional model that are vectors, from the first on, by name."""
+    vectors, hidden = _vectors(model), []
+    # A linear part beside the other layers sees the input itself.
+    inputs = {x.name for x in model.layers if isinstance(x, backend.keras.layers.InputLayer)}
+    before = [n for n in _names_before(model, model.output_names[0]) if n not in inputs]
+    # Go back layer by layer, up to what no layer with weights has made: the input.
+    while len(before) == 1 and before[0] in vectors and _names_before(model, before[0]):
+        hidden.insert(0, before[0])
+        before = _names_before(model, before[0])
+    return hidden

@@ -32,7 +32,7 @@ from skuq.networks._keras_models import (
     frozen_variables,
     wrong_sum,
 )
-from skuq.networks._nomu import inputs_of_last_layers
+from skuq.networks._nomu import last_features
 from skuq.networks._plan_parts import ACTIVATIONS, Namespace, tensors
 
 
@@ -380,11 +380,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         raise ValueError(f"The base network cannot be trained: {fault}")
     forget_compilation(model)
     rows = keras.Input((n_inputs + n_queries,), name="rows")
-    # The features: inputs of the last layers with weights, as far as they are vectors.
-    features = [
-        tensor for tensor in inputs_of_last_layers(model.outputs[0]) if len(tensor.shape) == 2
-    ]
-    base = keras.Model(model.inputs, [model.outputs[0], *features], name="base")
+    base = keras.Model(model.inputs, [model.outputs[0], *last_features(model)], name="base")
     parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])
     parts = parts if isinstance(parts, list | tuple) else [parts]
     outputs = keras.layers.Concatenate(name="raw_and_features")([*parts, rows])

@@ -79,13 +79,19 @@ def elsewhere():
     return rng.normal([100, 0], [20, 1], (40, 2))
 
 
+def fit_each(base, X, y, **values):
+    """Fit a clone for each value of one parameter."""
+    ((name, values),) = values.items()
+    return [clone(base).set_params(**{name: value}).fit(X, y) for value in values]
+
+
 @pytest.fixture(scope="module")
 def gap():
     """Three models of a wave seen at eight points, with a gap, in [-1.5, 1.5]."""
     X = np.array([-0.9, -0.75, -0.6, -0.5, 0.2, 0.35, 0.5, 0.65])[:, None]
     box = [(-1.5, 1.5)]
     base = small(network__hidden_units=32, epochs=400, loss__pi_sqr=1.0, artificial__box=box)
-    return X, base.fit_many(X, np.sin(4 * X[:, 0]), [{"random_state": seed} for seed in range(3)])
+    return X, fit_each(base, X, np.sin(4 * X[:, 0]), random_state=range(3))
 
 
 @cases(
@@ -156,9 +162,9 @@ def test_nomu_more_pressure_is_more_uncertainty(table):
     X, y = table
     inside = np.random.default_rng(2).uniform(X.min(axis=0), X.max(axis=0), (200, 2))
     base = small(epochs=200)
-    low, high = base.fit_many(X, y, [{"loss__pi_exp": 0.001}, {"loss__pi_exp": 0.1}])
+    low, high = fit_each(base, X, y, loss__pi_exp=[0.001, 0.1])
     assert std_of(low, inside).mean() < 0.8 * std_of(high, inside).mean()
-    loose, tight = base.fit_many(X, y, [{"loss__pi_sqr": 0.001}, {"loss__pi_sqr": 1.0}])
+    loose, tight = fit_each(base, X, y, loss__pi_sqr=[0.001, 1.0])
     assert std_of(tight, X).mean() < 0.5 * std_of(loose, X).mean()
 
 
@@ -473,7 +479,7 @@ def test_nomu_uncertainty_vanishes_with_more_rows():
     sizes = []
     for n in (6, 96):
         X = rng.uniform(-1, 1, (n, 1))
-        models = base.fit_many(X, np.sin(4 * X[:, 0]), [{"random_state": k} for k in range(4)])
+        models = fit_each(base, X, np.sin(4 * X[:, 0]), random_state=range(4))
         sizes.append(np.mean([std_of(model, [[-0.5], [0.0], [0.5]]) for model in models]))
     assert sizes[1] < 0.5 * sizes[0]
 
@@ -498,8 +504,8 @@ def test_nomu_distances_are_learnt_where_the_side_network_is_held_back():
         network = {"network__hidden_units": (64, 64), "network__initial_range": 0.2}
         training = {"epochs": 2048, "learning_rate": 2e-3, "standardize": False}
         base = small(**penalties, **artificial, **network, **training, readout__l_min=1e-4)
-        seeds = [{"random_state": seed} for seed in range(4)]
-        return [growth(model, 0) / growth(model, 1) for model in base.fit_many(X, y, seeds)]
+        models = fit_each(base, X, y, random_state=range(4))
+        return [growth(model, 0) / growth(model, 1) for model in models]
 
     equal, held_back = ratios(1e-8), ratios(1e-3)
     assert np.median(equal) < 1.6
@@ -651,11 +657,6 @@ def network(input_shape, n_outputs):
     return sequential(input_shape, dense, dropout, keras.layers.Dense(n_outputs))
 
 
-def nested_network(input_shape, n_outputs):
-    trunk = [keras.Input(input_shape), keras.layers.Dense(16, activation="relu", name="inner")]
-    return sequential(input_shape, keras.Sequential(trunk), keras.layers.Dense(n_outputs))
-
-
 def test_pretrained_predictions_are_kept_to_the_bit(table, elsewhere):
     forest = RandomForestRegressor(5, random_state=0).fit(*table)
     model = small(pretrained=forest).fit(*table)
@@ -697,13 +698,17 @@ def given_network(kind, X):
     keras.utils.set_random_seed(0)
     if kind == "nested":
         core = sequential((2,), layers.Dense(6, "tanh"), layers.Dense(1))
-        return sequential((2,), layers.Rescaling(0.01), core), 6
+        return sequential((2,), layers.Rescaling(0.01), core), 0
     if kind == "operations":
-        hidden = layers.Dense(6, "tanh", kernel_constraint="max_norm")(inputs * 0.01)
+        hidden = layers.Dense(6, "tanh")(inputs * 0.01)
         return keras.Model(inputs, layers.Dense(1)(hidden)), 6
     if kind == "lambda":  # which cannot be made again
         doubled = layers.Lambda(lambda x: 2 * x)(layers.Dense(4)(inputs))
         return keras.Model(inputs, layers.Dense(1)(doubled)), 0
+    if kind == "adapted":
+        normalization = layers.Normalization()
+        normalization.adapt(X)
+        return sequential((2,), normalization, layers.Dense(4), layers.Dense(1)), 0
     if kind == "subclassed":
         given = Subclassed()
         given(X)
@@ -711,14 +716,23 @@ def given_network(kind, X):
     return network((2,), 1), 16  # with dropout, which r does not see
 
 
-KINDS = ["lambda", "nested", "operations", "subclassed", "dropout"]
+HIDDEN = {"lambda": "Lambda", "nested": "no model inside", "adapted": "`mean` and `variance`"}
+HIDDEN |= {"subclassed": "without symbolic inputs.*connect_layers=0"}
 
 
-@pytest.mark.parametrize("kind", slow_after(1, KINDS))
+KINDS = ["subclassed", "dropout", "operations", "lambda", "nested", "adapted"]
+
+
+@pytest.mark.parametrize("kind", slow_after(2, KINDS))
 def test_pretrained_networks_are_kept_to_the_bit(kind, table, elsewhere):
     given, seen = given_network(kind, table[0])
     before = [weight.copy() for weight in given.get_weights()]
-    model = small(pretrained=given, epochs=2).fit(*table)
+    settings = {"pretrained": given, "epochs": 2}
+    if not seen:
+        with pytest.raises(ValueError, match=HIDDEN[kind]):
+            small(**settings).fit(*table)
+        settings["network__connect_layers"] = 0
+    model = small(**settings).fit(*table)
     assert_array_equal(model.predict(elsewhere), given.predict(elsewhere, verbose=0)[:, 0])
     assert keras_model(model.member_).get_layer("side_output").kernel.shape[0] == 16 + seen
     assert all(map(np.array_equal, before, given.get_weights()))
@@ -729,14 +743,14 @@ def test_pretrained_networks_are_kept_to_the_bit(kind, table, elsewhere):
         assert '"rate": 0.5' not in model.member_.network
 
 
-@pytest.mark.parametrize("mean", slow_after(1, [None, nested_network]), ids=["dense", "nested"])
+@pytest.mark.parametrize("mean", slow_after(1, [None, network]), ids=["dense", "own"])
 @pytest.mark.parametrize("connected", [False, True])
 def test_connect_gradient_lets_uncertainty_move_the_prediction(connected, mean, table):
     """Footnote 5. Clipping and the choice of the best epoch use the whole loss: they are off."""
     settings = {"network__mean": mean, "network__hidden_units": "auto" if mean else (16,)}
     settings |= {"training__clip_norm": None, "epochs": 1, "batch_size": 2}
     base = small(**settings, network__connect_gradient=connected)
-    low, high = base.fit_many(*table, [{"loss__pi_exp": 1e-3}, {"loss__pi_exp": 10.0}])
+    low, high = fit_each(base, *table, loss__pi_exp=[1e-3, 10.0])
     same = np.allclose(low.predict(table[0]), high.predict(table[0]), rtol=1e-6)
     assert same == (not connected)
     assert not np.allclose(std_of(low, table[0]), std_of(high, table[0]), rtol=1e-3)
@@ -753,7 +767,7 @@ BUILT = {"network__hidden_units": "auto", "network__mean": network}
     {"network__hidden_units": (8, 8, 8), "network__connect_layers": 3},
     {"network__side_hidden_units": (4, 4), "network__activation": "swish"},
     {"network__initial_range": None, "training__optimizer": "sgd", "loss__stable": False},
-    {"pretrained": lambda X: nested_network((1,), 1)},
+    {"pretrained": lambda X: network((1,), 1)},
     {"pretrained": lambda X: RandomForestRegressor(5, random_state=0).fit(X, X[:, 0])},
 )
 def test_nomu_other_networks_know_where_the_rows_are(changes, gap):
@@ -782,39 +796,6 @@ def test_nomu_settings_have_short_forms(table, fitted, elsewhere):
         long["artificial"] = ArtificialInputs(artificial)
         models = [NOMURegressor(**{**rest, "epochs": 1, **form}) for form in (short, long)]
         assert_array_equal(*[std_of(each.fit(*table), elsewhere) for each in models])
-
-
-def test_fit_many_makes_separate_fits(table, elsewhere):
-    settings = [
-        {"loss__pi_exp": 0.1},
-        {"loss__pi_sqr": 1.0, "loss__c_exp": 10.0, "learning_rate": 0.003},
-        {"readout__l_min": 0.1, "readout__l_max": 0.5, "readout__c": 2.0, "random_state": 5},
-    ]
-    base = small()
-    with pytest.raises(ValueError, match="`X_val` and `y_val` must be given together"):
-        base.fit_many(*table, settings, X_val=elsewhere)
-    together = base.fit_many(*table, settings)
-    assert not hasattr(base, "fitted_")
-    for model, setting in zip(together, settings):
-        alone = clone(base).set_params(**setting).fit(*table)
-        assert repr(model) == repr(alone)
-        unit = np.std(table[1])
-        assert_allclose(model.predict(elsewhere), alone.predict(elsewhere), atol=1e-3 * unit)
-        assert_allclose(std_of(model, elsewhere), std_of(alone, elsewhere), atol=1e-3 * unit)
-        assert_array_equal(model.box_, alone.box_)
-
-
-@cases(
-    ("settings", "error", "message"),
-    ([], ValueError, "`settings` must hold dictionaries of loss__pi_sqr"),
-    ([{"loss__pi_exp": 1.0}, {"epochs": 3}], ValueError, r"Got \['epochs'\]"),
-    ([{"loss__pi_exp": -1.0}], ValueError, "'pi_exp' parameter"),
-    ([{"readout__l_min": 5.0}], ValueError, "`l_max` must be larger than `l_min`"),
-    ({"loss__pi_exp": [0.1]}, TypeError, "one a model. Got 'loss__pi_exp'"),
-)
-def test_fit_many_refuses(settings, error, message, table):
-    with pytest.raises(error, match=message):
-        small().fit_many(*table, settings)
 
 
 def drawn(settings, X, scaling=Scaling):

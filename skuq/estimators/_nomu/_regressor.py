@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from operator import attrgetter
@@ -10,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import (
@@ -22,7 +20,6 @@ from skuq._params import (
     settings_constraint,
 )
 from skuq._utils._checks import first_true
-from skuq._utils._environment import draw_entropy
 from skuq._utils._records import saved_as
 from skuq.estimators._base import UncertaintyRegressor, fits, training_progress
 from skuq.estimators._nomu._readout import (
@@ -32,7 +29,7 @@ from skuq.estimators._nomu._readout import (
     warn_of_few_rows,
 )
 from skuq.estimators._nomu._rows import ArtificialSampler, encode_artificial, split_parts
-from skuq.estimators._nomu._training import NomuTrainer, Setup, loss_settings
+from skuq.estimators._nomu._training import NomuTrainer, Setup
 from skuq.estimators._task import VALIDATION, FitArguments, join_validation, read_task
 from skuq.fitted._nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
@@ -43,17 +40,6 @@ from skuq.tables._targets import NumberTargets
 from skuq.training import Training
 from skuq.training._recipe import TRAINING
 
-#: Parameters in which models trained side by side may differ.
-_STACKABLE_PARAMETERS = (
-    "loss__pi_sqr",
-    "loss__pi_exp",
-    "loss__c_exp",
-    "learning_rate",
-    "readout__l_min",
-    "readout__l_max",
-    "readout__c",
-    "random_state",
-)
 _TRAINING_FIELDS = ("optimizer", "schedule", "clip_norm")  # of the settings `training`
 _MIN_ROWS_TO_STOP_EARLY = 100  # with early_stopping_patience="auto"
 
@@ -343,77 +329,9 @@ class NOMURegressor(UncertaintyRegressor):
         self
         """
         validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        self._fit_alike([self], FitArguments(X, y, sample_weight, validation, groups))
-        return self
-
-    def fit_many(
-        self,
-        X,
-        y,
-        settings,
-        sample_weight=None,
-        *,
-        X_val=None,
-        y_val=None,
-        sample_weight_val=None,
-        validation_data=None,
-        groups=None,
-    ):
-        """Fit several models that differ in a few parameters, in one program.
-
-        Parameters
-        ----------
-        X, y, sample_weight, X_val, y_val, sample_weight_val, validation_data, groups :
-            As in `fit`.
-        settings : iterable of dict
-            Parameters in which each model differs from this one: any of loss__pi_sqr,
-            loss__pi_exp, loss__c_exp, learning_rate, readout__l_min, readout__l_max, readout__c
-            and random_state. For example
-            ``sklearn.model_selection.ParameterGrid({"loss__pi_exp": [0.001, 0.01, 0.1]})``.
-
-        Returns
-        -------
-        list of NOMURegressor
-            Fitted, each as by its own `fit`, up to rounding. (A RandomState instance is shared
-            and gives each model another seed.)
-        """
-        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
         given = FitArguments(X, y, sample_weight, validation, groups)
-        settings = list(settings)
-        wrong = [setting for setting in settings if not isinstance(setting, Mapping)]
-        if wrong:
-            raise TypeError(f"`settings` must hold dictionaries, one a model. Got {wrong[0]!r}.")
-        names = {name for setting in settings for name in setting}
-        unknown = sorted(names - set(_STACKABLE_PARAMETERS))
-        if not settings or unknown:
-            raise ValueError(
-                f"`settings` must hold dictionaries of {', '.join(_STACKABLE_PARAMETERS)}. "
-                f"Got {unknown or 'none'}."
-            )
-        models = []
-        for setting in settings:
-            # Not a clone: that of a fitted `pretrained` would have forgotten what it learnt.
-            params = {
-                name: clone(value) if isinstance(value, Settings) else value
-                for name, value in self.get_params(deep=False).items()
-            }
-            models.append(type(self)(**params).set_params(**setting))
-            models[-1]._validate_params()
-        # Models that choose their readout train on parts of the rows first, others only once.
-        for chooses in (True, False):
-            alike = [m for m in models if resolve_settings(m, "readout").is_chosen == chooses]
-            if alike:
-                alike[0]._fit_alike(alike, given)
-        return models
-
-    def _fit_alike(self, models, given):
-        """Fit models that differ only in what `fit_many` allows; this one is the first of them.
-
-        Rows are read once, and the networks of all models train in one program. Either all models
-        choose their readout on held-out rows, or none does.
-        """
-        resolved = [model._resolve() for model in models]
-        chooses = resolved[0].readout.is_chosen
+        settings = self._resolve()
+        chooses = settings.readout.is_chosen
         task = read_task(
             self,
             TableInputs(self.preprocess, scaling=None if self.standardize else NoScaling()),
@@ -428,33 +346,20 @@ class NOMURegressor(UncertaintyRegressor):
             )
         # Scales are those of all rows; NOMU's folds share them.
         task = task.split()
-        # The settings of the first model stand for all, except for what each setup holds itself.
-        trainer = self._make_trainer(resolved[0], task)
-        entropies = [task.entropy, *(draw_entropy(model.random_state) for model in models[1:])]
-        setups = [m._make_setups(s, task, e) for m, s, e in zip(models, resolved, entropies)]
+        trainer = self._make_trainer(settings, task)
+        setups = self._make_setups(settings, task)
         with training_progress(self.verbose) as progress:
-            trained = iter(
-                trainer.train([setup for own in setups for setup in own], progress.epochs)
-            )
-            networks = [[next(trained) for _ in own] for own in setups]
-            # Without a refit, a model has a single network: on all rows, or on those of one split.
-            last_setups, last = [own[0] for own in setups], [own[0] for own in networks]
-            # With validation data given, a model has trained on all rows already.
+            networks = trainer.train(setups, progress.epochs)
+            # Without a refit there is a single network: on all rows, or on those of one split.
+            setup, network = setups[0], networks[0]
+            # With validation data given, it has been trained on all rows already.
             if chooses and self.refit and task.validation is None:
-                last_setups = [trainer.refit_setup(*pair) for pair in zip(setups, networks)]
-                last = trainer.train(last_setups, progress.epochs)
-        # Everything that can fail comes before the first model changes.
-        fitted = [
-            model._assemble(settings, task, trainer, list(zip(own, found)), setup, network)
-            for model, settings, own, found, setup, network in zip(
-                models, resolved, setups, networks, last_setups, last
-            )
-        ]
-        for model, entropy, one in zip(models, entropies, fitted):
-            model.n_features_in_ = self.n_features_in_
-            if task.inputs.feature_names is not None:
-                model.feature_names_in_ = task.inputs.feature_names
-            model.entropy_, model.box_, model.fitted_ = entropy, trainer.sampler.box, one
+                setup = trainer.refit_setup(networks)
+                (network,) = trainer.train([setup], progress.epochs)
+        folds = list(zip(setups, networks))
+        self.fitted_ = self._assemble(settings, task, trainer, folds, setup, network)
+        self.entropy_, self.box_ = task.entropy, trainer.sampler.box
+        return self
 
     def _resolve(self) -> _Resolved:
         """Return the settings as validated objects, and refuse parameters without effect."""
@@ -549,7 +454,9 @@ class NOMURegressor(UncertaintyRegressor):
         if self.pretrained is not None:
             given = GivenMean(self.pretrained)
             # A model of encoded columns may know them by any names.
-            given.check(rows.X.shape[1], None if task.inputs.encodes else task.inputs.feature_names)
+            names = None if task.inputs.encodes else task.inputs.feature_names
+            shows_layers = settings.network.connect_layers > 0
+            given.check(rows.X.shape[1], names, shows_layers=shows_layers)
         if self.noise_std is not None and not isinstance(self.noise_std, str):
             noise = KnownNoise(self.noise_std, task.targets.n_outputs)
         # Few rows, and rows without noise, are to be interpolated.
@@ -571,6 +478,8 @@ class NOMURegressor(UncertaintyRegressor):
             settings.loss,
             ArtificialSampler(artificial, rows.X, task.inputs.scaling),
             settings.training,
+            task.entropy,
+            self.learning_rate,
             batch_size=self.batch_size,
             epochs=None if isinstance(self.epochs, str) else self.epochs,
             noiseless=self._is_noiseless,
@@ -589,7 +498,7 @@ class NOMURegressor(UncertaintyRegressor):
             noise=noise,
         )
 
-    def _make_setups(self, settings, task, entropy):
+    def _make_setups(self, settings, task):
         """Make one setup for each fold or split, or one for all rows."""
         rows, parts = task.splits.train, [(np.arange(len(task.splits.train.X)), None)]
         # The user's validation rows take the place of folds, and all rows train.
@@ -609,9 +518,8 @@ class NOMURegressor(UncertaintyRegressor):
             groups = task.groups
             if groups is not None:  # names may be of any kind, None included
                 groups = pd.factorize(groups, use_na_sentinel=False)[0][task.rows.used]
-            parts = split_parts(self.validation, rows, entropy, groups, refits=self.refit)
-        weights = loss_settings(settings.loss, noiseless=self._is_noiseless)
-        return [Setup(entropy, self.learning_rate, weights, *part) for part in parts]
+            parts = split_parts(self.validation, rows, task.entropy, groups, refits=self.refit)
+        return [Setup(*part) for part in parts]
 
     def _assemble(self, settings, task, trainer, folds, setup, network):
         """Make the fitted model of the final network; choose its readout on the held-out rows."""
@@ -627,7 +535,7 @@ class NOMURegressor(UncertaintyRegressor):
             ]
             warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
             # The band between rows, whose width "auto" compares with that of y.
-            between = trainer.draw_between_rows(network, setup.entropy)
+            between = trainer.draw_between_rows(network)
             readout = choose_readout(
                 given,
                 self.band,

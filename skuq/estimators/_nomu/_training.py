@@ -42,15 +42,10 @@ _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in 
 
 
 class Setup(NamedTuple):
-    """Everything in which networks that train in one program may differ.
+    """Rows of one network, and the number of epochs of its mean.
 
     Attributes
     ----------
-    entropy : int
-        Seed of all random numbers.
-    learning_rate : float
-    loss_settings : tuple of (str, float)
-        Weights of the terms of the loss.
     train : ndarray
         Positions of the rows to train on.
     valid : ndarray or None
@@ -59,20 +54,9 @@ class Setup(NamedTuple):
         Number of epochs of f if that is trained first; None for the trainer's own number.
     """
 
-    entropy: int
-    learning_rate: float
-    loss_settings: tuple[tuple[str, float], ...]
     train: np.ndarray
     valid: np.ndarray | None = None
     mean_epochs: int | None = None
-
-
-def loss_settings(loss: NOMULoss, *, noiseless: bool) -> tuple[tuple[str, float], ...]:
-    """Return the weights of the terms of the loss by name."""
-    weights = {name: float(getattr(loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
-    if noiseless:
-        weights["pi_sqr"] *= _NOISELESS_FACTOR
-    return tuple(weights.items())
 
 
 def precision(noise: np.ndarray) -> np.ndarray:
@@ -103,11 +87,14 @@ class NomuTrainer:
     network : NOMUNetwork
         Networks of f and r.
     loss : NOMULoss
-        Loss of r; its weights are those of each setup.
+        Loss of r.
     sampler : ArtificialSampler
         Artificial inputs of r's loss.
     recipe : dict
         Fields of the recipes that are given: optimizer, schedule, clip_norm.
+    entropy : int
+        Seed of all random numbers.
+    learning_rate : float
     batch_size : int or None
         Number of rows of a batch; None takes all rows.
     epochs : int or None
@@ -140,6 +127,8 @@ class NomuTrainer:
     loss: NOMULoss
     sampler: ArtificialSampler
     recipe: Mapping[str, Any]
+    entropy: int
+    learning_rate: float
     batch_size: int | None
     epochs: int | None
     noiseless: bool
@@ -193,21 +182,21 @@ class NomuTrainer:
             for member, mean in zip(members, means)
         ]
 
-    def refit_setup(self, setups: Sequence[Setup], networks: Sequence[TrainedNomu]) -> Setup:
+    def refit_setup(self, networks: Sequence[TrainedNomu]) -> Setup:
         """Make the setup for all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
         # Without held-out rows f cannot stop by itself.
         if self.patience is not None:
             best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
             epochs = round(float(np.mean(best)))
-        return setups[0]._replace(train=np.arange(len(self.rows.X)), valid=None, mean_epochs=epochs)
+        return Setup(np.arange(len(self.rows.X)), mean_epochs=epochs)
 
-    def draw_between_rows(self, network: TrainedNomu, entropy: int) -> tuple[np.ndarray, ...]:
+    def draw_between_rows(self, network: TrainedNomu) -> tuple[np.ndarray, ...]:
         """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs.
 
         Also returns the distances (256,) of these inputs to the nearest row, standardised.
         """
-        x = self.sampler(_N_BAND, generator(entropy, "band"))
+        x = self.sampler(_N_BAND, generator(self.entropy, "band"))
         rows = self.inputs.transform(self.rows.X)
         distance = spatial.cKDTree(rows).query(x)[0]
         return network.head.split(training.predict_members([network.member], x)[0])[1], distance
@@ -218,9 +207,9 @@ class NomuTrainer:
         # A head without sides has term (a) of the loss only.
         gaussian = GaussianHead(n_outputs)
         head = gaussian if self.learns_noise else NomuHead(n_outputs, n_sides=0)
-        seeds = [trial_seed(setup.entropy, _MEAN) for setup in setups]
+        seed = trial_seed(self.entropy, _MEAN)
         template, start = self._templates(
-            setups, seeds, lambda linear: self._mean_template(head.n_raw, linear)
+            setups, seed, lambda linear: self._mean_template(head.n_raw, linear)
         )
         data = self._data(
             self.rows,
@@ -234,7 +223,7 @@ class NomuTrainer:
             head,
             [self._mean_recipe(setup) for setup in setups],
             data,
-            seeds,
+            seed,
             start=start,
             validates=stops_early,
         )
@@ -260,18 +249,18 @@ class NomuTrainer:
             y = (self.rows.y - mean) / self.targets.scaling.scale_
         else:
             y = self.targets.transform(self.rows.y)
-        seeds = [trial_seed(setup.entropy, 0) for setup in setups]
+        seed = trial_seed(self.entropy, 0)
         if means is None:
             template, start = self._templates(
-                setups, seeds, lambda linear: self._template(linear=linear)
+                setups, seed, lambda linear: self._template(linear=linear)
             )
         else:
             # Each template holds its own frozen mean f. They differ in weights only, which are in
             # `start`.
             start = []
-            for setup, member in zip(setups, means):
+            for member in means:
                 template = self._template(member)
-                start.append(draw_variables(template, trial_seed(setup.entropy, _SIDE)))
+                start.append(draw_variables(template, trial_seed(self.entropy, _SIDE)))
         return self._train_stacks(
             setups,
             report,
@@ -279,21 +268,21 @@ class NomuTrainer:
             self.head,
             [self._recipe(setup) for setup in setups],
             self._data(self.rows, y),
-            seeds,
+            seed,
             start=start,
         )
 
-    def _templates(self, setups: Sequence[Setup], seeds: Sequence[int], build: Callable) -> tuple:
+    def _templates(self, setups: Sequence[Setup], seed: int, build: Callable) -> tuple:
         """Build a template that holds f, and the first weights of each setup or None.
 
-        They differ by seed alone, unless f has a linear part: then each setup has its own, of the
-        rows that it trains on, with the penalty that leave-one-out errors of all rows choose.
+        They are the same, unless f has a linear part: then each setup has its own, of the rows that
+        it trains on, with the penalty that leave-one-out errors of all rows choose.
         """
         if not self.adds_linear:
             return build(None), None
         (x, y, weight), (coefficients, intercept, _, penalties) = self._linear
         start = []
-        for setup, seed in zip(setups, seeds):
+        for setup in setups:
             linear, rows = (coefficients, intercept), setup.train
             if len(rows) < len(x):
                 linear = refit_ridge(x[rows], y[rows], weight[rows], penalties)
@@ -320,11 +309,11 @@ class NomuTrainer:
             self.head,
             [self._recipe(setup)],
             self._data(rows, self.targets.transform(rows.y) - loc, weight),
-            [trial_seed(setup.entropy, 0)],
+            trial_seed(self.entropy, 0),
         )[0]
 
     def _train_stacks(
-        self, setups, report, template, head, recipes, data, seeds, *, start=None, validates=False
+        self, setups, report, template, head, recipes, data, seed, *, start=None, validates=False
     ):
         """Train a network for each setup; setups of as many rows and epochs share a program."""
         members: list[Any] = [None] * len(setups)
@@ -335,7 +324,7 @@ class NomuTrainer:
                 template,
                 head,
                 [recipes[k] for k in positions],
-                [seeds[k] for k in positions],
+                [seed] * len(positions),
                 stacked=True,
                 splits=[
                     (setups[k].train, setups[k].valid if validates else None) for k in positions
@@ -388,7 +377,7 @@ class NomuTrainer:
         given: Any = None
         if mean is not None:
             given = keras_model(mean), 1.0, 0.0
-        elif self.given is not None and not self.given.shows_layers:
+        elif self.given is not None and not (self.given.is_keras and self.network.connect_layers):
             given = "apart"
         elif self.given is not None:  # it takes encoded rows, and the network standardised ones
             scaling = self.inputs.scaling
@@ -455,12 +444,15 @@ class NomuTrainer:
             "early_stopping_patience": None,
             **self.recipe,
         }
+        weights = {name: float(getattr(self.loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
+        if self.noiseless:
+            weights["pi_sqr"] *= _NOISELESS_FACTOR
         return training.Recipe(
-            learning_rate=setup.learning_rate,
+            learning_rate=self.learning_rate,
             batch_size=_FULL_BATCH if self.batch_size is None else self.batch_size,
             epochs=epochs,
             n_artificial=self.sampler.n_each,
-            loss_settings=setup.loss_settings,
+            loss_settings=tuple(weights.items()),
             **fields,
         )
 
