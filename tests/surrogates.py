@@ -1,7 +1,5 @@
 """Small surrogates for tests of Bayesian optimisation: some milliseconds a fit."""
 
-import copy
-
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
@@ -90,10 +88,3 @@ def told(optimizer, n=6, seed=0):
     """Tell a search in the square the values of a bowl."""
     X = np.random.default_rng(seed).uniform(-1, 1, (n, 2))
     return optimizer.tell(X, -((X - 0.3) ** 2).sum(axis=1))
-
-
-def expecting(optimizer, points):
-    """Make the same search with other points pending."""
-    other = copy.copy(optimizer).forget()
-    other._log.expect(np.array(points, dtype=float))
-    return other

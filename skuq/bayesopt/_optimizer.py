@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import OptimizeResult
 
 from skuq._params import resolve_settings
 from skuq._utils._checks import check_count
@@ -20,7 +19,7 @@ from skuq._utils._environment import draw_entropy
 from skuq._utils._messages import Progress, warn_user
 from skuq.bayesopt._domain import Domain
 from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, SHORT_FORMS, Fits, SearchSettings
-from skuq.bayesopt._results import ResultLog, StepRecord, initial_points
+from skuq.bayesopt._results import OptimizationResult, ResultLog, StepRecord, initial_points
 from skuq.bayesopt._step import Step
 from skuq.exceptions import SearchFailedError
 
@@ -224,7 +223,7 @@ class BayesianOptimizer:
 
         Returns
         -------
-        scipy.optimize.OptimizeResult
+        OptimizationResult
             `x` and `fun`, the best evaluated point and its value, as `best_x_` and `best_value_`;
             `x_iters` and `values`, all points in the order of their evaluation and their values;
             `message`, why the search ended; and `history`. A keyboard interrupt gives the result so
@@ -263,7 +262,7 @@ class BayesianOptimizer:
 
         Returns
         -------
-        scipy.optimize.OptimizeResult
+        OptimizationResult
             See `maximize`.
         """
         return self._search(func, n_calls, q, x0, "minimize")
@@ -291,15 +290,7 @@ class BayesianOptimizer:
             if self.noisy and self._log.n_usable >= self.n_initial:
                 with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
                     self._step()
-            x, value = self._best()
-            return OptimizeResult(
-                x=x,
-                fun=value,
-                x_iters=self.x_,
-                values=self.values_,
-                message=message,
-                history=self.history_,
-            )
+            return OptimizationResult(*self._best(), self.x_, self.values_, message, self.history_)
 
     def _run(self, func, n_calls, q, first):
         """Evaluate the points of `first` (k, d), then batches of q points that are asked for.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -263,6 +263,18 @@ class StepRecord:
     seconds_fit: float
     seconds_acquisition: float
     n_pending: int
+
+
+@dataclass(frozen=True, eq=False)
+class OptimizationResult:
+    """Result of a search; see `BayesianOptimizer.maximize`."""
+
+    x: np.ndarray
+    fun: float
+    x_iters: np.ndarray
+    values: np.ndarray
+    message: str
+    history: tuple[StepRecord, ...] = field(repr=False)
 
 
 def initial_points(q: int, log: ResultLog, n_initial: int, entropy: int) -> np.ndarray:

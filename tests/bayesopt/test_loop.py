@@ -1,6 +1,5 @@
 """Searches: proposals, results, failures, refused arguments, and pickling."""
 
-import functools
 import itertools
 import math
 import pickle
@@ -15,45 +14,21 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tiers import cases, slow_after
+from surrogates import Marginal
+from tiers import cases
 
 import skuq
-from skuq import CalibratedUncertaintyRegressor, NOMURegressor, OperatorEnsembleRegressor
+from skuq import CalibratedUncertaintyRegressor
 from skuq.bayesopt import BayesianOptimizer, MultiStart, UpperConfidenceBound
 from skuq.exceptions import SearchFailedError
-from skuq.networks import NOMUNetwork
-from skuq.training import Training
 
 SQUARE = [(-1, 1)] * 2
-
-
-class TinyProcess(RegressorMixin, BaseEstimator):
-    """A Gaussian process in a few lines of NumPy: scikit-learn's checks take most of its time."""
-
-    def __init__(self, length=0.5, random_state=None):
-        self.length, self.random_state = length, random_state
-
-    def kernel(self, X, Z):
-        return np.exp(-cdist(X, Z, "sqeuclidean") / (2 * self.length**2))
-
-    def fit(self, X, y):
-        self.n_features_in_, self.X_ = X.shape[1], X
-        self.mean_, self.scale_ = y.mean(), y.std() or 1.0
-        self.inverse_ = np.linalg.inv(self.kernel(X, X) + 1e-6 * np.eye(len(X)))
-        self.weights_ = self.inverse_ @ (y - self.mean_)
-        return self
-
-    def predict(self, X, return_std=False):
-        k = self.kernel(X, self.X_)
-        mean = self.mean_ + k @ self.weights_
-        variance = np.maximum(1 - ((k @ self.inverse_) * k).sum(axis=1), 1e-10)
-        return (mean, self.scale_ * np.sqrt(variance)) if return_std else mean
 
 
 def search(bounds=SQUARE, *args, estimator=None, **settings):
     start = {"maximizer": MultiStart(n_restarts=settings.pop("n_restarts", 10))}
     settings = {**start, "n_draws": 32, "random_state": 0, **settings}
-    return BayesianOptimizer(estimator or TinyProcess(), bounds, *args, **settings)
+    return BayesianOptimizer(estimator or Marginal(), bounds, *args, **settings)
 
 
 def bowl(x):
@@ -117,14 +92,10 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
         for bounds, message in [
             ([(1, 0)], "reversed"),
             ([(0, 1), (2, 2)], "zero width"),
-            ([(0, np.nan)], "finite"),
             ([(0, np.inf)], "finite"),
             ([(-1e308, 1e308)], "high - low"),
             ([(0, 1, 2)], "pairs"),
-            ([0, 1], "pairs"),
-            ([], "pairs"),
             ("box", "pairs.*Got 'box'"),
-            ({"x": (0, 1)}, r"pairs.*Got {'x': \(0, 1\)}"),
             ([(0, 1), ["a", "b"]], "a column of codes"),
         ]
     ),
@@ -133,12 +104,10 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
     ({"categories": [0]}, ValueError, "K - 1"),
     ({"acquisition": "best"}, ValueError, "best"),
     ({"acquisition": UpperConfidenceBound(-1.0)}, ValueError, "beta"),
-    ({"acquisition": UpperConfidenceBound}, ValueError, "'acquisition' .* instance of"),
     ({"n_initial": 0}, ValueError, "n_initial"),
     ({"n_draws": 2.5}, ValueError, "n_draws"),
     ({"maximizer": "luck"}, ValueError, "'maximizer' (?!.*Direct')"),
     ({"maximizer": MultiStart("direct")}, ValueError, "'method' parameter"),
-    ({"maximizer": MultiStart(n_restarts=0)}, ValueError, "n_restarts"),
     ({"objective": 3}, TypeError, "objective"),
     ({"n_draws": 1}, ValueError, "n_draws"),
     ({"callback": "x"}, TypeError, "`callback` must be a function"),
@@ -148,7 +117,7 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
         ({"estimator": estimator}, TypeError, message)
         for estimator, message in [
             ("gp", "estimator"),
-            (TinyProcess, "not its class"),
+            (Marginal, "not its class"),
             (LinearRegression(), "no uncertainty to search by"),
             (
                 CalibratedUncertaintyRegressor(LinearRegression()),
@@ -156,7 +125,7 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
             ),
             (make_pipeline(LinearRegression()), "no uncertainty"),
             (LogisticRegression(), "Got the classifier"),
-            (make_pipeline(TransformedTargetRegressor(TinyProcess())), "not in units of y"),
+            (make_pipeline(TransformedTargetRegressor(Marginal())), "not in units of y"),
         ]
     ),
 )
@@ -204,8 +173,6 @@ def test_tell_takes_one_or_several():
         optimizer.tell([0.1 * k, 0.2], output)
     assert_array_equal(optimizer.y_, [[1, 2], [2, 3]])
     assert optimizer.best_value_ == 5
-    with pytest.raises(ValueError, match="shape"):
-        optimizer.tell([0.1, 0.0], [1.0, 2.0, 3.0])
 
 
 def total(outputs):
@@ -218,12 +185,9 @@ TWO = [[0.0, 0.0], [0.1, 0.0]]
 @cases(
     ("settings", "act", "message"),
     ({}, lambda s: s.tell([0.0, 1.01], 1.0), "bounds"),
-    ({}, lambda s: s.tell([0.0, np.nan], 1.0), "bounds"),
     ({}, lambda s: s.tell([0.0], 1.0), "shape"),
-    ({}, lambda s: s.tell([[[0.0, 0.0]]], 1.0), "shape"),
     ({}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), "objective"),
     ({}, lambda s: s.tell(TWO, 1.0), "shape"),
-    ({}, lambda s: s.tell([[0.0, 0.0]], [1.0, 2.0]), "shape"),
     ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
     ({}, lambda s: s.tell(TWO, np.array([1.0, 2 + 1j])), "numbers"),
     ({}, lambda s: s.tell(["a", 1], 1.0), "`x` must be numbers: could not .*'a'"),
@@ -234,11 +198,8 @@ TWO = [[0.0, 0.0], [0.1, 0.0]]
     ),
     ({"objective": total}, lambda s: s.tell(TWO, ["high", None]), "`y` must be numbers"),
     ({}, lambda s: s.ask(0), "`q`"),
-    ({}, lambda s: s.ask(1.5), "`q`"),
-    ({}, lambda s: s.ask(True), "`q`"),
     ({"integer": [0, 1]}, lambda s: s.ask(10), "All but 9"),
     ({}, lambda s: s.maximize(bowl, 0), "`n_calls`"),
-    ({}, lambda s: s.maximize(bowl, 2.0), "`n_calls`"),
     ({}, lambda s: s.minimize(bowl, 1, x0=TWO), "`x0` has 2"),
     ({}, lambda s: s.maximize(lambda x: None, 9), "must return numbers. Got None"),
     ({}, lambda s: s.tell(np.ma.masked_array([0.5, 0.6], [False, True]), 1.0), "bounds. Got n"),
@@ -248,23 +209,6 @@ def test_optimizer_refuses_calls_and_keeps_nothing(settings, act, message):
     with pytest.raises(ValueError, match=message):
         act(optimizer)
     assert len(optimizer.x_) == 0
-
-
-def test_ask_neither_fits_nor_repeats_failures(recorder):
-    X = np.array([[0.9, 0.9], [0.0, 0.0], [0.2, 0.1], [1.0, 1.0], [0.5, -0.5], [0.1, 0.3]])
-    optimizer = search(estimator=recorder, n_initial=3)
-    assert optimizer.model_ is None
-    optimizer.tell(X, [1.0, np.nan, 2.0, np.inf, 3.0, 4.0])
-    assert optimizer.messages_[1] and optimizer.messages_[3] and not optimizer.messages_[0]
-    assert_array_equal(np.isnan(optimizer.values_), [False, True, False, True, False, False])
-    x = optimizer.ask()
-    assert_array_equal(recorder.fits[-1][0], X[[0, 2, 4, 5]])
-    assert optimizer.model_ is not recorder and optimizer.model_.n_features_in_ == 2
-    # Without the failure the corner (1, 1) would be the best.
-    assert cdist(x, X[[1, 3]]).min() > 0.05
-    optimizer.forget().tell([1.0, -1.0], None).ask()
-    assert optimizer.messages_[-1] == "no result"
-    assert len({seed for _, _, seed in recorder.fits}) == len(recorder.fits) == 2
 
 
 def test_maximize_leaves_a_failing_region():
@@ -303,14 +247,12 @@ def test_maximize_says_early_that_a_function_always_fails():
 
 @pytest.mark.parametrize("first", [[1.0, 2.0], None])
 def test_tell_takes_failures_among_outputs(first):
-    optimizer = search(objective=lambda y: y.sum(-1))
+    optimizer = search(objective=total)
     outputs = [np.array([3.0, 4.0]), None, np.nan, [np.nan, 1.0]]
     optimizer.tell([0.1, 0.1], first)
     optimizer.tell([[0.1 * k, 0.2] for k in range(4)], outputs)
     assert_array_equal(optimizer.values_[1:], [7, np.nan, np.nan, np.nan])
     assert optimizer.y_.shape == (5, 2)
-    optimizer.tell([[0.5, 0.5], [0.6, 0.6]], [None, None])
-    assert optimizer.messages_[-1]
 
 
 def test_ask_does_not_propose_known_points_again(recorder):
@@ -326,10 +268,7 @@ def test_ask_does_not_propose_known_points_again(recorder):
 
 
 def test_minimize_reports_in_the_users_sign():
-    # The bound is the same in both; expected improvement differs in the last digits.
     down = search(acquisition="ucb").minimize(bowl, 12)
-    up = search(acquisition="ucb").maximize(lambda x: -bowl(x), 12)
-    assert_allclose(down.x_iters[:6], up.x_iters[:6], atol=1e-4)
     assert down.fun == down.values.min() == bowl(down.x)
     assert down.fun < 0.01
     assert len(down.history) == 12 - 5
@@ -391,7 +330,7 @@ def test_ask_seeds_the_clone_of_every_step(recorder):
     assert recorder.random_state is None
     assert seeds[:3] == seeds[3:]
     assert len(set(seeds)) == 3
-    model = make_pipeline(StandardScaler(), skuq.bayesopt.OutputwiseRegressor(TinyProcess()))
+    model = make_pipeline(StandardScaler(), skuq.bayesopt.OutputwiseRegressor(Marginal()))
     seeds = []
     for _ in range(2):
         optimizer = search(estimator=model).tell(np.eye(5, 2), np.arange(5.0))
@@ -412,21 +351,6 @@ def test_maximize_ends_when_the_domain_is_used_up():
     optimizer.ask(3)
     with pytest.raises(ValueError, match="All but 1"):
         optimizer.ask(2)
-
-
-EXPLORERS = {
-    "nomu": NOMURegressor(NOMUNetwork(32), epochs=200, noise_std=0.0),
-    "operator": OperatorEnsembleRegressor(3, noise_std=0.0, training=Training(steps=200)),
-}
-
-
-@pytest.mark.parametrize("name", slow_after(1, EXPLORERS))
-@pytest.mark.parametrize("value", slow_after(1, [7.0, 0.0]))
-def test_ask_explores_after_equal_values(name, value):
-    """A constant is predicted with a tiny standard deviation, which still is largest far away."""
-    known = np.array([[-1.0, -1], [-1, -0.8], [-0.8, -1], [-0.9, -0.9]])
-    optimizer = search(estimator=EXPLORERS[name]).tell(known, np.full(4, value))
-    assert cdist(optimizer.ask(), known).min() > 0.5
 
 
 def test_ask_with_mean_width_fixes_beta_once(recorder):
@@ -471,7 +395,7 @@ def test_tell_takes_an_objective_that_raises_or_is_not_finite_for_a_failure():
     assert len(optimizer.x_) == 3 and optimizer.best_value_ == 0.0
 
 
-class Failing(TinyProcess):
+class Failing(Marginal):
     """A process that cannot be fitted to a number of results."""
 
     seeds, n_refused = [], 6
@@ -520,19 +444,6 @@ def test_a_pickled_search_goes_on_with_the_same_points(settings):
     assert_array_equal(other.pending_, optimizer.pending_)
     assert other.history_[:2] == optimizer.history_[:2]
     assert (other.messages_, other.beta_) == (optimizer.messages_, optimizer.beta_)
-
-
-def test_ask_keeps_functions_of_the_estimator():
-    class WithFunction(TinyProcess):
-        def __init__(self, function=None, length=0.5, random_state=None):
-            super().__init__(length, random_state)
-            self.function = function
-
-    function = functools.partial(np.add, 1)
-    optimizer = search(estimator=WithFunction(function), n_initial=3)
-    optimizer.tell(optimizer.ask(3), [0.0, 1.0, 2.0])
-    optimizer.ask()
-    assert optimizer.model_.function is function
 
 
 def test_ask_follows_the_direction():

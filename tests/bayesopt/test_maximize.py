@@ -94,22 +94,6 @@ def test_minimize_batch_keeps_bounds_and_drops_starts_of_no_value():
     assert_allclose(x[1:], np.tile([1.0, 0.3, 0.0], (8, 1)), atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("n_restarts", "kept"),
-    [(1, [1, 1, 1]), (20, [10, 10, 5]), (80, [20, 10, 10]), (500, [125, 32, 10])],
-)
-def test_maximize_acquisition_gives_up_restarts_that_fall_behind(n_restarts, kept, monkeypatch):
-    given, minimize_batch = {}, _maximize.minimize_batch
-
-    def recorded(function, starts, **settings):
-        given.update(settings["survivors"])
-        return minimize_batch(function, starts, **settings)
-
-    monkeypatch.setattr(_maximize, "minimize_batch", recorded)
-    maximize_acquisition(CORNER, "mean", None, BOX, None, n_restarts=n_restarts, random_state=0)
-    assert list(given.values()) == kept
-
-
 @pytest.mark.parametrize("name", ["lei", "ucb"])
 def test_compiled_acquisition_knows_pending_points(name):
     posterior, acquisition = wave_posterior(), _acquisition.ACQUISITIONS[name]()
@@ -162,15 +146,6 @@ def test_maximize_acquisition_finds_the_grids_maximum(method):
         assert_array_equal(x, [[2.0, 11.0]])
 
 
-def test_maximize_acquisition_of_batches_beats_copies_of_the_best():
-    posterior, acquisition = wave_posterior(known=0.0), "ei"
-    settings = {"n_restarts": 50, "random_state": 0}
-    _, single = maximize_acquisition(posterior, acquisition, None, BOX, 1.0, **settings)
-    x, value = maximize_acquisition(posterior, acquisition, None, BOX, 1.0, q=3, **settings)
-    assert x.shape == (3, 2)
-    assert value > 1.2 * single
-
-
 @pytest.mark.parametrize("method", ["lbfgs", "scipy", "direct"])
 def test_maximize_acquisition_keeps_bounds_that_do_not_round_well(method, global_random_seed):
     box = np.array([[0.1, 0.3], [-1 / 3, 1e-9]])
@@ -189,18 +164,6 @@ def test_maximize_acquisition_compiles_nothing_when_only_arguments_change():
         maximize_acquisition(*task, n_restarts=8 + seed, random_state=seed)
         # Programs of values, and of gradients.
         assert programs.n_made - before == (2 if seed == 0 else 0)
-
-
-def test_maximize_acquisition_uses_starts():
-    # A peak so narrow that no sample of a few points hits it.
-    def needle(xp, arguments, X):
-        return arguments[0] * xp.exp(-1e5 * xp.sum(xp.square(X - arguments[1]), axis=-1))
-
-    top = np.array([0.123, 10.777])
-    task = Posterior(needle, ([[1.0], [1.0]], top), "needle", 2), "mean", None, BOX, None
-    x, value = maximize_acquisition(*task, n_restarts=2, starts=[top + 1e-3], random_state=0)
-    assert_allclose(x, [top], atol=1e-3)
-    assert value > 0.9
 
 
 def test_maximize_acquisition_keeps_away_from_pending_points():
@@ -253,16 +216,6 @@ def test_maximize_acquisition_of_a_numpy_objective_warns_and_takes_direct():
     assert_allclose(value, exact, atol=1e-2)
 
 
-def test_maximize_acquisition_climbs_a_numpy_posterior_by_differences():
-    posterior, acquisition = wave_posterior(), UpperConfidenceBound()
-    settings = {"n_restarts": 50, "random_state": 0}
-    x, value = maximize_acquisition(posterior, acquisition, None, BOX, None, **settings)
-    plain = replace(posterior, key=None)
-    other, same = maximize_acquisition(plain, acquisition, None, BOX, None, **settings)
-    assert_allclose(same, value, atol=1e-3)
-    assert_allclose(other, x, atol=1e-2)
-
-
 def test_maximize_acquisition_of_many_outputs():
     def function(xp, arguments, X):
         return arguments[0] + X[None]  # outputs are the inputs, shifted by draw
@@ -303,20 +256,6 @@ def test_maximize_acquisition_ignores_level_and_unit_of_outputs(method, unit, co
     assert value > highest - 1e-3 * abs(highest)
 
 
-def test_maximize_acquisition_by_direct_has_the_settings_of_the_paper(monkeypatch):
-    """NOMU's appendix B.3: not locally biased; SciPy's own tolerances would end it early."""
-    given, original = {}, optimize.direct
-
-    def direct(function, bounds, **settings):
-        given.update(settings)
-        return original(function, bounds, **settings)
-
-    monkeypatch.setattr(optimize, "direct", direct)
-    maximize_acquisition(CORNER, "mean", None, BOX, None, method="direct", n_restarts=2)
-    ends = {"maxfun": 5000, "maxiter": 100, "vol_tol": 0.0, "len_tol": 0.0}
-    assert given == {"eps": 1e-4, "locally_biased": False, **ends}
-
-
 def test_maximize_acquisition_takes_small_steps_in_double_precision():
     """A maximum so flat, on a large constant, that single precision cannot place it."""
 
@@ -332,14 +271,3 @@ def test_maximize_acquisition_takes_small_steps_in_double_precision():
     errors = [np.abs((point - top) / np.ptp(BOX, axis=1)).max() for point in (x, far)]
     assert errors[0] < 1e-7
     assert errors[1] < 0.01
-
-
-def test_maximize_acquisition_takes_an_objective_of_single_precision_only():
-    from skuq.backend import ops
-
-    shift = ops.convert_to_tensor(np.array(0.5, "float32"))
-    task = CORNER, "mean", lambda v: v - shift, BOX, None
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        x, _ = maximize_acquisition(*task, starts=[[2, 11]], n_restarts=5, random_state=0)
-    assert_array_equal(x, [[2, 11]])

@@ -6,23 +6,13 @@ from numpy.testing import assert_allclose
 from surrogates import JointProcess, Marginal, search
 
 
-def test_maximize_may_evaluate_a_noisy_function_twice_in_one_place():
-    model, settings = JointProcess(noise=0.3), {"noisy": True, "n_initial": 2}
-    optimizer = search(model, "mean", [(0, 1)], integer=[0], **settings)
-    result = optimizer.maximize(lambda x: x[0], 6)
-    assert len(result.values) == 6
-    assert len(np.unique(result.x_iters)) == 2
-
-
 @pytest.mark.parametrize("model", [JointProcess(noise=0.3), Marginal(noise=0.3)])
 def test_ask_of_a_noisy_search_may_exceed_the_domain(model):
     optimizer = search(model, "ei", [(0, 1)], integer=[0], noisy=True, n_initial=2)
     optimizer.tell([[0], [1]], [0.0, 1.0])
     x = optimizer.ask(5)
     assert x.shape == (5, 1) and len(np.unique(x)) == 2
-    optimizer.tell(x[0], 0.5)  # one result settles one of equal points
-    assert len(optimizer.pending_) == 4
-    optimizer.forget(x[0])
+    optimizer.tell(x[0], 0.5).forget(x[0])  # each settles one of equal points
     assert len(optimizer.pending_) == 3
 
 

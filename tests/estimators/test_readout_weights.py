@@ -18,17 +18,6 @@ def rows():
     return X, 100 + 7 * np.sin(3 * X[:, 0]) + X[:, 1]
 
 
-def affine(input_shape, n_outputs):
-    from skuq.backend import keras
-
-    layers, inputs = keras.layers, keras.Input(input_shape)
-    first = layers.Dense(4, activation="relu")(layers.Rescaling(0.5, 0.1)(inputs))
-    second = layers.Dense(4, bias_initializer="ones")(first)
-    joined = layers.BatchNormalization()(layers.Add()([first, second]))
-    activated = layers.Dropout(0.5)(layers.Activation("relu")(joined))
-    return keras.Model(inputs, layers.Dense(n_outputs)(activated))
-
-
 def product(input_shape, n_outputs):
     from skuq.backend import keras
 
@@ -48,7 +37,7 @@ CONNECTED = {"network__side_hidden_units": (6,), "network__connect_layers": 2}
 
 @cases(
     "settings",
-    *({**CONNECTED, "noise_std": "learned"}, {"network": affine}, {}),
+    *({**CONNECTED, "noise_std": "learned"}, {}),
     *({"network__connect_layers": 0}, {"network__side_hidden_units": (4, 3, 3)}),
     {**CONNECTED, "network__hidden_units": (5, 4, 3)},
     quick=2,
