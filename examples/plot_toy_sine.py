@@ -26,9 +26,9 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from scipy.spatial.distance import pdist
 
 from skuq import AutoDEUQRegressor
-from skuq.ensembles import architecture_diversity
 from skuq.networks import Categorical, Decisions, DenseSpace, Integer, Real, Space
 
 HAND_TUNED_ARCHITECTURE = {"node_1": "256-relu", "node_2": "256-relu", "node_3": "256-relu"}
@@ -105,9 +105,11 @@ def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
 
 def diversity(model):
     """The paper's score of the members' architectures (its bound for five: 3.16)."""
-    architecture = DenseSpace(n_nodes=3).decisions().architecture
+    decisions = DenseSpace(n_nodes=3).decisions().architecture.decisions
     chosen = [model.catalog_[i].configuration for i in model.selection_.indices]
-    return architecture_diversity(architecture.embed(chosen))
+    places = [[d.choices.index(c[d.name]) for d in decisions] for c in chosen]
+    distances = pdist(np.unique(places, axis=0))
+    return distances.sum() / np.linalg.norm(distances) if len(distances) else 0.0
 
 
 # %%
