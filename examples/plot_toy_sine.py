@@ -103,10 +103,11 @@ def fitted(search, n_trials, n_jobs, whole_space, catalog_dir):
 
 def diversity(model):
     """The paper's score of the members' architectures (its bound for five: 3.16)."""
-    architecture = DenseSpace(n_nodes=3).decisions().architecture
+    decisions = DenseSpace(n_nodes=3).decisions().architecture.decisions
     chosen = [model.catalog_[i].configuration for i in model.selection_.indices]
-    distances = pdist(np.unique(architecture.embed(chosen), axis=0))
-    return distances.sum() / np.linalg.norm(distances)
+    places = [[d.choices.index(c[d.name]) for d in decisions] for c in chosen]
+    distances = pdist(np.unique(places, axis=0))
+    return distances.sum() / np.linalg.norm(distances) if len(distances) else 0.0
 
 
 # %%
