@@ -69,10 +69,18 @@ scalars = (
     | st.text()
     | numbers.flatmap(lambda dtype: hnp.arrays(dtype, ()).map(lambda a: a[()]))
 )
-keys = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+keys = (
+    st.tuples(st.integers())
+    | st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+)
 trees = st.recursive(
     scalars
     | arrays
+    | hnp.arrays("<U3", 2, elements=st.text("a\u00fc", max_size=3))
     | st.lists(scalars, max_size=4).map(lambda items: np.array([None, *items], dtype=object)[1:]),
     lambda inner: (
         st.lists(inner, max_size=4)
@@ -90,19 +98,6 @@ def test_from_bytes_returns_any_tree(tree):
     loaded = back(data)
     assert_same(tree, loaded)
     assert of(loaded) == data
-
-
-@cases(
-    "tree",
-    {"@": {"@": "tuple", "items": [1]}, (1, "a"): 2},
-    [True, 1, 1.0, -0.0, float("nan"), float("inf"), 2**63, -(2**200), "half a \ud800 character"],
-    [np.float64(0.1), np.int8(-3), np.bool_(True), np.datetime64("NaT"), np.timedelta64(3, "25s")],
-    np.array(["a", None, 1.5, float("nan"), np.int64(2)], dtype=object).reshape(1, 5),
-    [np.array(["a\u00fc", ""]), np.array([["2020", "NaT"]], dtype="M8[ns]")],
-    ids=str,
-)
-def test_from_bytes_returns_examples(tree):
-    assert_same(tree, back(of(tree)))
 
 
 def test_to_bytes_keeps_order_and_identity_of_arrays():

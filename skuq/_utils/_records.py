@@ -18,19 +18,7 @@ _Class = TypeVar("_Class", bound=type)
 
 
 class SavedClass(NamedTuple):
-    """One registered class.
-
-    Attributes
-    ----------
-    name : str
-        Name of the class in files.
-    cls : type
-    kind : str or None
-        Kind of file that an object of the class makes if it is saved by itself. None if such
-        objects are only saved as parts of others.
-    check : callable or None
-        ``check(state)`` raises `FileFormatError` if the attributes are not safe to use.
-    """
+    """One registered class; see `saved_as`."""
 
     name: str
     cls: type
@@ -45,15 +33,12 @@ _BY_CLASS: dict[type, SavedClass] = {}
 def saved_as(
     name: str, *, kind: str | None = None, check: Callable[..., None] | None = None
 ) -> Callable[[_Class], _Class]:
-    """Register a class for saving (class decorator).
+    """Register a class for saving under this name (class decorator).
 
-    Parameters
-    ----------
-    name : str
-        Name of the class in files, ``package.Name``. Files also hold the modules of their classes,
-        which are imported before the names are looked up.
-    kind, check
-        See `SavedClass`.
+    Files also hold the modules of their classes, which are imported before the names are looked
+    up. `kind` is the kind of file that an object of the class makes by itself; without one, such
+    objects are only saved as parts of others. ``check(state)`` raises `FileFormatError` if the
+    attributes are not safe to use.
     """
 
     def register(cls: _Class) -> _Class:

@@ -109,10 +109,8 @@ def dump_foreign(value: Any, where: str) -> np.ndarray:
             "put functions of a module in their place."
         ) from error
     if skuq_types:
-        # Estimators say enough; their own parts would fill the message.
-        estimators = [kind for kind in skuq_types if kind.startswith("skuq.estimators.")]
         raise UnsavableError(
-            f"{where} is a {name} that holds {', '.join(estimators or skuq_types)}. Save the "
+            f"{where} is a {name} that holds {skuq_types[0]}. Save the "
             "estimators that it holds by themselves (of a search its best_estimator_, of an "
             "ensemble its estimators_), or pickle the whole, for readers who trust you."
         )

@@ -25,7 +25,7 @@ import skuq
 from skuq._utils import _archive
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
-from skuq.networks import MLP, DenseSpace, TabularSpace
+from skuq.networks import MLP
 from skuq.networks._safe import check_network
 from skuq.persistence import dumps, loads
 
@@ -389,17 +389,6 @@ def test_objects_in_the_place_of_members_bring_no_network():
     loaded = loads(with_part("tree.json", disguise))
     with pytest.raises(TypeError, match="OneHot is no member"):
         loaded.predict(FRAME)
-
-
-def test_check_network_passes_networks_of_skuq():
-    space = DenseSpace()
-    configuration = space.decisions((2,), 2).architecture.sample(rng)
-    check_network(space.build(configuration, (2,), 2).to_json())
-    space = TabularSpace().bind(X)
-    for embedding in ("periodic", "piecewise-linear"):
-        configuration = {**space.decisions().architecture.default(), "embedding": embedding}
-        configuration = {**space.decisions().hyperparameters.default(), **configuration}
-        check_network(space.build(configuration, (2,), 2).to_json())
 
 
 @cases(

@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import importlib.util
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -221,13 +220,6 @@ def test_save_and_load(tmp_path):
         skuq.save(estimator, tmp_path / "nowhere" / "model.skuq")
 
 
-def test_dumps_is_as_small_as_a_pickle():
-    model = fitted("autodeuq")
-    assert len(dumps(model)) < 1.2 * len(pickle.dumps(model)) + 20_000
-    kept = [r.result.weights is not None for r in loads(dumps(model)).catalog_ if r.completed]
-    assert sum(kept) == len(model.selection_)
-
-
 def test_save_takes_catalogs(tmp_path):
     catalog = fitted("autodeuq").catalog_
     skuq.save(catalog, tmp_path / "catalog.skuq")
@@ -270,12 +262,6 @@ def test_loads_restores_generators(generator):
     generator.normal()  # it keeps the second of two
     loaded = loads(dumps(skuq.DeepEnsembleRegressor(random_state=generator))).random_state
     assert_array_equal(loaded.normal(size=3), generator.normal(size=3))
-
-
-def test_loads_restores_settings():
-    settings = {"search__kappa": 0.5, "selection__loss": "crps", "space__n_nodes": 2}
-    loaded = loads(dumps(skuq.AutoDEUQRegressor(space="dense").set_params(**settings)))
-    assert settings.items() <= loaded.get_params().items()
 
 
 class OwnSpace:
