@@ -35,7 +35,8 @@ from skuq.estimators._task import read_task
 from skuq.networks import Space, TabularSpace
 from skuq.networks._heads import CategoricalHead
 from skuq.networks._mixture_heads import GaussianMixtureHead
-from skuq.search import AgEBO, SearchProblem
+from skuq.search import AgEBO
+from skuq.search._strategies import SearchProblem
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import predict_members

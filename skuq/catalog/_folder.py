@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import logging
-import math
 import os
 import secrets
 import socket
@@ -26,7 +25,7 @@ from filelock import FileLock, Timeout
 from skuq._utils import _archive
 from skuq._utils._archive import DamagedFileError, atomic_write, refuse_broken
 from skuq._utils._messages import warn_user
-from skuq.catalog._records import FoldedMember, HeldOut, Member, TrialRecord
+from skuq.catalog._records import HeldOut, TrialRecord
 from skuq.exceptions import (
     CatalogLockedError,
     CatalogMismatchError,
@@ -34,11 +33,6 @@ from skuq.exceptions import (
     FileVersionError,
     UnsavableError,
 )
-
-try:
-    import fcntl
-except ImportError:  # Windows has none, and lets nobody delete a file that is open
-    fcntl = None  # type: ignore[assignment]
 
 _SEARCH = "search.skuq"  # written last: if it exists, the other files exist, too
 _ESTIMATOR = "estimator.skuq"
@@ -104,9 +98,9 @@ def trial_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("trial-*.skuq"))
 
 
-def move_aside(file: Path, suffix: str) -> Path:
-    """Rename a file to an unused name with this suffix, and return the new path."""
-    names = (file.with_suffix(f"{suffix}{k or ''}") for k in itertools.count())
+def move_aside(file: Path) -> Path:
+    """Rename a broken file to an unused name, and return the new path."""
+    names = (file.with_suffix(f".broken{k or ''}") for k in itertools.count())
     aside = next(name for name in names if not name.exists())
     return file.rename(aside)
 
@@ -148,18 +142,6 @@ def read_search(folder: Path) -> SearchDescription:
             search = SearchDescription(**_archive.read(file, kind="search"))
             for value, kind in zip(search, (str, dict, int, dict, HeldOut)):
                 _require(type(value) is kind, f"{value!r:.100} is no {kind.__name__}")
-            for part in (search.held_out, *search.held_out.shifted):
-                n_rows, _ = part.y.shape
-                rows = np.arange(n_rows) if part.rows is None else part.rows
-                _require(
-                    rows.shape == part.weight.shape == (n_rows,), "its held-out rows do not fit"
-                )
-                _require(
-                    rows.dtype.kind in "iu" and bool(np.all(rows >= 0)), "its rows are no positions"
-                )
-                finite = np.isfinite(part.y).all() and np.isfinite(part.weight).all()
-                _require(bool(finite), "its held-out rows are not all finite")
-            json.dumps([search.parts, search.space], sort_keys=True)  # raises if it is no JSON
     except FileVersionError:
         raise
     except FileFormatError as error:
@@ -213,7 +195,7 @@ def read_trials(
         except DamagedFileError as error:
             what = "It is left out."
             if move_broken:
-                aside = move_aside(file, ".broken")
+                aside = move_aside(file)
                 what = f"It is now {aside.name}, and the trial is run again."
             warn_user(f"{error} {what}")
         except FileFormatError as error:
@@ -224,37 +206,16 @@ def read_trials(
 
 
 def _check_trial(record: TrialRecord, file: Path, held_out: HeldOut) -> None:
-    """Raise an error if fields of a record have wrong types or contradict each other."""
-    number, result = record.trial_number, record.result
+    """Raise an error if it is the record of another trial, or of other rows."""
     _require(type(record) is TrialRecord, "it is no record of a trial")
-    _require(type(number) is int and file.name == _trial_name(number), "its number is another")
-    _require(type(record.configuration) is dict, "its configuration is no dict")
-    _require(type(record.seed) is int and type(record.message) is str, "it has no seed")
-    _require(record.completed or record.failed, f"its status is {record.status!r}")
-    _require(record.completed == (result is not None), "status and result differ")
-    _require(record.failed != math.isfinite(record.score), f"its score is {record.score!r}")
-    _require(math.isfinite(record.seconds), f"its time is {record.seconds!r}")
-    _require(0 <= record.share <= 1, f"its share is {record.share!r}")
-    if result is None:
-        return
-    networks = result.networks
-    _require(isinstance(result, Member | FoldedMember) and len(networks) > 0, "it has no networks")
-    _require(type(result.score) is float, "its score is no number")
-    center = getattr(result, "center", None)
-    _require(center is None or center.ndim == 2, "its center is no table of numbers")
-    n_rows = sum(len(y) for _, y, _ in held_out.sets)
-    shape = result.held_out.shape
-    _require(
-        len(shape) == 2 and shape[0] == n_rows,
-        f"it has held-out predictions of shape {shape} for {n_rows} rows",
-    )
-    for member in networks:
-        losses = [member.history[name] for name in ("loss", "val_loss")]
-        n = losses[0].size
-        _require(losses[0].shape == losses[1].shape == (n,), "its history has no epochs")
-        best = member.best_epoch
-        _require(type(best) is int and 0 <= best < n, f"its best epoch is {best!r}")
-        _require(bool(np.isfinite(member.weights).all()), "its weights are not all finite")
+    _require(file.name == _trial_name(record.trial_number), "its number is another")
+    _require(record.completed == (record.result is not None), "status and result differ")
+    if record.result is not None:
+        shape, n_rows = record.result.held_out.shape, sum(len(y) for _, y, _ in held_out.sets)
+        _require(
+            len(shape) == 2 and shape[0] == n_rows,
+            f"it has held-out predictions of shape {shape} for {n_rows} rows",
+        )
 
 
 _logger = logging.getLogger("skuq")
@@ -320,13 +281,10 @@ class CatalogFolder:
                 '`catalog_dir` must be the name of a folder. Got "". Use "." for the current one.'
             )
         folder = Path(catalog_dir).expanduser().resolve()
-        # A running search may have lost its description: its folder is known by the holder's file.
-        is_own = has_search(folder) or (folder / _HOLDER).is_file()
-        self.path = folder if is_own else folder / _fingerprint(parts)
+        self.path = folder if has_search(folder) else folder / _fingerprint(parts)
         self._parts = json.loads(json.dumps(parts))  # the form in which parts are read from disk
         self._max_wait = max_wait
         self._lock = FileLock(self.path / _LOCK)
-        self._descriptor: int | None = None  # of the folder, while it is locked
 
     @property
     def entropy(self) -> int | None:
@@ -352,7 +310,7 @@ class CatalogFolder:
     def __exit__(self, *exception: object) -> Literal[False]:
         with contextlib.suppress(OSError):
             (self.path / _HOLDER).unlink()
-        self._unlock()
+        self._lock.release()
         return False
 
     def _try_to_lock(self) -> bool:
@@ -364,23 +322,7 @@ class CatalogFolder:
             self._lock.acquire(timeout=0)
         except Timeout:
             return False
-        # Lock the folder itself, too, where the system can: somebody may delete the lock's file.
-        if fcntl is not None:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._unlock()
-                return False
-            except OSError:  # a file system without such locks
-                pass
         return True
-
-    def _unlock(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-        self._lock.release()
 
     def _wait(self) -> None:
         """Wait for the process or thread that runs this search; raise CatalogLockedError if vain.
@@ -447,10 +389,6 @@ class CatalogFolder:
         """
         is_new = self._search is None
         if self._search is None:
-            for stray in trial_files(self.path):  # trials of a search without a description
-                warn_user(
-                    f"{move_aside(stray, '.stray')} belongs to no known search and was renamed."
-                )
             self._search = SearchDescription(
                 secrets.token_hex(16), self._parts, entropy, space, held_out
             )
@@ -496,8 +434,6 @@ class CatalogFolder:
         """
         if self._search is None:
             raise RuntimeError("`begin` must be called before the first trial is added.")
-        if not has_search(self.path):  # deleted since: the trials would belong to no search
-            _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
         self._write_trial(self.path, record, self._n_finished)
         self._n_finished += 1
         self.records.append(record)

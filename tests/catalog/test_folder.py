@@ -147,21 +147,6 @@ def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("lost", ["lock", "search.skuq", "lock-holder.json"])
-@pytest.mark.parametrize("is_own", [True, False])
-def test_a_lost_file_lets_no_second_one_in(tmp_path, lost, is_own):
-    with CatalogFolder(tmp_path, PARTS) as first:
-        first.begin(11, SPACE, HELD_OUT, b"estimator")
-        (first.path / lost).unlink()
-        # Without its description the folder is known by its holder.
-        with pytest.raises(CatalogLockedError):
-            CatalogFolder(first.path if is_own else tmp_path, PARTS).__enter__()
-        first.add(trial(0))
-    assert len(Catalog.load(tmp_path)) == 1
-    with CatalogFolder(tmp_path, PARTS) as again:
-        assert len(again.records) == 1
-
-
 def test_equal_searches_wait_for_each_other(tmp_path):
     held, released = threading.Event(), threading.Event()
 
@@ -335,27 +320,18 @@ def change(path, **changes):
         _archive.write(path, tree, kind="trial")
 
 
-BAD = {
-    "trial_number": ["1", None, -1, 1.0, 2],
-    "finished": ["0", None],
-    "status": ["completed!", "failed", None],
-    "result": [None],
-    "score": [float("nan"), float("inf"), None, "0"],
-    "seconds": [float("nan"), None],
-    "seed": ["1", None],
-    "message": [None],
-    "configuration": [None, [1]],
-    "held_out": [None, np.zeros(5), np.zeros((4, 2))],
-    "history": [{}, {"loss": np.zeros(3), "val_loss": np.zeros(2)}, None],
-    "best_epoch": [5, -1, 1.0, None],
-    "weights": [np.full(50, np.nan, "float32")],
-    "network": [None, "", "[]"],
-    "search": ["0" * 32, None],
-}
+BAD = [
+    ("trial_number", 2),
+    ("status", "failed"),
+    ("result", None),
+    ("held_out", np.zeros((4, 2))),
+    ("network", ""),
+    ("search", "0" * 32),
+]
 
 
-@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in BAD.items() for v in values])
-def test_each_field_of_a_trial_is_checked(tmp_path, name, value):
+@pytest.mark.parametrize(("name", "value"), BAD)
+def test_files_of_other_trials_are_refused(tmp_path, name, value):
     path = begun(tmp_path, [trial(0), trial(1)])
     change(path / "trial-000001.skuq", **{name: value})
     with pytest.raises(FileFormatError, match="trial-000001.skuq.*elete"):
@@ -375,14 +351,6 @@ def test_trials_of_other_searches_and_copies_are_refused(tmp_path):
     (path / "trial-000001.skuq").write_bytes((other / "trial-000001.skuq").read_bytes())
     with pytest.raises(FileFormatError, match="it is of another search"):
         Catalog.load(path)
-
-
-def test_a_search_that_has_lost_its_description_puts_its_trials_aside(tmp_path):
-    path = begun(tmp_path, [trial(0), trial(1)])
-    (path / "search.skuq").unlink()
-    with pytest.warns(UserWarning, match="trial-00000..stray belongs to no known search"):
-        begun(tmp_path, [trial(0)])
-    assert len(Catalog.load(tmp_path)) == 1 and len(list(path.glob("*.stray"))) == 2
 
 
 def test_a_lock_is_free_again_after_any_error(tmp_path, monkeypatch):
