@@ -289,7 +289,8 @@ def overhead(_):
     """Compare pairs of searches with and without a folder, whose trials take a second each."""
     from skuq.catalog import CatalogFolder, Member
     from skuq.catalog._records import HeldOut
-    from skuq.search import RandomProposer, Search
+    from skuq.search import Search
+    from skuq.search._proposers import RandomProposer
 
     space = TinySpace().decisions()
     rng = np.random.default_rng(0)

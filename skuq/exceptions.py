@@ -40,16 +40,8 @@ class SearchFailedError(RuntimeError):
     Examples
     --------
     >>> from skuq.exceptions import SearchFailedError
-    >>> from skuq.networks import Integer, Space
-    >>> from skuq.search import RandomProposer, Search
-    >>> proposer = RandomProposer(Space([Integer("units", 10**9, 10**10)]))
-    >>> def evaluate(configuration, seed):
-    ...     raise MemoryError("The network is too large.")
-    >>> try:
-    ...     Search(evaluate, proposer, n_trials=1, entropy=0).run()
-    ... except SearchFailedError as error:
-    ...     error.records[0].status
-    'failed'
+    >>> SearchFailedError("No trial succeeded.").records
+    ()
     """
 
     def __init__(self, message: str, records: Sequence[Any] = ()) -> None:

@@ -3,12 +3,13 @@
 import joblib
 
 from skuq.networks import Integer, Real, Space
-from skuq.search import RandomProposer, Search, _proposers, _search, _slots
+from skuq.search import Search, _proposers, _search, _slots, _strategies
 
 open_slots = _slots.open_slots
 InlineSlots, DaskSlots = _slots.InlineSlots, _slots.DaskSlots
 EnsembleEvolution, Mutation = _proposers.EnsembleEvolution, _proposers.Mutation
-Retraining = _search.Retraining
+Retraining, RandomProposer = _search.Retraining, _proposers.RandomProposer
+SearchProblem = _strategies.SearchProblem
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 

@@ -92,9 +92,9 @@ def trial_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("trial-*.skuq"))
 
 
-def move_aside(file: Path, suffix: str) -> Path:
-    """Rename a file to an unused name with this suffix, and return the new path."""
-    names = (file.with_suffix(f"{suffix}{k or ''}") for k in itertools.count())
+def move_aside(file: Path) -> Path:
+    """Rename a broken file to an unused name, and return the new path."""
+    names = (file.with_suffix(f".broken{k or ''}") for k in itertools.count())
     aside = next(name for name in names if not name.exists())
     return file.rename(aside)
 
@@ -172,7 +172,7 @@ def read_trials(
         except DamagedFileError as error:
             what = "It is left out."
             if move_broken:
-                aside = move_aside(file, ".broken")
+                aside = move_aside(file)
                 what = f"It is now {aside.name}, and the trial is run again."
             warn_user(f"{error} {what}")
         except FileFormatError as error:
@@ -244,9 +244,7 @@ class CatalogFolder:
                 '`catalog_dir` must be the name of a folder. Got "". Use "." for the current one.'
             )
         folder = Path(catalog_dir).expanduser().resolve()
-        # A running search may have lost its description: its folder is known by the holder's file.
-        is_own = has_search(folder) or (folder / _HOLDER).is_file()
-        self.path = folder if is_own else folder / _fingerprint(parts)
+        self.path = folder if has_search(folder) else folder / _fingerprint(parts)
         self._parts = json.loads(json.dumps(parts))  # the form in which parts are read from disk
         self._max_wait = max_wait
         self._lock = FileLock(self.path / _LOCK)
@@ -345,10 +343,6 @@ class CatalogFolder:
         """
         is_new = self._search is None
         if self._search is None:
-            for stray in trial_files(self.path):  # trials of a search without a description
-                warn_user(
-                    f"{move_aside(stray, '.stray')} belongs to no known search and was renamed."
-                )
             self._search = SearchDescription(
                 secrets.token_hex(16), self._parts, entropy, space, held_out
             )
@@ -394,8 +388,6 @@ class CatalogFolder:
         """
         if self._search is None:
             raise RuntimeError("`begin` must be called before the first trial is added.")
-        if not has_search(self.path):  # deleted since: the trials would belong to no search
-            _archive.write(self.path / _SEARCH, self._search._asdict(), kind="search")
         self._write_trial(self.path, record, self._n_finished)
         self._n_finished += 1
         self.records.append(record)

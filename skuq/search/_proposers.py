@@ -66,7 +66,7 @@ class RandomProposer:
     --------
     >>> import numpy as np
     >>> from skuq.networks import Integer, Space
-    >>> from skuq.search import RandomProposer
+    >>> from skuq.search._proposers import RandomProposer
     >>> proposer = RandomProposer(Space([Integer("units", 1, 64)]))
     >>> 1 <= proposer.ask([], [], np.random.default_rng(0))["units"] <= 64
     True
@@ -114,8 +114,9 @@ class StartingWith:
     --------
     >>> import numpy as np
     >>> from skuq.networks._dense import WidthDepthSpace
-    >>> from skuq.search import RandomSearch, SearchProblem
+    >>> from skuq.search import RandomSearch
     >>> from skuq.search._proposers import StartingWith
+    >>> from skuq.search._strategies import SearchProblem
     >>> decisions = WidthDepthSpace().decisions()
     >>> others = RandomSearch().proposer(SearchProblem(decisions, n_trials=10))
     >>> first = {**decisions.architecture.default(), **decisions.hyperparameters.default()}

@@ -6,7 +6,6 @@ papers: AutoDEUQ's, NES', and any Keras-Tuner oracle.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -16,7 +15,6 @@ from skuq._params import HasMethods, Interval, Settings, StrOptions, parameters
 from skuq._utils._messages import warn_user
 from skuq._utils._records import PickledByValue, saved_as
 from skuq.catalog import Catalog
-from skuq.catalog._folder import find_search
 from skuq.networks._space import Decisions, Space
 from skuq.search._proposers import (
     AgeingEvolution,
@@ -43,7 +41,7 @@ _FOREST: dict[str, Any] = {
     "n_initial": [_POSITIVE_COUNT],
 }
 _TRIALS: dict[str, Any] = {
-    "initial_trials": [None, list, tuple, Catalog, str, os.PathLike],
+    "initial_trials": [None, list, tuple, Catalog],
     "objective": [None, callable],
 }
 _HOW_TO_START = (
@@ -76,7 +74,8 @@ class SearchProblem:
     --------
     >>> import numpy as np
     >>> from skuq.networks._dense import WidthDepthSpace
-    >>> from skuq.search import AgEBO, SearchProblem
+    >>> from skuq.search import AgEBO
+    >>> from skuq.search._strategies import SearchProblem
     >>> proposer = AgEBO().proposer(SearchProblem(WidthDepthSpace().decisions(), n_trials=100))
     >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]
     ['batch_size', 'depth', 'early_stopping_patience']
@@ -143,11 +142,10 @@ class SearchStrategy(Settings):
         given = self.initial_trials
         if given is None or isinstance(given, list | tuple):
             return given
-        catalog = given if isinstance(given, Catalog) else Catalog.load(find_search(given))
-        completed = [catalog[int(k)] for k in catalog.completed]
+        completed = [given[int(k)] for k in given.completed]
         if not completed:
             raise ValueError(
-                f"`initial_trials` must have a completed trial to start from. Got {catalog!r}. "
+                f"`initial_trials` must have a completed trial to start from. Got {given!r}. "
                 "Give another catalog, a list of configurations, or None."
             )
         best = sorted(completed, key=lambda record: record.score)[:_N_TAKEN_OVER]
@@ -166,20 +164,8 @@ class SearchStrategy(Settings):
         if given is None:
             given, name = (recipes if self.vary == "both" else []), "known_recipes"
         is_list = isinstance(self.initial_trials, list | tuple)
-        if name == "initial_trials" and not is_list:  # another search, perhaps of another space
-            unknown = sorted({name for c in given for name in c} - set(both.names))
-            if unknown:
-                given = [{k: v for k, v in c.items() if k in both.names} for c in given]
-                if not any(given):
-                    raise ValueError(
-                        "`initial_trials` must be trials of a similar search space. Got a search "
-                        f"with the decisions {unknown}, none of which this space has: "
-                        f"{list(both.names)}."
-                    )
-                warn_user(
-                    "`initial_trials` has decisions that this search space does not have: "
-                    f"{unknown}. They are left out."
-                )
+        if not is_list:  # another search, perhaps of another space
+            given = [{k: v for k, v in c.items() if k in both.names} for c in given]
         try:
             checked = [{**both.check(configuration, name), **fixed} for configuration in given]
         except ValueError as error:
@@ -268,10 +254,10 @@ class AgEBO(SearchStrategy):
     n_initial : int, default=10
         Number of trials with a score before the Bayesian optimisation replaces random
         hyperparameters. The paper starts with one random configuration for each worker.
-    initial_trials : list of dict, Catalog, path or None, default=None
+    initial_trials : list of dict, Catalog or None, default=None
         Configurations to try first, completed by the space's defaults; fixed decisions keep their
-        values. From a catalog, or from the folder of a search, the ten best are taken, without
-        decisions that this space does not have. None uses the known recipes of a tabular space if
+        values. From a catalog the ten best are taken, without decisions that this space does not
+        have. None uses the known recipes of a tabular space if
         architecture and hyperparameters vary, and otherwise no initial trials.
     objective : callable or None, default=None
         ``objective(trial) -> float``, minimised by the search instead of ``trial.score``, for
@@ -483,9 +469,6 @@ class NESEvolution(SearchStrategy):
         return EnsembleEvolution(both.sample, mutation, problem.criteria[used], p, m)
 
 
-_TUNER_METHODS = ("run_trial", "get_best_models")  # of Keras-Tuner's tuners
-
-
 @saved_as("search.OracleSearch")
 @dataclass(eq=False, repr=False)
 class OracleSearch(SearchStrategy):
@@ -510,7 +493,7 @@ class OracleSearch(SearchStrategy):
     oracle: Any
 
     _parameter_constraints = {
-        "oracle": [HasMethods(["create_trial", "end_trial"]), HasMethods(list(_TUNER_METHODS))],
+        "oracle": [HasMethods(["create_trial", "end_trial"])],
         "objective": _TRIALS["objective"],
     }
 
@@ -523,12 +506,6 @@ class OracleSearch(SearchStrategy):
             raise ValueError(
                 "`search` must be a name, a strategy or an oracle, which proposes trials. Got the "
                 f"class {oracle.__name__}: give an object of an oracle's class."
-            )
-        if all(hasattr(oracle, name) for name in _TUNER_METHODS):
-            raise ValueError(
-                "`search` must be a name, a strategy or an oracle, which proposes trials. Got the "
-                f"tuner {type(oracle).__name__}, which also trains them: give its oracle, "
-                "`search=tuner.oracle`, and its model by `space`."
             )
         super().validate()
 

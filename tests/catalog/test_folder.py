@@ -332,14 +332,6 @@ def test_trials_of_other_searches_and_copies_are_refused(tmp_path):
         Catalog.load(path)
 
 
-def test_a_search_that_has_lost_its_description_puts_its_trials_aside(tmp_path):
-    path = begun(tmp_path, [trial(0), trial(1)])
-    (path / "search.skuq").unlink()
-    with pytest.warns(UserWarning, match="trial-00000..stray belongs to no known search"):
-        begun(tmp_path, [trial(0)])
-    assert len(Catalog.load(tmp_path)) == 1 and len(list(path.glob("*.stray"))) == 2
-
-
 def test_a_lock_is_free_again_after_any_error(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")

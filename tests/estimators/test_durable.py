@@ -193,10 +193,6 @@ def test_fit_knows_a_catalog_to_start_from_by_its_trials(search, trained, tmp_pa
         model = search(1, search__initial_trials=catalog).fit(X, y)
         assert model.catalog_[0].configuration == catalog[0].configuration
     assert len(trained) == 4 and len(folders(tmp_path)) == 2
-    # A stored search is known by its trials too, wherever it is.
-    for path in folders(tmp_path):
-        search(1, search__initial_trials=path).fit(X, y)
-    assert len(trained) == 4
 
 
 def test_fit_refuses_the_folder_of_another_search(search, tmp_path):
@@ -207,11 +203,6 @@ def test_fit_refuses_the_folder_of_another_search(search, tmp_path):
         search(1, catalog_dir=path, epochs=7).fit(X + 1, y)
     with pytest.raises(CatalogMismatchError, match="validation_data: .*"):
         search(1, catalog_dir=path).fit(X, y, validation_data=table(30, 2))
-    # Trials to begin with are of one search.
-    with pytest.raises(ValueError, match=f"Got `catalog_dir`.*Use '{path}'"):
-        search(1, search__initial_trials=tmp_path).fit(X, y)
-    with pytest.raises(ValueError, match=f"Use '{tmp_path}' as `catalog_dir`"):
-        search(1, search__initial_trials=path, catalog_dir=path).fit(X, y)
 
 
 def test_pickle_drops_networks_of_initial_trials(search):

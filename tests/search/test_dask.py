@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from processes import wait_until
-from slots import SPACE, DaskSlots, open_slots, processes, search
+from slots import SPACE, DaskSlots, RandomProposer, open_slots, processes, search
 
 from skuq import AutoDEUQRegressor
 from skuq.exceptions import SlotsLostError
-from skuq.search import RandomProposer
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,22 @@ import joblib
 import pytest
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
 from processes import start_python
-from slots import SPACE, Hasty, InlineSlots, Kept, inline, open_slots, processes, search, threads
+from slots import (
+    SPACE,
+    Hasty,
+    InlineSlots,
+    Kept,
+    RandomProposer,
+    inline,
+    open_slots,
+    processes,
+    search,
+    threads,
+)
 from tiers import slow
 
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
-from skuq.search import Limits, RandomProposer, RunOptions, Search
+from skuq.search import Limits, RunOptions, Search
 
 
 @dataclass(frozen=True)

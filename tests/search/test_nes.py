@@ -3,13 +3,13 @@ from collections import Counter
 import numpy as np
 import pytest
 from scipy import stats
-from slots import EnsembleEvolution, Mutation
+from slots import EnsembleEvolution, Mutation, RandomProposer, SearchProblem
 from teams import likelihood_statistics, select_by
 from tiers import cases
 
 from skuq.catalog import TrialRecord
 from skuq.networks import Categorical, Decisions, Space
-from skuq.search import NESEvolution, RandomProposer, SearchProblem
+from skuq.search import NESEvolution
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 NOTHING = Space()

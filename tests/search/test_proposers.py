@@ -37,7 +37,7 @@ def make_proposer(strategy, decisions, n_trials, **settings):
     strategy = clone(STRATEGIES[strategy])
     known = strategy.get_params()
     strategy.set_params(**{k: v for k, v in settings.items() if k in known})
-    return strategy.proposer(search.SearchProblem(decisions, n_trials))
+    return strategy.proposer(_strategies.SearchProblem(decisions, n_trials))
 
 
 def test_evolution_forgets_the_oldest():
@@ -231,7 +231,7 @@ def test_random_search_of_tables_compiles_few_programs(classes):
     x = np.random.default_rng(0).normal(size=(300, 3))
     space = TabularSpace().bind(x, classes=classes, losses=() if classes else ("crps", "nll"))
     decisions = space.decisions()
-    problem = search.SearchProblem(decisions, 50, n_trainings=space.n_trainings)
+    problem = _strategies.SearchProblem(decisions, 50, n_trainings=space.n_trainings)
     first = search.RandomSearch().initial_configurations(decisions, space.known_recipes(), {})
     proposer, history = _proposers.StartingWith(first, search.RandomSearch().proposer(problem)), []
     for k in range(50):
@@ -271,7 +271,7 @@ def test_proposer_populations_shrink_with_the_budget(n_trials, expected):
 @pytest.mark.parametrize("strategy", [search.AgEBO, search.AgE, search.NESEvolution])
 @pytest.mark.parametrize(("population_size", "warns"), [(10, True), (9, False), (None, False)])
 def test_proposer_warns_of_a_population_that_is_never_full(strategy, population_size, warns):
-    problem = search.SearchProblem(SMALL, 10, criteria=[len])
+    problem = _strategies.SearchProblem(SMALL, 10, criteria=[len])
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
         strategy(population_size=population_size).proposer(problem)

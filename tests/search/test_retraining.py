@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from slots import Kept, Retraining
+from slots import Kept, RandomProposer, Retraining
 
 from skuq.catalog import Catalog, Member, TrialRecord
-from skuq.search import RandomProposer, RunOptions, Search, SearchResult
+from skuq.search import RunOptions, Search, SearchResult
 
 
 class Store(Kept):

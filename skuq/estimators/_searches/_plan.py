@@ -9,8 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ from skuq._params import (
     resolve_settings,
     settings_constraint,
 )
-from skuq.catalog._folder import find_search
 from skuq.catalog._records import HeldOut
 from skuq.ensembles import SelectionRule
 from skuq.ensembles._rules import AutomaticSelection, Candidates, FunctionSelection
@@ -60,7 +57,6 @@ SEARCH_CONSTRAINTS: dict = {
     "search": [
         SearchStrategy,
         HasMethods(["create_trial", "end_trial"]),
-        Hidden(HasMethods(["run_trial", "get_best_models"])),  # tuners are refused with a hint
     ],
     "space": [
         TabularSpace,
@@ -151,25 +147,9 @@ def resolve_strategy(estimator: Any, is_tabular: bool) -> SearchStrategy:
     """
     strategy = resolve_settings(estimator, "search")
     if not isinstance(strategy, SearchStrategy):
-        oracle = strategy
-        if isinstance(oracle, type) or not hasattr(oracle, "create_trial"):
-            OracleSearch(oracle).validate()  # raises an error that says what to give
+        OracleSearch(strategy).validate()
         # Copy the oracle, so that the parameter does not change and `fit` can be called again.
-        strategy = OracleSearch(copy.deepcopy(oracle))
-        strategy.validate()
-    path = strategy.initial_trials
-    if estimator.catalog_dir is not None and isinstance(path, str | PathLike):
-        # `catalog_dir` will hold this search, too.
-        source, target = (Path(p).expanduser().resolve() for p in (path, estimator.catalog_dir))
-        if source == target:
-            found = find_search(path)
-            advice = f"Use {str(found)!r}."
-            if found == target:
-                advice = f"Use {str(found.parent)!r} as `catalog_dir`."
-            raise ValueError(
-                "`initial_trials` must be the folder of another search. Got `catalog_dir`, in "
-                f"which this search gets a folder, too. {advice}"
-            )
+        strategy = OracleSearch(copy.deepcopy(strategy))
     if strategy.vary == "auto":
         strategy.vary = "both" if is_tabular else "architecture"
     return strategy

@@ -62,10 +62,10 @@ from skuq.estimators._task import FitArguments, Task, join_validation, read_task
 from skuq.exceptions import SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions, TabularSpace
-from skuq.search import Limits, RunOptions, Search, SearchProblem, SearchResult
+from skuq.search import Limits, RunOptions, Search, SearchResult
 from skuq.search._proposers import Fixed, RandomProposer, StartingWith
 from skuq.search._search import Retraining
-from skuq.search._strategies import fix_decisions
+from skuq.search._strategies import SearchProblem, fix_decisions
 from skuq.tables._inputs import warn_of_few_rows
 from skuq.training._trainer import MemberRefitter, MemberRepeater, MemberTrainer
 
