@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from dateutil.tz import tzoffset
-from heads import WidthDepthSpace
+from heads import WidthDepthSpace, build_mlp
 from numpy.testing import assert_array_equal
 from sklearn import config_context, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin, clone
@@ -427,7 +427,7 @@ class OwnSpace:
         return networks.Decisions(*spaces)
 
     def build(self, configuration, input_shape, n_outputs):
-        return networks.build_mlp(input_shape, n_outputs, [configuration["units"]])
+        return build_mlp(input_shape, n_outputs, [configuration["units"]])
 
     def recipe(self, configuration):
         return {"learning_rate": configuration["learning_rate"], "batch_size": 16}
