@@ -409,7 +409,8 @@ def last_features(model) -> list:
 
 def _hidden_layers(model) -> list[str]:
     """List the hidden layers of a functional model that are vectors, from the first on, by name."""
-    vectors, hidden = _vectors(model), []
+    vectors = _vectors(model)
+    hidden: list[str] = []
     # A linear part beside the other layers sees the input itself.
     inputs = {x.name for x in model.layers if isinstance(x, backend.keras.layers.InputLayer)}
     before = [n for n in _names_before(model, model.output_names[0]) if n not in inputs]

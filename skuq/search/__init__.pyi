@@ -1,3 +1,4 @@
+from ._keras_tuner import AgEBOOracle as AgEBOOracle
 from ._limits import Limits as Limits
 from ._limits import RunOptions as RunOptions
 from ._search import Search as Search
@@ -8,4 +9,5 @@ from ._strategies import BayesianSearch as BayesianSearch
 from ._strategies import NESEvolution as NESEvolution
 from ._strategies import OracleSearch as OracleSearch
 from ._strategies import RandomSearch as RandomSearch
+from ._strategies import SearchProblem as SearchProblem
 from ._strategies import SearchStrategy as SearchStrategy

@@ -114,9 +114,8 @@ class StartingWith:
     --------
     >>> import numpy as np
     >>> from skuq.networks._dense import WidthDepthSpace
-    >>> from skuq.search import RandomSearch
+    >>> from skuq.search import RandomSearch, SearchProblem
     >>> from skuq.search._proposers import StartingWith
-    >>> from skuq.search._strategies import SearchProblem
     >>> decisions = WidthDepthSpace().decisions()
     >>> others = RandomSearch().proposer(SearchProblem(decisions, n_trials=10))
     >>> first = {**decisions.architecture.default(), **decisions.hyperparameters.default()}

@@ -74,8 +74,7 @@ class SearchProblem:
     --------
     >>> import numpy as np
     >>> from skuq.networks._dense import WidthDepthSpace
-    >>> from skuq.search import AgEBO
-    >>> from skuq.search._strategies import SearchProblem
+    >>> from skuq.search import AgEBO, SearchProblem
     >>> proposer = AgEBO().proposer(SearchProblem(WidthDepthSpace().decisions(), n_trials=100))
     >>> sorted(proposer.ask([], [], np.random.default_rng(0)))[:3]
     ['batch_size', 'depth', 'early_stopping_patience']
@@ -273,7 +272,7 @@ class AgEBO(SearchStrategy):
 
     Examples
     --------
-    >>> from skuq.search import AgEBO
+    >>> from skuq.search import AgEBO, SearchProblem
     >>> AgEBO(kappa=0.01)
     AgEBO(kappa=0.01)
     """

@@ -1,7 +1,6 @@
-import heads
 import numpy as np
 import pytest
-from heads import GaussianMixtureHead
+from heads import CategoricalHead, GaussianMixtureHead
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
@@ -17,9 +16,9 @@ MIXTURE = GaussianMixtureHead(2)
 HEADS = [*LIKELIHOODS, CRPS, MIXTURE]
 
 
-def numbers(head, rows=(7,), seed=0, n_outputs=2):
+def numbers(head, rows=(7,), seed=0):
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(*rows, n_outputs)), rng.normal(size=(*rows, head.n_raw))
+    return rng.normal(size=(*rows, 2)), rng.normal(size=(*rows, head.n_raw))
 
 
 def float32(*arrays):
@@ -179,6 +178,6 @@ def test_bad_settings_are_refused(make, message):
 @given(scale=st.floats(1e-3, 1e2), n=st.integers(1, 6), seed=st.integers(0, 99))
 def test_pooled_classes_have_the_average_probabilities(scale, n, seed):
     raw = scale * np.random.default_rng(seed).normal(size=(n, 5, 3))
-    head = heads.CategoricalHead(3)
+    head = CategoricalHead(3)
     expected = head.probabilities(raw).mean(axis=0)
     assert_allclose(head.probabilities(head.pooled(raw)), expected, rtol=1e-9, atol=1e-300)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from heads import WidthDepthSpace
+from heads import WidthDepthSpace, build_mlp
 from numpy.testing import assert_array_equal
 from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone
@@ -271,7 +271,7 @@ class OwnSpace:
         return networks.Decisions(*spaces)
 
     def build(self, configuration, input_shape, n_outputs):
-        return networks.build_mlp(input_shape, n_outputs, [configuration["units"]])
+        return build_mlp(input_shape, n_outputs, [configuration["units"]])
 
     def recipe(self, configuration):
         return {"learning_rate": configuration["learning_rate"], "batch_size": 16}

@@ -1,4 +1,4 @@
-"""Oracles of Keras-Tuner in searches of skuq."""
+"""Strategies of skuq as oracles of Keras-Tuner, and its oracles in searches of skuq."""
 
 import random
 import warnings
@@ -6,17 +6,57 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from slots import SearchProblem, inline, search
+from plans import sequential
+from slots import inline, search
 from tiers import cases
 
-from skuq.backend import keras_tuner
+from skuq.backend import keras, keras_tuner
 from skuq.exceptions import SearchFailedError
-from skuq.networks import DenseSpace
-from skuq.search import OracleSearch
+from skuq.networks import DenseSpace, Space
+from skuq.search import AgEBO, AgEBOOracle, OracleSearch, SearchProblem
 
 
 def proposer_of(oracle, decisions, n_trials=1):
     return OracleSearch(oracle).proposer(SearchProblem(decisions, n_trials))
+
+
+def build(hp):
+    layers = keras.layers
+    units, activation = hp.Int("units", 2, 16), hp.Choice("act", ["relu", "tanh"])
+    model = sequential((2,), layers.Dense(units, activation), layers.Dense(1))
+    rate = hp.Float("learning_rate", 1e-4, 1e-1, sampling="log")
+    model.compile(keras.optimizers.get(hp.Choice("optimizer", ["adam", "sgd"])), "mse")
+    model.optimizer.learning_rate = rate
+    return model
+
+
+@pytest.mark.slow
+def test_oracle_drives_keras_tuners_own_tuner(tmp_path, rng):
+    oracle = AgEBOOracle(max_trials=9, search=AgEBO(population_size=4, sample_size=2), seed=1)
+    tuner = keras_tuner.Tuner(oracle, build, directory=tmp_path, project_name="p")
+    x = rng.normal(size=(24, 2))
+    y = x.sum(axis=1)
+    tuner.search(x, y, validation_data=(x, y), epochs=1, verbose=0)
+    trials = [oracle.trials[key] for key in oracle.end_order]
+    assert len(trials) == 9
+    assert all(trial.status == "COMPLETED" for trial in trials)
+    configurations = [trial.hyperparameters.values for trial in trials]
+    assert all({"units", "act", "learning_rate", "optimizer"} <= set(c) for c in configurations)
+
+    def n_changed(one, other):
+        return sum(one[name] != other[name] for name in ("units", "act"))
+
+    # The last ones evolve: each differs by one architecture decision from an earlier one.
+    for i in range(5, 9):
+        assert any(n_changed(configurations[i], earlier) == 1 for earlier in configurations[:i])
+
+
+@pytest.mark.parametrize(("score", "failed"), [(0.5, False), (np.inf, True), (-np.inf, True)])
+def test_a_trial_with_an_infinite_score_is_a_failure_for_the_forest(score, failed):
+    oracle = AgEBOOracle(max_trials=9, hyperparameters=keras_tuner.HyperParameters(), seed=1)
+    trial = keras_tuner.engine.trial.Trial(keras_tuner.HyperParameters(), status="COMPLETED")
+    trial.score = score
+    assert oracle._record(0, trial, Space(), 1).failed is failed
 
 
 class Score:
@@ -36,7 +76,8 @@ def evaluate(configuration, seed):
     lambda: keras_tuner.oracles.BayesianOptimizationOracle(
         objective=keras_tuner.Objective("score", "max"), max_trials=20, seed=1
     ),
-    ids=["random", "bayesian"],
+    lambda: AgEBOOracle(max_trials=20, seed=1),
+    ids=["random", "bayesian", "agebo"],
 )
 def test_any_oracle_drives_our_search(make):
     oracle = make()
