@@ -13,11 +13,13 @@ that both sides may be different versions. Some six minutes on two cores; `cover
 """
 
 import argparse
+import functools
 import inspect
 import os
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -255,7 +257,7 @@ def extras(X, y, seed=0):
 
 
 #: Name to (estimator, data), or with keyword arguments of `fit` as a third.
-WIDER_FITS = {
+FITS |= {
     "TabularEnsembleRegressor, 300 rows": (
         lambda: skuq.TabularEnsembleRegressor(epochs=30, random_state=0),
         lambda: friedman_data(300),
@@ -466,7 +468,7 @@ def optimisation():
     space = [(-1.0, 1.0), (-1.0, 1.0)]
     found = {}
     few = {"n_initial": 4, "random_state": 0}
-    for acquisition in ("ei", "lei", "lcb", "mean", "uncertainty"):
+    for acquisition in ("ei", "lei", "ucb", "mean", "uncertainty"):
         optimizer = bayesopt.BayesianOptimizer(process, space, acquisition, **few)
         found[f"Gaussian process, {acquisition}"] = optimizer.minimize(bowl, 7).x_iters
     optimizer = bayesopt.BayesianOptimizer(process, space, maximizer="direct", **few)
@@ -477,7 +479,7 @@ def optimisation():
         optimizer.tell(points, [bowl(x) for x in points])
     found["batches"] = np.array(optimizer.ask(2), float)
     nomu = skuq.NOMURegressor(NOMUNetwork((16,)), epochs=30)
-    optimizer = bayesopt.BayesianOptimizer(nomu, space, "lcb", **few)
+    optimizer = bayesopt.BayesianOptimizer(nomu, space, "ucb", **few)
     found["NOMU"] = optimizer.minimize(bowl, 6).x_iters
     ensemble = skuq.DeepEnsembleRegressor(2, network=MLP((8,)), epochs=20)
     optimizer = bayesopt.BayesianOptimizer(ensemble, [(-1.0, 1.0), (0, 5)], **few)
@@ -562,25 +564,27 @@ def predictions(model, X):
     return found
 
 
+def fit_and_predict(make, data, further=None):
+    """The predictions of one estimator, fitted to its data."""
+    X, y, new = data()
+    model = make().fit(X, y, **(further(X, y) if further else {}))
+    return predictions(model, new)
+
+
 def fit_all(only=None):
-    """The arrays of every fit, by estimator and prediction."""
+    """The arrays of every fit and run, by name and prediction; one that fails has none."""
     warnings.simplefilter("ignore", UserWarning)  # of few rows, and of few epochs
+    runs = {name: functools.partial(fit_and_predict, *row) for name, row in FITS.items()} | RUNS
     arrays = {}
-    for name, (make, data, *further) in (FITS | WIDER_FITS).items():
+    for name, run in runs.items():
         if only and not any(name.startswith(start) for start in only):
             continue
         start = time.perf_counter()
-        X, y, new = data()
-        model = make().fit(X, y, **(further[0](X, y) if further else {}))
-        for what, values in predictions(model, new).items():
-            arrays[f"{name}: {what}"] = np.asarray(values, float)
-        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    for name, run in RUNS.items():
-        if only and not any(name.startswith(start) for start in only):
-            continue
-        start = time.perf_counter()
-        for what, values in run().items():
-            arrays[f"{name}: {what}"] = np.asarray(values, float)
+        try:
+            for what, values in run().items():
+                arrays[f"{name}: {what}"] = np.asarray(values, float)
+        except Exception:
+            traceback.print_exc()
         print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
     return arrays
 
