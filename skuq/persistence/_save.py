@@ -72,7 +72,7 @@ class MissingPart:
 
 def description_of(value: Any) -> str:
     """Name an object's class, or the function or class that it is."""
-    named = value if hasattr(value, "__qualname__") else type(value)
+    named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
 

@@ -421,11 +421,11 @@ def test_fit_takes_masks_and_uses_up_a_generator_of_folds(folded, tiny_space, ro
 
 def test_warm_start_adds_trials_of_folds(tiny_space, rows):
     model = regressor(tiny_space, warm_start=True, refit=True).fit(*rows)
-    first = [record.result for record in model.catalog_]
+    first = [record.score for record in model.catalog_]
     model.set_params(n_trials=5).fit(*rows)
-    assert [record.result for record in model.catalog_][:3] == first
+    assert [record.score for record in model.catalog_][:3] == first
     assert len(model.catalog_) == 5
-    with pytest.warns(UserWarning, match=r"differs in \['validation'\]"):
+    with pytest.warns(UserWarning, match="cannot go on with the last fit"):
         model.set_params(validation=KFold(3)).fit(*rows)
 
 
