@@ -8,6 +8,7 @@ express; the value of "@" says what it is.
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -132,7 +133,7 @@ class TreeDecoder:
             case "dict":
                 return {self.decode(key): self.decode(item) for key, item in value["items"]}
             case "scalar":
-                return np.frombuffer(bytes.fromhex(value["hex"]), value["dtype"])[0]
+                return _read_items(bytes.fromhex(value["hex"]), np.dtype(value["dtype"]))[0]
             case "objects":
                 items = [self.decode(item) for item in value["items"]]
                 return np.fromiter(items, object, len(items)).reshape(value["shape"])
@@ -157,6 +158,18 @@ class TreeDecoder:
         return self._restore(name, state)
 
 
+def _read_items(data: bytes, dtype: np.dtype, offset: int = 0) -> np.ndarray:
+    """Read the items of a plain type; refuse bytes that are no values of it."""
+    if dtype.kind not in _PLAIN_KINDS:
+        raise FileFormatError(f"it has an array of type {dtype}")
+    flat = np.frombuffer(data, dtype, offset=offset).copy()
+    if dtype.kind == "b":  # masks that hold other bytes than 0 and 1 let NumPy write anywhere
+        return flat.view(np.uint8) != 0
+    if dtype.kind == "U" and (flat.view(dtype.byteorder + "u4") > sys.maxunicode).any():
+        raise FileFormatError("it has a text with characters that there are not")
+    return flat
+
+
 def _read_npy(data: bytes) -> np.ndarray:
     """Read an npy file; memory is allocated for the bytes that are there only.
 
@@ -165,7 +178,4 @@ def _read_npy(data: bytes) -> np.ndarray:
     file = io.BytesIO(data)
     np.lib.format.read_magic(file)
     shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    flat = np.frombuffer(data, dtype, offset=file.tell()).copy()
-    if dtype.kind == "b":  # masks that hold other bytes than 0 and 1 let NumPy write anywhere
-        flat = flat.view(np.uint8) != 0
-    return flat.reshape(shape, order="F" if is_fortran else "C")
+    return _read_items(data, dtype, file.tell()).reshape(shape, order="F" if is_fortran else "C")

@@ -132,7 +132,9 @@ def read_search(folder: Path) -> SearchDescription:
     """Read the description of a search."""
     file = folder / _SEARCH
     try:
-        return SearchDescription(**_archive.read(file, kind="search"))
+        tree = _archive.read(file, kind="search")
+        with _archive.refuse_broken(file):
+            return SearchDescription(**tree)
     except FileFormatError as error:
         raise FileFormatError(
             f"{error} It describes the search, and without it the trials in {folder} cannot be "
@@ -164,11 +166,12 @@ def read_trials(
     for file in trial_files(folder):
         try:
             tree = _archive.read(file, kind="trial")
-            if tree["search"] != search.id:
-                raise FileFormatError(f"{file} is of another search.")
-            if file.name != _trial_name(tree["record"].trial_number):
-                raise FileFormatError(f"{file} has the number of another trial.")
-            read.append((tree["finished"], tree["record"]))
+            with _archive.refuse_broken(file):
+                if tree["search"] != search.id:
+                    raise FileFormatError("it is of another search")
+                if file.name != _trial_name(tree["record"].trial_number):
+                    raise FileFormatError("it has the number of another trial")
+                read.append((tree["finished"], tree["record"]))
         except DamagedFileError as error:
             what = "It is left out."
             if move_broken:
@@ -306,6 +309,11 @@ class CatalogFolder:
         for left_over in self.path.rglob(".*.tmp"):
             left_over.unlink()  # left by a process that was killed while it wrote
         if not has_search(self.path):
+            if any(self.path.rglob("trial-*.skuq")):
+                raise FileFormatError(
+                    f"{self.path} has trials, and no {_SEARCH}, without which they cannot be used. "
+                    "Restore it from a copy, or delete this folder to start a new search."
+                )
             return
         search = read_search(self.path)
         if differences := _differences(search.parts, self._parts):

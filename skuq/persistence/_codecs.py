@@ -137,4 +137,31 @@ def load_foreign(data: Any, trusted: Sequence[str | type], name: str) -> Any:
             f"trust them, load(path, trusted={unknown}) makes them; or give the part itself, "
             f"load(path, parts={{{name!r}: ...}})"
         )
-    return skops.io.loads(data, trusted=[*trusted, *_SAFE])
+    made = skops.io.loads(data, trusted=[*trusted, *_SAFE])
+    _check_generators(made, {})
+    return made
+
+
+def _check_generators(value: Any, seen: dict[int, Any]) -> None:
+    """Refuse generators with a position beyond their numbers, where NumPy would read anything."""
+    if id(value) in seen or isinstance(value, type):
+        return
+    seen[id(value)] = value
+    state: Any = None
+    if isinstance(value, np.random.RandomState):
+        state = value.get_state(legacy=False)
+    elif isinstance(value, np.random.Generator):
+        state = value.bit_generator.state
+    if state is not None:
+        places = state.get("buffer_pos", 0), state["state"].get("pos", 0)
+        if not (0 <= places[0] <= 4 and 0 <= places[1] <= 624):
+            raise FileFormatError("it has a random generator with a position that there is not")
+    parts = vars(value).values() if hasattr(value, "__dict__") else ()
+    if isinstance(value, dict):
+        parts = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif isinstance(value, np.ndarray) and value.dtype == object:
+        parts = value.ravel()
+    for part in parts:
+        _check_generators(part, seen)

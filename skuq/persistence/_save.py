@@ -326,4 +326,7 @@ def _load(
             f"`parts` has names that the file does not know: {unknown}. It knows "
             f"{sorted(restorer.names)}."
         )
+    saved = find_by_class(type(loaded))
+    if saved is None or saved.kind not in _KINDS:
+        raise FileFormatError(f"{source} cannot be read: it holds a {type(loaded).__name__}.")
     return loaded

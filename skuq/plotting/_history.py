@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sklearn.utils import column_or_1d
 
 from skuq._utils._checks import unwrap_estimator
 from skuq.metrics._checks import check_choice
@@ -152,7 +153,7 @@ class SearchHistoryDisplay(Display):
             If no trial was completed, or there are no times to draw by.
         """
         check_choice("by", by, ("trial", "time"))
-        scores = np.asarray(self.scores, dtype=float)
+        scores = column_or_1d(self.scores, dtype=float)
         done = np.isfinite(scores)
         if not done.any():
             raise ValueError(f"None of the {len(scores)} trials was completed.")

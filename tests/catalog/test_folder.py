@@ -147,13 +147,11 @@ def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
         pass
 
 
-@pytest.mark.parametrize("lost", ["search.skuq", "lock-holder.json"])
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_lost_file_lets_no_second_one_in(tmp_path, lost, is_own):
+def test_a_lost_name_of_the_holder_lets_no_second_one_in(tmp_path, is_own):
     with CatalogFolder(tmp_path, PARTS) as first:
         first.begin(11, SPACE, HELD_OUT, b"estimator")
-        (first.path / lost).unlink()
-        # Without its description the folder is known by its holder.
+        (first.path / "lock-holder.json").unlink()
         with pytest.raises(CatalogLockedError):
             CatalogFolder(first.path if is_own else tmp_path, PARTS).__enter__()
         first.add(trial(0))
@@ -324,11 +322,11 @@ def test_trials_of_other_searches_and_copies_are_refused(tmp_path):
     other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 99})
     copy = path / "trial-000005.skuq"
     copy.write_bytes((path / "trial-000001.skuq").read_bytes())
-    with pytest.raises(FileFormatError, match="trial-000005.skuq has the number of another"):
+    with pytest.raises(FileFormatError, match="trial-000005.skuq .* it has the number of another"):
         Catalog.load(path)
     copy.unlink()
     (path / "trial-000001.skuq").write_bytes((other / "trial-000001.skuq").read_bytes())
-    with pytest.raises(FileFormatError, match="is of another search"):
+    with pytest.raises(FileFormatError, match="it is of another search"):
         Catalog.load(path)
 
 
@@ -368,3 +366,12 @@ def test_names_of_folders(tmp_path, monkeypatch):
         (tmp_path / "file").touch()
         with pytest.raises(NotADirectoryError, match="`catalog_dir` must be a folder, .*file"):
             begun(name)
+
+
+def test_trials_without_their_description_are_not_overwritten(tmp_path):
+    path = begun(tmp_path, [trial(0)])
+    (path / "search.skuq").unlink()
+    before = (path / "trial-000000.skuq").read_bytes()
+    with pytest.raises(FileFormatError, match="no search.skuq.*copy"):
+        CatalogFolder(tmp_path, PARTS).__enter__()
+    assert (path / "trial-000000.skuq").read_bytes() == before

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import gc
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -23,6 +24,7 @@ import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor, exceptions
 from skuq.backend import keras
 from skuq.catalog import Catalog
+from skuq.estimators._searches._durable import TemporaryFolder
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
 from skuq.networks import GaussianHead, Space
 
@@ -579,3 +581,17 @@ def test_fit_with_a_deadline_adds_a_trial_to_those_stored(search):
     models = [search(50, epochs=10**6, max_time=0.2).fit(*table()) for _ in range(3)]
     one, two, three = (len(model.catalog_) for model in models)
     assert one < two < three
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_leaves_the_trials_of_a_warm_start():
+    folder = TemporaryFolder()
+    child = os.fork()
+    if child == 0:
+        del folder  # which is its last use in the child
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert Path(folder.path).is_dir()
+    path = folder.path
+    del folder
+    assert not Path(path).exists()

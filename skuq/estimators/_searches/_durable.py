@@ -117,12 +117,18 @@ def open_store(
     return CatalogFolder(catalog_dir, parts, math.inf if max_wait is None else max_wait)
 
 
+def _remove(path: str, process: int) -> None:
+    """Remove a folder, but not at the end of a forked child of the process that made it."""
+    if os.getpid() == process:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 class TemporaryFolder:
     """A folder that is removed with the last estimator that has it."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="skuq-warm-start-")
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        weakref.finalize(self, _remove, self.path, os.getpid())
 
     def __deepcopy__(self, memo: Any) -> TemporaryFolder:
         return self
