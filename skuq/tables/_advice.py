@@ -25,7 +25,7 @@ _QUANTITY = re.compile(
 
 
 class Advice(NamedTuple):
-    """What the texts of a column are: two examples, and how to convert them."""
+    """Two example texts of a column, and the code that converts it."""
 
     what: str
     examples: list[str]
