@@ -14,12 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor
-from skuq.bayesopt import (
-    BayesianOptimizer,
-    MultiStart,
-    OutputwiseRegressor,
-    UpperConfidenceBound,
-)
+from skuq.bayesopt import BayesianOptimizer, MultiStart, OutputwiseRegressor, UpperConfidenceBound
 from skuq.networks import (
     ArtificialInputs,
     ConditionedPrior,

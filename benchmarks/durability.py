@@ -125,7 +125,7 @@ def killed_once(folder, rng):
     lines += first.stdout.read().splitlines()  # what it had said before
     first.wait()
     before = finished(lines)
-    from skuq.catalog import Catalog
+    from skuq.search import Catalog
 
     try:
         on_disk = [record.trial_number for record in Catalog.load(folder)]
@@ -229,7 +229,7 @@ def paper_search(folder, n_trials, **settings):
 
 def resume(_):
     """Measure the disk space of 500 trials, and the time until a resumed search goes on."""
-    from skuq.catalog import CatalogFolder
+    from skuq.search import CatalogFolder
 
     with tempfile.TemporaryDirectory() as folder:
         model = paper_search(folder, 20).fit(*wave(600))
@@ -274,7 +274,7 @@ def resume_once(folder, n_trials, n_jobs):
 
 
 def read_parts(path):
-    from skuq._utils import _archive
+    from skuq.files import _archive
 
     return _archive.read(path / "search.skuq", kind="search")["parts"]
 
@@ -287,10 +287,10 @@ def build_network():
 
 def overhead(_):
     """Compare pairs of searches with and without a folder, whose trials take a second each."""
-    from skuq.catalog import CatalogFolder, Member
-    from skuq.catalog._records import HeldOut
-    from skuq.search import Search
+    from skuq.networks import Member
+    from skuq.search import CatalogFolder, Search
     from skuq.search._proposers import RandomProposer
+    from skuq.search._records import HeldOut
 
     space = TinySpace().decisions()
     rng = np.random.default_rng(0)

@@ -35,7 +35,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 import skuq
 from skuq import NESClassifier
-from skuq.ensembles._likelihood import likelihood_statistics, select_by
+from skuq.ensembles._selection import likelihood_statistics, select_by
 from skuq.metrics import (
     average_member_nll_loss,
     brier_loss,

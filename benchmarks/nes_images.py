@@ -29,7 +29,7 @@ from problems import corrupt_images
 from scipy.stats import entropy
 
 from skuq import NESClassifier
-from skuq.ensembles._likelihood import likelihood_statistics, select_by
+from skuq.ensembles._selection import likelihood_statistics, select_by
 from skuq.networks import CellSpace
 
 SEVERITIES = (1, 3, 5)  # 0, the clean images, comes before them

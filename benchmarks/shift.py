@@ -25,12 +25,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skuq import (
-    DeepEnsembleRegressor,
-    MCDropoutRegressor,
-    NOMURegressor,
-    TabularEnsembleRegressor,
-)
+from skuq import DeepEnsembleRegressor, MCDropoutRegressor, NOMURegressor, TabularEnsembleRegressor
 from skuq.exceptions import SmallValidationWarning
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import NOMUNetwork

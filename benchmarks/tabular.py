@@ -21,11 +21,7 @@ from _data import uci
 from _stored import STORED, add, matches, read
 from uci_regression import scores
 
-from skuq import (
-    AutoDEUQRegressor,
-    DeepEnsembleRegressor,
-    TabularEnsembleRegressor,
-)
+from skuq import AutoDEUQRegressor, DeepEnsembleRegressor, TabularEnsembleRegressor
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import TabularNetwork
 

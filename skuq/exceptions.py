@@ -105,7 +105,7 @@ class CatalogLockedError(RuntimeError):
     Examples
     --------
     >>> import tempfile
-    >>> from skuq.catalog import CatalogFolder
+    >>> from skuq.search import CatalogFolder
     >>> from skuq.exceptions import CatalogLockedError
     >>> with tempfile.TemporaryDirectory() as folder, CatalogFolder(folder, {"data": "f00d"}):
     ...     try:

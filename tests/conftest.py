@@ -55,7 +55,7 @@ def pytest_collection_finish(session):
     os.environ.pop("TF_NUM_INTRAOP_THREADS", None)
     if "skuq.training._engine" in sys.modules:
         sys.modules["skuq.training._engine"].programs.max_size = 64
-        sys.modules["skuq.backend._processes"]._DROPPED_PER_COLLECTION = 64
+        sys.modules["skuq.backend._scopes"]._DROPPED_PER_COLLECTION = 64
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,11 @@
 """Heads, spaces and networks that estimators make of names, for tests below the estimators."""
 
-from skuq.networks import _dense, _given_spaces, _heads, _mixture_heads, _nomu, _tabular
+from skuq.networks import _dense, _given_spaces, _head_classes, _head_normals
+from skuq.networks import _head_normals as _mixture_heads
+from skuq.networks import _nomu_network as _nomu
+from skuq.networks import _tabular_network as _tabular
 
-CategoricalHead, SquaredErrorHead = _heads.CategoricalHead, _heads.SquaredErrorHead
+CategoricalHead, SquaredErrorHead = _head_classes.CategoricalHead, _head_normals.SquaredErrorHead
 GaussianMixtureHead = _mixture_heads.GaussianMixtureHead
 NomuHead, build_nomu, READOUTS = _nomu.NomuHead, _nomu.build_nomu, _nomu.READOUTS
 WidthDepthSpace, build_mlp = _dense.WidthDepthSpace, _dense.build_mlp

@@ -4,9 +4,12 @@ import numpy as np
 from numpy.testing import assert_allclose
 
 from skuq.backend import BACKEND, compile_program, keras, ops
-from skuq.networks import _dense_layers, _epinet, _operator
+from skuq.networks import _dense as _dense_layers
+from skuq.networks import _epinet
+from skuq.networks import _operator_network as _operator
 from skuq.tables._functions import FunctionTargets as FunctionTargets
-from skuq.training import _networks, _predict
+from skuq.training import _network_checks as _networks
+from skuq.training import _predict
 
 EpiNetLayers, EpistemicNetwork = _epinet.EpiNetLayers, _epinet.EpistemicNetwork
 EncoderDecoder, OperatorHead = _operator.EncoderDecoder, _operator.OperatorHead

@@ -3,8 +3,9 @@
 import numpy as np
 
 from skuq.backend import keras, ops
-from skuq.networks import _keras_models, _plan, _plan_parts, _tabular
-from skuq.training import _networks
+from skuq.networks import _keras_models, _plan, _plan_parts
+from skuq.networks import _tabular_network as _tabular
+from skuq.training import _network_checks as _networks
 
 ACTIVATIONS, SLOPES = _plan_parts.ACTIVATIONS, _plan_parts.SLOPES
 ARRAYS, tensors, Run = _plan_parts.ARRAYS, _plan_parts.tensors, _plan_parts.Run

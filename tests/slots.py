@@ -3,7 +3,8 @@
 import joblib
 
 from skuq.networks import Integer, Real, Space
-from skuq.search import Search, _proposers, _search, _slots, _strategies
+from skuq.search import Search, _proposers, _slots, _strategies
+from skuq.search import _loop as _search
 
 open_slots = _slots.open_slots
 InlineSlots, DaskSlots = _slots.InlineSlots, _slots.DaskSlots

@@ -75,7 +75,7 @@ OTHERS = [
 def checks_share_programs():
     """Checks that differ in the number of rows find each other's compiled programs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skuq.training._arguments._LEAST_ROWS", 256)
+        patch.setattr("skuq.training._job._LEAST_ROWS", 256)
         yield
 
 

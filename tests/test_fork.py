@@ -9,7 +9,7 @@ from tiers import slow
 
 import skuq
 from skuq import DeepEnsembleRegressor, backend
-from skuq.backend import _processes
+from skuq.backend import _scopes as _processes
 from skuq.networks import MLP
 
 REFUSED = "forked after TensorFlow had been used.*loky.*spawn"

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,20 +22,20 @@ from scipy.sparse.csgraph import connected_components
 ROOT = Path(__file__).parents[1] / "skuq"
 
 RANKS = {
-    **dict.fromkeys(["backend", "_utils"], 0),
-    **dict.fromkeys(["predictive", "metrics", "networks"], 1),
-    **dict.fromkeys(["catalog", "tables", "ensembles"], 2),
-    **dict.fromkeys(["search", "training"], 3),
-    **dict.fromkeys(["fitted", "bayesopt", "plotting"], 4),
-    "persistence": 5,
-    "estimators": 6,  # a search writes its estimator into its folder
+    **dict.fromkeys(["backend", "files"], 0),
+    **dict.fromkeys(["predictive", "metrics"], 1),
+    "networks": 2,
+    **dict.fromkeys(["tables", "ensembles"], 3),
+    **dict.fromkeys(["search", "training"], 4),
+    **dict.fromkeys(["fitted", "bayesopt", "plotting"], 5),
+    "estimators": 6,
 }
 BACKENDS = {"keras", "keras_tuner", "tensorflow", "tensorflow_probability"}
 # The only files that may import a backend by its name.
 BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_keras_tuner", "_tensorflow", "_tfp")}
 # Names of skuq.backend.
 WITHOUT_TENSORFLOW = {
-    *("BoundedCache", "check_fork", "in_thread", "loaded", "run_in_threads", "_processes")
+    *("BoundedCache", "check_fork", "in_thread", "loaded", "run_in_threads", "_scopes")
 }
 OPTIONAL = {"PIL", "dask", "distributed", "matplotlib", "pde", "pooch", "skimage", "skops"}
 
@@ -171,6 +171,22 @@ def test_bayesopt_is_a_leaf():
     assert not faults
 
 
+def test_the_papers_know_nothing_of_the_recommended_recipes():
+    faults = [
+        f"{file.name} imports {imported.full}"
+        for file in _files().values()
+        if file.name.startswith("estimators/methods/")
+        for imported in file.imports
+        if imported.full.startswith("skuq.estimators.tabular")
+    ]
+    assert not faults
+
+
+def test_each_file_name_occurs_once():
+    names = Counter(name.split("/")[-1] for name in _files())
+    assert [name for name, n in names.items() if n > 1] == ["__init__.py"]
+
+
 def test_every_package_has_a_rank():
     packages = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
     assert packages <= set(RANKS)
@@ -227,7 +243,7 @@ def test_no_module_is_named_in_a_string():
                 function = ast.unparse(node.func)
                 is_import = function == "__import__" or function.endswith("import_module")
                 # A file names the modules that register its classes.
-                if is_import and file.name != "_utils/_archive.py":
+                if is_import and file.name != "files/_archive.py":
                     faults.append(f"{file.name}: {ast.unparse(node)}")
     assert not faults
 
@@ -265,14 +281,14 @@ WITHOUT_BACKEND = [
     "import skuq; skuq.show_versions()",
     "import skuq.backend; from skuq.backend import BoundedCache",
     "from skuq.ensembles import *; from skuq.predictive import *; from skuq.metrics import *",
-    "from skuq.catalog import *; from skuq.tables import *",
+    "from skuq.tables import *",
     "from skuq.networks import DenseSpace, GaussianHead",
     "from skuq.networks import CellSpace; import numpy as np; s = CellSpace(); s.recipe({}); "
     "a = s.decisions().architecture; s.mutate(a.default(), np.random.default_rng(0))",
     "from skuq.search import AgEBO, OracleSearch, Search",
     "from skuq.plotting import *; assert 'matplotlib' not in sys.modules",
     "from skuq.bayesopt import *",
-    "from skuq import load, save; from skuq.persistence import *",
+    "from skuq import load, save; from skuq.files import *",
     "from skuq import AutoDEUQRegressor; AutoDEUQRegressor()",
     "from skuq import DeepEnsembleClassifier, HyperDeepEnsembleRegressor, MCDropoutRegressor",
     "from skuq import HQEnsembleSelector; HQEnsembleSelector([])",

@@ -88,7 +88,7 @@ def test_catalog_dir_is_shared_by_folds_in_processes(tiny_space, table, tmp_path
 LIMITS = """
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from skuq._utils._environment import one_thread_if_small
+from skuq._threads import one_thread_if_small
 
 def told():
     print({p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}, end="")
@@ -115,12 +115,12 @@ def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was():
 
 FORKED = """
 import os, signal
-from skuq._utils import _environment
+from skuq import _threads
 
-_environment._one_thread._lock.acquire()  # as another thread does, which the child does not have
+_threads._one_thread._lock.acquire()  # as another thread does, which the child does not have
 if not os.fork():
     signal.alarm(10)
-    with _environment.one_thread_if_small(1):
+    with _threads.one_thread_if_small(1):
         os._exit(0)
 print(os.wait()[1], end="")
 """

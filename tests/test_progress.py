@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import joblib
 import pytest
 
-from skuq._utils import _messages
+from skuq import _messages
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from test_layout import RANKS
 
 import skuq
 
-PACKAGES = sorted(set(RANKS) - {"_utils", "backend", "fitted"})
+PACKAGES = sorted(set(RANKS) - {"backend", "fitted"})
 ESTIMATORS = [name for name in skuq.__all__ if name[0].isupper()]
 
 

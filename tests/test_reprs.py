@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 import skuq
-from skuq._utils._records import record_repr
+from skuq.files._registry import record_repr
 from skuq.networks import MLP
 
 

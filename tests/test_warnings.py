@@ -15,7 +15,7 @@ from sklearn.preprocessing import FunctionTransformer
 from test_layout import ROOT
 
 from skuq import DeepEnsembleRegressor, backend
-from skuq._utils._messages import warn_user
+from skuq._messages import warn_user
 from skuq.networks import MLP
 from skuq.tables import TablePreprocessor
 

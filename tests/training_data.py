@@ -3,16 +3,18 @@
 import numpy as np
 
 from skuq import training
-from skuq.catalog import _records
-from skuq.networks import _space
+from skuq.estimators.methods import _trial_trainer as _trainer
+from skuq.networks import _member, _space
+from skuq.search import _records
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
-from skuq.training import _engine, _job, _losses, _optimizers, _trainer
+from skuq.training import _engine, _job, _losses
+from skuq.training import _program as _optimizers
 
 OPTIMIZERS = _space.OPTIMIZERS
 Rows, NumberTargets, make_splits = _inputs.Rows, _targets.NumberTargets, _splits.make_splits
 NoScaling, RobustScaling = _scaling.NoScaling, _scaling.RobustScaling
 Scaling = _scaling.Scaling
-HeldOut, FoldedMember = _records.HeldOut, _records.FoldedMember
+HeldOut, FoldedMember = _records.HeldOut, _member.FoldedMember
 TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
 MemberTrainer, MemberRepeater = _trainer.MemberTrainer, _trainer.MemberRepeater
 MemberRefitter, folded_member = _trainer.MemberRefitter, _trainer.folded_member

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import brentq
 from sklearn.utils import check_array, gen_batches
 
-from skuq._utils._environment import random_generator
+from skuq._random import random_generator
 
 _HIDDEN_UNITS = (1024, 2048, 1024)
 _PRIOR_STD = {1: 0.114, 2: 0.102, 5: 0.092, 10: 0.084, 20: 0.070}  # NOMU, Table 9

@@ -8,7 +8,7 @@ from typing import Any
 
 import lazy_loader
 
-from skuq.backend import _processes
+from skuq.backend import _scopes
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _WITHOUT_TENSORFLOW = {
@@ -23,6 +23,6 @@ _WITHOUT_TENSORFLOW = {
 
 def __getattr__(name: str) -> Any:
     if name in __all__ and name not in _WITHOUT_TENSORFLOW:
-        _processes.check_fork()
-        return _processes.import_locked(_load, name)
+        _scopes.check_fork()
+        return _scopes.import_locked(_load, name)
     return _load(name)

@@ -12,8 +12,8 @@ import tempfile
 import threading
 from collections.abc import Iterator
 
-from skuq._utils._environment import without_collection
-from skuq.backend import _processes
+from skuq._threads import without_collection
+from skuq.backend import _scopes
 
 __all__ = ["keras", "ops", "quiet_stderr", "wake_xla"]
 
@@ -85,13 +85,13 @@ with quiet_stderr(), without_collection():
     _check_backend(keras.backend.backend())
     import tensorflow as _tensorflow
 
-    _processes.check_mode(_tensorflow)
+    _scopes.check_mode(_tensorflow)
     # Several processes can share a GPU if its memory is allocated on demand.
     for _gpu in _tensorflow.config.list_physical_devices("GPU"):
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
             _tensorflow.config.experimental.set_memory_growth(_gpu, True)
     _tensorflow.zeros(1)  # the first operation writes messages, too
-    _processes.watch_process()
+    _scopes.watch_process()
     keras.config.set_dtype_policy("float32")  # of this thread; others get it from `keep_scopes`
     if _is_loud:
         wake_xla()

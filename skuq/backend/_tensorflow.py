@@ -13,7 +13,7 @@ import joblib
 import numpy as np
 
 from skuq.backend._keras import wake_xla
-from skuq.backend._processes import check_fork
+from skuq.backend._scopes import check_fork
 
 # isort: split
 import tensorflow as tf  # after the quiet import of Keras

@@ -4,6 +4,6 @@ from ._acquisition import LeakyExpectedImprovement as LeakyExpectedImprovement
 from ._acquisition import PosteriorMean as PosteriorMean
 from ._acquisition import PosteriorUncertainty as PosteriorUncertainty
 from ._acquisition import UpperConfidenceBound as UpperConfidenceBound
-from ._fit import MultiStart as MultiStart
 from ._optimizer import BayesianOptimizer as BayesianOptimizer
+from ._surrogate import MultiStart as MultiStart
 from ._surrogate import OutputwiseRegressor as OutputwiseRegressor

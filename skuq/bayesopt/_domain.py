@@ -25,8 +25,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
-from skuq._utils._checks import as_floats
-from skuq._utils._messages import short_repr
+from skuq._checks import as_floats
+from skuq._messages import short_repr
 
 #: Points of a domain that is small enough to list.
 SMALL_DOMAIN = 4096

@@ -19,8 +19,8 @@ import numpy as np
 from scipy import optimize
 from scipy.stats import qmc
 
-from skuq._utils._environment import one_thread_if_small
-from skuq._utils._messages import warn_user
+from skuq._messages import warn_user
+from skuq._threads import one_thread_if_small
 from skuq.bayesopt._acquisition import (
     AcquisitionTask,
     CompiledAcquisition,

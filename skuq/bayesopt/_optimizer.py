@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from skuq._checks import check_count
+from skuq._messages import Progress, warn_user
 from skuq._params import resolve_settings
-from skuq._utils._checks import check_count
-from skuq._utils._environment import draw_entropy
-from skuq._utils._messages import Progress, warn_user
+from skuq._random import draw_entropy
 from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._fit import FIT_ERRORS, N_ATTEMPTS, SHORT_FORMS, Fits, SearchSettings
 from skuq.bayesopt._results import OptimizationResult, ResultLog, StepRecord, initial_points
 from skuq.bayesopt._step import Step
+from skuq.bayesopt._surrogate import FIT_ERRORS, N_ATTEMPTS, SHORT_FORMS, Fits, SearchSettings
 from skuq.exceptions import SearchFailedError
 
 _logger = logging.getLogger("skuq")

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from skuq._utils._checks import as_floats, fill_masked
-from skuq._utils._environment import generator
-from skuq._utils._messages import warn_user
+from skuq._checks import as_floats, fill_masked
+from skuq._messages import warn_user
+from skuq._random import generator
 from skuq.bayesopt._domain import SMALL_DOMAIN, Domain
 
 _LARGEST = 1e150  # surrogates compute variances, and squares of larger numbers overflow

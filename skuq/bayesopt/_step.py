@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from skuq._utils._environment import generator
-from skuq._utils._messages import warn_user
+from skuq._messages import warn_user
+from skuq._random import generator
 from skuq.bayesopt._acquisition import AcquisitionTask
 from skuq.bayesopt._domain import SMALL_DOMAIN, moves_off_faces
-from skuq.bayesopt._fit import Fits, SearchSettings, Surrogate, derived_seed
 from skuq.bayesopt._maximize import maximize_acquisition
 from skuq.bayesopt._results import Results
+from skuq.bayesopt._surrogate import Fits, SearchSettings, Surrogate, derived_seed
 
 # Distances in unit coordinates of D columns, in units of sqrt(D).
 _SAME_POINT = 1e-6  # points that are nearer count as one

@@ -1,5 +1,5 @@
-from ._hq import select_teams as select_teams
 from ._pruning import TeamSelection as TeamSelection
+from ._pruning import select_teams as select_teams
 from ._rules import ForwardSelection as ForwardSelection
 from ._rules import GreedySelection as GreedySelection
 from ._rules import HQSelection as HQSelection

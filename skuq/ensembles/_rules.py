@@ -11,23 +11,21 @@ from typing import Any
 import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions
-from skuq._utils._records import saved_as
-from skuq.ensembles._hq import POOL_SIZE, select_hq, select_teams
-from skuq.ensembles._likelihood import likelihood_statistics, select_by
+from skuq.ensembles._pruning import POOL_SIZE, select_hq, select_teams
 from skuq.ensembles._selection import (
     MOMENT_LOSSES,
     Loss,
     Selection,
     Statistics,
-    drop_light,
     ensemble_of,
-    fit_class_mixture,
+    likelihood_statistics,
     normal_statistics,
     select_best,
+    select_by,
     select_forward,
-    stacking_prior,
-    stacking_weights,
 )
+from skuq.ensembles._stacking import drop_light, fit_class_mixture, stacking_prior, stacking_weights
+from skuq.files._registry import saved_as
 from skuq.networks import GaussianHead
 
 #: Losses of the selection, for numbers and for classes.
@@ -55,7 +53,7 @@ class Candidates:
     groups : ndarray of shape (n,) or None
         Numbers that are equal for versions of the same row.
     centers : sequence of ndarray or None
-        `center` of trials with folds, see `FoldedMember` of ``skuq/catalog/_records.py``.
+        `center` of trials with folds, see `FoldedMember` of ``skuq/search/_records.py``.
     is_unseen : bool
         Whether no network has seen these rows in its training, not even to stop it: they are
         predicted out of folds that share their best epoch, or they are new.
@@ -109,7 +107,7 @@ class Candidates:
     ) -> tuple[np.ndarray, float, np.ndarray]:
         """Fit weights of classifiers, their temperature, and probabilities to add.
 
-        See `skuq.ensembles._selection.fit_class_mixture`, which this calls for the candidates at
+        See `skuq.ensembles._stacking.fit_class_mixture`, which this calls for the candidates at
         `indices`.
         """
         proba, codes, weight = self.proba[indices], self.codes, self.sample_weight

@@ -10,7 +10,6 @@ candidates; the weight of a candidate is its number of repeats divided by the en
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +17,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import cdist
-from scipy.special import entr, expit, log_softmax, logsumexp, softmax, xlogy
 
-from skuq._utils._checks import check_count, check_weights
-from skuq._utils._records import saved_as
-from skuq.metrics._regression import crps_normal
+from skuq._checks import check_count, check_weights
+from skuq.files._registry import saved_as
+from skuq.metrics._scores import crps_normal
 
 #: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
 Statistics: TypeAlias = Sequence[np.ndarray]
@@ -355,260 +352,148 @@ def check_selection(chosen: Any, n_candidates: int) -> Selection:
     return replace(chosen, indices=indices, weights=weights / weights.sum())
 
 
-_MOST_STEPS = 1000  # of expectation maximisation
-_TOLERANCE = 1e-6  # the iteration ends when no weight changes by more
+#: The NES paper's selection first, then three others.
+SELECTORS = ("forward", "replacement", "quick", "top")
+
+_SMALLEST = np.finfo(float).tiny  # its log is about -708
+_MIN_MEMBERS = 2  # one member has no epistemic uncertainty
+_N_FOLDS = 5
+_MIN_FOLD = 10  # rows; with fewer rows in a fold, sizes of ensembles are not compared
 
 
-def stacking_weights(
+def likelihood_statistics(
     log_likelihood: ArrayLike,
-    sample_weight: ArrayLike | None = None,
-    prior: ArrayLike | None = None,
-) -> np.ndarray:
-    """Find the mixture weights (n_models,) that maximise the likelihood of held-out rows.
+) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray], Loss]:
+    """Make the statistics and the loss for a selection by likelihood, for `select_forward`.
 
-    `log_likelihood` (n_models, n_samples) is in nats. `prior` (n_models,) are numbers of further
-    rows that each model alone predicts, a Dirichlet prior: on few rows the weights would otherwise
-    be those of chance. They count beside the effective number of rows. The log likelihood is
-    concave in the weights, so that expectation maximisation converges to the maximum (Yao et al.
-    2018, Eq. 4). Rows to which every model gives probability 0 are ignored.
+    The statistics, (n_candidates, n_samples) each, are likelihoods divided by the largest of
+    their row, the log of that divisor, and the log likelihoods. The loss maps their averages to
+    minus the log of the averaged likelihood, in nats.
     """
     log_likelihood = np.asarray(log_likelihood, dtype=float)
-    if log_likelihood.ndim != 2 or not log_likelihood.size or np.isnan(log_likelihood).any():
-        raise ValueError(
-            "`log_likelihood` must have shape (n_models, n_samples) and no NaN. "
-            f"Got an array of shape {log_likelihood.shape}."
-        )
-    n_models = len(log_likelihood)
-    weight = check_weights(sample_weight, log_likelihood.T)
-    further = np.zeros(n_models) if prior is None else np.asarray(prior, dtype=float)
-    if further.shape != (n_models,) or not (further >= 0).all():
-        raise ValueError(f"`prior` must have {n_models} numbers >= 0. Got {prior!r}.")
-    largest = log_likelihood.max(axis=0)  # (n_samples,): divided out, against underflow
-    rows = np.isfinite(largest) & (weight > 0)
-    shares = np.full(n_models, 1 / n_models)
-    if not rows.any():
-        return shares
-    likelihood = np.exp(log_likelihood[:, rows] - largest[rows])
-    weight = weight[rows] / weight[rows].sum()
-    # Weights of the rows, which share 1 with the further ones.
-    n_effective = 1 / np.square(weight).sum()
-    further, weight = (v / (n_effective + further.sum()) for v in (further, n_effective * weight))
-    for _ in range(_MOST_STEPS):
-        # The new weight of a model is its mean posterior probability over the rows:
-        # w_k <- sum_i a_i w_k p_ki / sum_j w_j p_ji, with row weights a_i. Further rows add theirs.
-        updated = shares * (likelihood @ (weight / (shares @ likelihood))) + further
-        change, shares = abs(updated - shares).max(), updated
-        if change < _TOLERANCE:
-            break
-    return shares / shares.sum()
+    # Divide by the largest likelihood of each row: far in the tail of every candidate a density
+    # is 0 in float64, although its log is finite.
+    largest = np.where(np.isfinite(log_likelihood), log_likelihood, -np.inf).max(axis=0)
+    largest = np.where(np.isfinite(largest), largest, 0.0)
+    # A likelihood of zero counts as 708 nats worse than the row's best.
+    bounded = np.where(log_likelihood == -np.inf, largest + np.log(_SMALLEST), log_likelihood)
+    ratios = np.exp(bounded - largest)
+
+    def averaged_nll(ratio: np.ndarray, largest: np.ndarray, own: np.ndarray) -> np.ndarray:
+        # If no member comes within 708 nats of the best candidate, the ratio is 0. The mean of the
+        # members' own losses, an upper bound (Jensen), still distinguishes such members.
+        return np.where(ratio > _SMALLEST, -np.log(np.maximum(ratio, _SMALLEST)) - largest, -own)
+
+    return (ratios, np.broadcast_to(largest, ratios.shape), bounded), averaged_nll
 
 
-_TEMPERATURES = np.exp(np.linspace(-1.2, 1.6, 15))  # that a mixture's temperature is chosen from
-_TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
-_PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
-_DROPPED = 0.2  # weight of the members together that are dropped
-_CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
-# Rows predicted in five folds are not independent: their mean loss has the variance of that of
-# 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
-_ROWS_PER_INDEPENDENT_ROW = 2.25
-#: Factor of a temperature when more members are averaged later, where it is not measured.
-AVERAGING_FACTOR = 0.9
-_FACTORS = np.geomspace(0.3, 1.0, 13)  # at which averages are as sure as what they average
-_LENGTHS = 0.5, 1.0, 2.0  # of processes, where a column has the standard deviation 1
-_SIGNALS = 0.2, 0.5, 0.8, 0.95  # shares of the variance of classes that processes explain
-_ODDS_OF_SHARES = 2.0  # prior odds that classes do not depend on the rows
-_CHANCE = 25.0  # nats that a held-out row may gain by chance, over the number of rows
-
-
-def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
-    """Return the rows that the prior of stacking adds for each model: 20, for the first alike."""
-    n_first = n_models if n_first is None else min(n_first, n_models)
-    return np.where(np.arange(n_models) < n_first, _PRIOR_ROWS / n_first, 0.0)
-
-
-def fit_class_mixture(
-    logits: np.ndarray,
-    codes: np.ndarray,
-    weight: np.ndarray,
-    shares: np.ndarray,
-    n_first: int | None = None,
-    weights: np.ndarray | None = None,
+def select_by(
+    statistics: Statistics,
+    loss: Loss,
+    n_members: int,
+    method: str = "forward",
     *,
-    evidence: float | None = None,
-) -> tuple[np.ndarray, float, np.ndarray]:
-    """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
-
-    The mixture predicts ``(1 - a) * sum_k w_k softmax(logits_k / T) + a * shares``. Weights, T and
-    a maximise the likelihood of rows that the models were not trained on, times a prior. On few
-    rows the prior divides the weight evenly among the models, T is above 1, and a is at least
-    about 1 / n: that no row of n was an error does not show that there are none. The mixture is
-    then averaged with the shares alone, by the probabilities of both given these rows, or given
-    `evidence` of another kind. Classes without such a row keep their whole share, since nothing
-    shows that models would recognise them.
+    use_best: bool = False,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+) -> Selection:
+    """Select an ensemble by one of four methods, for any loss of averaged statistics.
 
     Parameters
     ----------
-    logits : ndarray of shape (n_models, n, n_classes)
-        Predictions of rows by models that were not trained on them.
-    codes, weight : ndarray of shape (n,)
-        Classes of the rows, and their weights.
-    shares : ndarray of shape (n_classes,)
-        Shares of the classes, all positive.
-    n_first : int, optional
-        Number of first models that the prior divides the weight among; by default all.
-    weights : ndarray of shape (n_models,), optional
-        Weights w that are given, so that only T and a are fitted.
-    evidence : float, optional
-        Result of `class_evidence`. Few held-out rows can gain much by chance: the gain then counts
-        less. By default models and shares are equally probable before the held-out rows.
-
-    Returns
-    -------
-    weights : ndarray of shape (n_models,)
-        Weights w of the models, which sum to 1.
-    temperature : float
-        T, for averages of as many members as predict the rows here; see `averaging_factor`.
-    constant : ndarray of shape (n_classes,)
-        Probabilities c of classes: the mixture predicts ``(1 - c.sum()) * p + c``, where p are the
-        weighted probabilities of the models.
-
-    References
-    ----------
-    Y. Yao, A. Vehtari, D. Simpson and A. Gelman (2018), "Using Stacking to Average Bayesian
-    Predictive Distributions", Section 3 (pseudo-Bayesian model averaging).
-
-    C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error".
-
-    R. Rahaman and A. Thiery (2021), "Uncertainty Quantification and Deep Ensembles": averages of
-    calibrated members are not sure enough.
-    """
-    rows = np.arange(len(codes))
-    n_models = len(logits) if weights is None else 1
-    prior = np.append(stacking_prior(n_models, n_first), _CONSTANT_ROWS)
-    n_effective = weight.sum() ** 2 / np.square(weight).sum()
-    fits = []
-    for temperature in _TEMPERATURES:
-        log_proba = log_softmax(logits / temperature, axis=-1)[:, rows, codes]
-        if weights is not None:  # one model, the mixture
-            log_proba = logsumexp(log_proba, axis=0, b=weights[:, None], keepdims=True)
-        log_proba = np.append(log_proba, np.log(shares)[codes][None], axis=0)
-        found = stacking_weights(log_proba, weight, prior)
-        fit = np.average(logsumexp(log_proba, axis=0, b=found[:, None]), weights=weight)
-        # Members trained on few rows are too sure.
-        surprise = (np.log(temperature) - n_effective**-0.5) / _TEMPERATURE_SPREAD
-        loss = 0.5 * surprise**2 - n_effective * fit
-        fits.append((loss - xlogy(prior, found).sum(), found, fit))
-    losses = np.array([loss for loss, *_ in fits])
-    best = int(losses.argmin())
-    _, found, fit = fits[best]
-    temperature = float(_TEMPERATURES[best])
-    if 0 < best < len(fits) - 1:  # between those of the grid, by a parabola
-        below, least, above = losses[best - 1 : best + 2]
-        steps = 0.5 * (below - above) / (below - 2 * least + above)
-        temperature *= float(_TEMPERATURES[1] / _TEMPERATURES[0]) ** steps
-    if weights is None:
-        weights = found[:-1] / found[:-1].sum()
-    # Posterior probability that models do not predict better than the shares alone.
-    gain = n_effective * (fit - np.average(np.log(shares)[codes], weights=weight))
-    log_odds = gain / _ROWS_PER_INDEPENDENT_ROW
-    if evidence is not None:
-        log_odds = np.logaddexp(
-            evidence - np.log(_ODDS_OF_SHARES), log_odds - _CHANCE / n_effective
-        )
-    p_shares = expit(-log_odds)
-    judged = np.bincount(codes, weight, minlength=len(shares)) > 0
-    added = found[-1] + p_shares * (1 - found[-1])
-    return weights, temperature, shares * np.where(judged, added, 1.0)
-
-
-def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> float:
-    """Estimate the factor of a temperature when more members of each model are averaged later.
-
-    An average is less sure than its members. How much less is seen in the average of one member of
-    each model; members of one model are taken to disagree as much as those of two models do.
-
-    Parameters
-    ----------
-    logits : ndarray of shape (n_models, n, n_classes)
-        Predictions of rows by one member of each of two or more models, divided by the temperature.
-    weight : ndarray of shape (n,)
-        Weights of the rows.
+    statistics, loss :
+        See `select_forward`.
     n_members : int
-        Number of members of each model that are averaged later.
-    """
-
-    def entropy(factor: float) -> Any:
-        """Compute the mean entropy of the average of the models."""
-        return entr(softmax(logits / factor, axis=-1).mean(axis=0)).sum(axis=-1) @ weight
-
-    alone = (entr(softmax(logits, axis=-1)).sum(axis=-1) @ weight).mean()
-    # The entropy rises with the factor.
-    log_factor = np.interp(alone, [entropy(factor) for factor in _FACTORS], np.log(_FACTORS))
-    # An average of n members has 1 - 1 / n of what two disagree about.
-    n_models = len(logits)
-    before, later = 1 - 1 / n_models, 1 - 1 / (n_models * n_members)
-    return float(np.exp(log_factor * (later / before - 1)))
-
-
-def class_evidence(x: np.ndarray, codes: np.ndarray) -> float:
-    """Compute the log Bayes factor of classes that depend on x over classes that do not.
-
-    Gaussian processes of the indicators of classes, with several lengths and shares of noise, are
-    averaged, and compared with noise alone. Half of them see all columns, and half the first
-    principal component: where columns repeat each other, it says most of what they say. All rows
-    count at once, so that of ten rows of noise fewer seem to depend on x than held-out rows do.
-
-    Parameters
-    ----------
-    x : ndarray of shape (n, d)
-        Encoded rows.
-    codes : ndarray of shape (n,)
-        Classes of the rows.
+        Size M of the ensemble.
+    method : {"forward", "replacement", "quick", "top"}, default="forward"
+        "forward" adds the candidate that lowers the ensemble's loss most, each at most once,
+        until there are M members. "replacement" can add a candidate again, which increases its
+        weight. "quick" goes through the candidates once, from the best, and adds each that
+        improves the ensemble; it can end with fewer members. "top" takes the M best single
+        candidates.
+    use_best : bool, default=False
+        Choose the size by cross-validation, from 2 to M, repeats included; see `choose_size`.
+    sample_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+    groups : array-like of shape (n_samples,), optional
+        Groups of rows for `use_best`. Rows of one group, such as versions of one row, always are
+        in the same fold.
 
     Returns
     -------
-    float
-        Log Bayes factor in nats; 0 if all rows or all classes are equal.
+    Selection
 
     References
     ----------
-    C. Rasmussen and C. Williams (2006), "Gaussian Processes for Machine Learning", Sections 5.4
-    and 6.5 (labels as numbers).
+    Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift",
+    section 4.
     """
-    x = x[:, np.ptp(x, axis=0) > 0]
-    if not x.size or not np.ptp(codes):
-        return 0.0
-    n = len(x)
-    x = (x - x.mean(axis=0)) / x.std(axis=0)
-    left, scales, _ = np.linalg.svd(x, full_matrices=False)
-    first = left[:, :1] * scales[0]
-    # Uncorrelated contrasts of the classes, each with a mean square of 1.
-    indicators = np.eye(codes.max() + 1)[codes]
-    vectors, scales, _ = np.linalg.svd(indicators - indicators.mean(axis=0), full_matrices=False)
-    contrasts = vectors[:, scales > 1e-9 * scales[0]] * np.sqrt(n)
-    log_factors = []
-    for columns, length in itertools.product((x, first), _LENGTHS):
-        squares = cdist(columns, columns, "sqeuclidean") / columns.var(axis=0).sum()
-        kernel = np.exp(-0.5 * squares / length**2)
-        # The mean of a process is unknown: it is taken out. With variance 1 it does not count.
-        kernel = kernel - kernel.mean(axis=0)
-        kernel -= kernel.mean(axis=1, keepdims=True)
-        values, vectors = np.linalg.eigh(kernel * (n / np.trace(kernel)) + 1 / n)
-        power, values = np.square(vectors.T @ contrasts).sum(axis=1), np.maximum(values, 0)
-        for signal in _SIGNALS:
-            variances = signal * values + 1 - signal
-            log_factor = power - power / variances - contrasts.shape[1] * np.log(variances)
-            log_factors.append(0.5 * log_factor.sum())
-    return float(logsumexp(log_factors) - np.log(len(log_factors)))
+    if method not in SELECTORS:
+        raise ValueError(f"`method` must be one of {SELECTORS}. Got {method!r}.")
+    check_count("n_members", n_members)
+    if use_best:
+        n_members = choose_size(
+            statistics, loss, n_members, method, sample_weight=sample_weight, groups=groups
+        )
+    # "forward" must reach M members even if the loss rises, as the paper's ForwardSelect does
+    # (section 4); "replacement" counts repeats as members.
+    select, settings = {
+        "forward": (select_forward, {"replacement": False, "min_members": n_members}),
+        "replacement": (select_forward, {"min_size": n_members, "max_size": n_members}),
+        "quick": (select_in_order, {}),
+        "top": (select_best, {}),
+    }[method]
+    return select(statistics, loss, n_members, **settings, sample_weight=sample_weight)
 
 
-def drop_light(weights: np.ndarray, min_members: int = 1) -> np.ndarray:
-    """Set the lightest weights of a mixture to 0 that together are at most a fifth.
+def choose_size(
+    statistics: Statistics,
+    loss: Loss,
+    n_members: int,
+    method: str = "forward",
+    *,
+    sample_weight: ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+) -> int:
+    """Choose the number of members, from 2 to `n_members`, by cross-validation over rows.
 
-    Members that few rows cannot tell from useless ones only make predictions slower. The heaviest
-    `min_members` keep theirs, and the result sums to 1.
+    The loss along a greedy path is too optimistic, because the path was chosen to lower it.
+    Therefore the rows are split into five folds, a path is selected on four of them and scored on
+    the fifth, and the smallest size with the lowest average loss is returned.
     """
-    order = np.argsort(weights)[: max(len(weights) - min_members, 0)]
-    kept = weights.copy()
-    kept[order[np.cumsum(weights[order]) <= _DROPPED]] = 0
-    return kept / kept.sum()
+    if sample_weight is not None and not np.all(sample_weight):
+        used = np.flatnonzero(sample_weight)  # a fold must not have rows without weight only
+        statistics = [np.take(s, used, axis=1) for s in statistics]
+        sample_weight = np.asarray(sample_weight)[used]
+        groups = None if groups is None else np.asarray(groups)[used]
+    n_samples = statistics[0].shape[1]
+    _, codes = np.unique(np.arange(n_samples) if groups is None else groups, return_inverse=True)
+    n_groups = codes.max() + 1
+    # Nothing to choose, or too few groups for folds of ten: keep the size asked for.
+    if n_members <= _MIN_MEMBERS or n_groups < _N_FOLDS * _MIN_FOLD:
+        return n_members
+    # A candidate with a NaN in any row is left out of every fold.
+    usable, _ = rank_candidates(statistics, loss, sample_weight)
+    statistics = [s[np.sort(usable)] for s in statistics]
+    weight = np.ones(n_samples) if sample_weight is None else np.asarray(sample_weight, float)
+    # Folds are random, since rows may be sorted, with a fixed seed: the choice is deterministic.
+    fold_of = np.random.default_rng(0).permutation(n_groups)[codes] % _N_FOLDS
+    totals = np.zeros(n_members)
+    for k in range(_N_FOLDS):
+        fold, rest = np.flatnonzero(fold_of == k), np.flatnonzero(fold_of != k)
+        grown = select_by(
+            [np.take(s, rest, axis=1) for s in statistics],
+            loss,
+            n_members,
+            method,
+            sample_weight=weight[rest],
+        )
+        # Averages of the statistics over the first 1, 2, .. members: (path, fold rows, ..).
+        path = np.array([index for index, _ in grown.path] or grown.indices)
+        sizes = np.arange(1, len(path) + 1).reshape(-1, *[1] * (statistics[0].ndim - 1))
+        means = [np.cumsum(s[np.ix_(path, fold)], axis=0) / sizes for s in statistics]
+        rows = loss(*means).reshape(len(path), len(fold), -1).mean(axis=2)
+        losses = rows @ weight[fold]
+        # A path that ended early has its last loss at all larger sizes.
+        totals += losses[np.minimum(np.arange(n_members), len(path) - 1)]
+    return _MIN_MEMBERS + int(np.argmin(totals[_MIN_MEMBERS - 1 :]))

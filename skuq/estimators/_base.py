@@ -22,14 +22,14 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 import skuq
 from skuq import backend
+from skuq._checks import check_count, class_codes, fill_masked
+from skuq._messages import Progress, listening
 from skuq._params import CallbackSupportMixin, fit_context, set_params
-from skuq._utils._checks import check_count, class_codes, fill_masked
-from skuq._utils._environment import random_generator
-from skuq._utils._messages import Progress, listening
-from skuq._utils._records import PickledByValue
+from skuq._random import random_generator
+from skuq.files._registry import PickledByValue
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
-from skuq.predictive._mixture import ClassUncertainty, Uncertainty
+from skuq.predictive._distributions import ClassUncertainty, Uncertainty
 from skuq.tables._inputs import add_input_tags
 
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions
-from skuq._utils._environment import draw_entropy, trial_seed
-from skuq._utils._messages import warn_user
+from skuq._random import draw_entropy, trial_seed
 from skuq.networks._tabular_operations import unclip
 from skuq.tables._inputs import (
     Inputs,
@@ -23,7 +23,8 @@ from skuq.tables._inputs import (
     read_rows,
     read_validation_rows,
 )
-from skuq.tables._scaling import RobustScaling, effective_rank, fit_ridge
+from skuq.tables._ridge import effective_rank, fit_ridge
+from skuq.tables._scaling import RobustScaling
 from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import NumberTargets, Targets
 

@@ -15,21 +15,21 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from skuq import backend
+from skuq._checks import class_codes, class_probabilities
 from skuq._params import safe_indexing
-from skuq._utils._checks import class_codes, class_probabilities
-from skuq._utils._environment import generator
-from skuq._utils._records import record_repr, saved_as
-from skuq.catalog import Member
+from skuq._random import generator
+from skuq.files._registry import record_repr, saved_as
+from skuq.fitted._draws import member_posterior
 from skuq.fitted._far import FarUncertainty, far_classes, far_spread
 from skuq.fitted._far_learning import learn_far_uncertainty
-from skuq.fitted._posterior import member_posterior
-from skuq.networks._heads import CategoricalHead
+from skuq.networks import Member
+from skuq.networks._head_classes import CategoricalHead
 from skuq.predictive import CategoricalMixture, Posterior
-from skuq.predictive._mixture import epistemic_factor
+from skuq.predictive._distributions import epistemic_factor
 from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs
 from skuq.tables._targets import Targets
 from skuq.training import predict_members
-from skuq.training._networks import keras_model
+from skuq.training._network_checks import keras_model
 from skuq.training._predict import largest_power_of_two
 
 #: Numbers of raw predictions held at a time: 32 MB. Their moments take about five times as much.

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.linalg import blas, cholesky, lapack
 from scipy.spatial.distance import cdist
 
-from skuq._utils._records import record_repr, saved_as, state_of
+from skuq.files._registry import record_repr, saved_as, state_of
 from skuq.predictive import CategoricalMixture, TransformedMixture
 from skuq.tables._scaling import FARTHEST, clip_columns
 

@@ -16,9 +16,10 @@ from scipy import optimize
 from scipy.linalg import cholesky, lapack
 from scipy.spatial.distance import cdist
 
-from skuq._utils._environment import generator, one_thread_if_small
+from skuq._random import generator
+from skuq._threads import one_thread_if_small
 from skuq.fitted._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
-from skuq.networks._heads import CategoricalHead
+from skuq.networks._head_classes import CategoricalHead
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST, RobustScaling
 from skuq.training import predict_members

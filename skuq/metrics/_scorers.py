@@ -16,21 +16,24 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from skuq._utils._checks import (
+from skuq._checks import (
     classifies,
     fill_masked,
     predict_normal,
     reshape_like_prediction,
     unwrap_estimator,
 )
-from skuq._utils._messages import warn_user
-from skuq.metrics._checks import average, check_same_shape
-from skuq.metrics._classification import brier_loss, ece_loss, ensemble_nll_loss
-from skuq.metrics._regression import (
+from skuq._messages import warn_user
+from skuq.metrics._scores import (
+    average,
+    brier_loss,
     calibration_error,
+    check_same_shape,
     coverage_score,
     coverage_width_auc,
     crps_loss,
+    ece_loss,
+    ensemble_nll_loss,
     gaussian_nll_loss,
     interval_loss,
     mean_width,

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions
-from skuq._utils._records import saved_as
-from skuq.networks._dense_layers import Dense
+from skuq.files._registry import saved_as
+from skuq.networks._dense import Dense
 from skuq.networks._keras_models import check_units
-from skuq.networks._operator import EncoderDecoder
+from skuq.networks._operator_network import EncoderDecoder
 from skuq.networks._plan import without_names
 from skuq.networks._plan_parts import ACTIVATIONS, Namespace
 

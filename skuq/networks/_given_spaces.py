@@ -23,7 +23,7 @@ from skuq.networks._space import (
     WithTraining,
     training_hyperparameters,
 )
-from skuq.networks._tabular import BoundTabularSpace, TabularSpace
+from skuq.networks._tabular_network import BoundTabularSpace, TabularSpace
 
 
 @dataclass(eq=False, repr=False)

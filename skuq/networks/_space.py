@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from skuq._params import HasMethods, Settings
-from skuq._utils._records import saved_as
+from skuq.files._registry import saved_as
 
 # Categories with up to this many choices are one-hot encoded for a forest. For larger ones the
 # code is the position of the choice.

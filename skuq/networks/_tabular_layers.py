@@ -14,7 +14,7 @@ from numbers import Integral
 
 import numpy as np
 
-from skuq._utils._checks import check_count
+from skuq._checks import check_count
 from skuq.backend import keras, ops
 from skuq.networks import _tabular_operations as operations
 from skuq.networks._plan_parts import LayerSpec, NoPlan, Run, tensors

@@ -1,6 +1,6 @@
-from ._calibration import QuantileCalibrationDisplay as QuantileCalibrationDisplay
-from ._coverage import CoverageWidthDisplay as CoverageWidthDisplay
-from ._errors import PredictionBandDisplay as PredictionBandDisplay
-from ._errors import RetentionDisplay as RetentionDisplay
+from ._band import PredictionBandDisplay as PredictionBandDisplay
+from ._band import RetentionDisplay as RetentionDisplay
+from ._calibration_plots import CoverageWidthDisplay as CoverageWidthDisplay
+from ._calibration_plots import QuantileCalibrationDisplay as QuantileCalibrationDisplay
 from ._history import SearchHistoryDisplay as SearchHistoryDisplay
-from ._members import TeamDisplay as TeamDisplay
+from ._team_plots import TeamDisplay as TeamDisplay

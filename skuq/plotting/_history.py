@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import column_or_1d
 
-from skuq._utils._checks import unwrap_estimator
-from skuq.metrics._checks import check_choice
-from skuq.plotting._base import (
+from skuq._checks import unwrap_estimator
+from skuq.metrics._scores import check_choice
+from skuq.plotting._display import (
     BLUE,
     GREY,
     VERMILION,

@@ -1,8 +1,11 @@
-from ._keras_tuner import AgEBOOracle as AgEBOOracle
-from ._limits import Limits as Limits
-from ._limits import RunOptions as RunOptions
-from ._search import Search as Search
-from ._search import SearchResult as SearchResult
+from ._folder import Catalog as Catalog
+from ._folder import CatalogFolder as CatalogFolder
+from ._loop import Search as Search
+from ._loop import SearchResult as SearchResult
+from ._oracles import AgEBOOracle as AgEBOOracle
+from ._records import Limits as Limits
+from ._records import RunOptions as RunOptions
+from ._records import TrialRecord as TrialRecord
 from ._strategies import AgE as AgE
 from ._strategies import AgEBO as AgEBO
 from ._strategies import BayesianSearch as BayesianSearch

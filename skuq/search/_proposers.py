@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.ensemble import RandomForestRegressor
 
 from skuq.backend import keep_random_state
-from skuq.catalog._records import TrialRecord
-from skuq.ensembles._likelihood import select_by
+from skuq.ensembles._selection import select_by
 from skuq.networks._given_spaces import space_to_keras_tuner
 from skuq.networks._space import Decisions, Space
+from skuq.search._records import TrialRecord
 
 # Keras-Tuner ends a search after a few failures in a row; skuq records them and continues.
 _UNLIMITED = 10**9
@@ -429,7 +429,7 @@ class EnsembleEvolution:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.catalog import TrialRecord
+    >>> from skuq.search import TrialRecord
     >>> from skuq.search._proposers import EnsembleEvolution
     >>> def criterion(records):
     ...     return [np.array([[r.configuration["x"]] for r in records])], np.square, None

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+from skuq._messages import warn_user
 from skuq._params import HasMethods, Interval, Settings, StrOptions, parameters
-from skuq._utils._messages import warn_user
-from skuq._utils._records import PickledByValue, saved_as
-from skuq.catalog import Catalog
+from skuq.files._registry import PickledByValue, saved_as
 from skuq.networks._space import Decisions, Space
+from skuq.search import Catalog
 from skuq.search._proposers import (
     AgeingEvolution,
     EnsembleEvolution,

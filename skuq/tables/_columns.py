@@ -14,8 +14,8 @@ from pandas.api.types import infer_dtype, is_complex_dtype, is_numeric_dtype
 from scipy import sparse
 from sklearn.utils.validation import check_array, validate_data
 
-from skuq._utils._checks import fill_masked
-from skuq._utils._messages import warn_user
+from skuq._checks import fill_masked
+from skuq._messages import warn_user
 from skuq.exceptions import TableWarning
 
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"

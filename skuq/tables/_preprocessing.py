@@ -15,10 +15,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils.validation import check_is_fitted
 
+from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context
-from skuq._utils._messages import warn_user
-from skuq._utils._records import saved_as
 from skuq.exceptions import TableWarning
+from skuq.files._registry import saved_as
 from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, find_recurring_values, read_table
 
 # Smallest number of rows with which a category gets a code of its own. Rarer categories share the

@@ -22,8 +22,8 @@ from sklearn.model_selection import (
     check_cv,
 )
 
-from skuq._utils._environment import generator
-from skuq._utils._messages import short_repr, warn_user
+from skuq._messages import short_repr, warn_user
+from skuq._random import generator
 from skuq.exceptions import CalibrationWarning
 from skuq.tables._inputs import Inputs, Rows, group_codes
 from skuq.tables._targets import Targets

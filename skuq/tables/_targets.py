@@ -14,14 +14,14 @@ import numpy as np
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_array, column_or_1d
 
+from skuq._checks import check_labels, check_targets, class_codes, fill_masked
+from skuq._messages import warn_user
 from skuq._params import StrOptions
-from skuq._utils._checks import check_labels, check_targets, class_codes, fill_masked
-from skuq._utils._messages import warn_user
-from skuq._utils._records import saved_as
 from skuq.exceptions import TableWarning
+from skuq.files._registry import saved_as
 from skuq.networks import GaussianHead
-from skuq.networks._heads import CategoricalHead, SquaredErrorHead
-from skuq.networks._mixture_heads import GaussianMixtureHead
+from skuq.networks._head_classes import CategoricalHead
+from skuq.networks._head_normals import GaussianMixtureHead, SquaredErrorHead
 from skuq.predictive import (
     CategoricalMixture,
     GaussianMixture,
@@ -29,11 +29,11 @@ from skuq.predictive import (
     NestedGaussianMixture,
     TransformedMixture,
 )
-from skuq.predictive._calibration import Calibration, calibrate_components, calibrated_moments
+from skuq.predictive._learners import Calibration, calibrate_components, calibrated_moments
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
-from skuq.tables._target_transforms import TargetTransform, transform_of_tails
+from skuq.tables._transforms import TargetTransform, transform_of_tails
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {

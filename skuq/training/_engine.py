@@ -23,20 +23,23 @@ from typing import Any
 import numpy as np
 
 from skuq.backend import BoundedCache, compile_program, to_host, to_tensors
-from skuq.catalog._records import Member
 from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._member import Member
 from skuq.tables._splits import TrainingData
-from skuq.training._arguments import (
+from skuq.training._job import (
     HostStreams,
     Sizes,
+    Template,
+    TrainingJob,
     batch_shares,
     data_tensors,
     program_key,
     rate_factors,
     scalars_of,
+    seed_words,
+    template_of,
 )
-from skuq.training._job import Template, TrainingJob, seed_words, template_of
-from skuq.training._networks import MAX_PASS_ROWS
+from skuq.training._network_checks import MAX_PASS_ROWS
 from skuq.training._predict import predict_members
 from skuq.training._program import Blocks, TrainingProgram, start_carry
 

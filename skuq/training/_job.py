@@ -1,28 +1,371 @@
-"""Describe a training run (`TrainingJob`), its templates, and its state between two epochs.
+"""Arguments of a training program: its key, its data as tensors, and its random numbers.
 
-A template is a network without weights, from which runs start. Building a Keras model takes
-longer than many training steps, so that a process caches the templates it used last, by the
-network's configuration.
+The key of a program is everything its compilation depends on. Batch orders and artificial inputs
+are drawn on the host.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from skuq import backend
 from skuq.backend import BoundedCache
 from skuq.networks._epinet import EpistemicNetwork
-from skuq.networks._heads import Head
+from skuq.networks._head_base import Head
 from skuq.networks._keras_models import own_classes, rebuild
 from skuq.networks._plan import Plan, make_plan, without_names
 from skuq.tables._splits import TrainingData
-from skuq.training._networks import DrawingNetwork, draw_variables, has_fixed_values
-from skuq.training._recipe import Recipe, stack_conflict
+from skuq.training._network_checks import DrawingNetwork, draw_variables, has_fixed_values
+from skuq.training._recipe import BETA_2, EPSILON, Recipe, stack_conflict
+
+_ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
+_MAX_EPOCHS_PER_CALL = 64  # of a compiled program
+
+
+@dataclass(frozen=True)
+class ProgramKey:
+    """Everything that a program's compilation depends on: equal keys share one program."""
+
+    network: Plan | EpistemicNetwork | str  # str: JSON of a Keras model without a plan, no names
+    head: Head
+    optimizer: str
+    batch_size: int
+    input_shape: tuple[int, ...]
+    n_outputs: int  # columns of y
+    n_rows: int  # padded rows of the table that batches are taken from
+    n_steps: int  # steps of one epoch, for the padded number of training rows
+    n_valid: int  # padded number of validation rows; 0 without any
+    jit: bool
+    n_members: int = 0  # 0: one network, without a member axis
+    own_validation: bool = False  # every member has validation rows of its own
+    clip: bool = False  # this and the next flags: some recipe has clip_norm, l2, weight_decay
+    l2: bool = False
+    decay: bool = False
+    dropout: bool = False  # the recipe's dropout rate, an argument, replaces the layers' own
+    adversarial: bool = False
+    momentum: float = 0.0
+    n_artificial: int = 0  # inputs without targets in every step
+    n_draws: int = 0  # epistemic indices in every step
+    detached: tuple[int, ...] = ()  # variables without gradient from the head's uncertainty terms
+    beta_2: float = BETA_2
+    dropout_schedule: bool = False
+    rate_factors: bool = False  # variables have factors of the learning rate
+    epsilon: float = EPSILON
+    calibrates: bool = False  # validation is at the best temperature
+    own_classes: tuple[Any, ...] = ()  # the user's classes that the network's JSON only names
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Shape of the member axis: (n_members,), or () for one network."""
+        return (self.n_members,) if self.n_members else ()
+
+    @property
+    def epochs_per_call(self) -> int:
+        """Largest number of epochs in one call, which bounds the batch orders sent with it."""
+        numbers = self.batch_size + self.n_artificial * math.prod(self.input_shape)
+        width = self.n_steps * numbers * max(1, self.n_members)
+        return max(1, min(_MAX_EPOCHS_PER_CALL, _ORDER_ENTRIES // width))
+
+
+_LEAST_ROWS = 8  # to which fewer rows are padded
+
+
+def padded_rows(n_rows: int) -> int:
+    """Round up to a ladder of sizes, four between a power of two and the next: by at most 25%."""
+    if n_rows <= _LEAST_ROWS:
+        return _LEAST_ROWS
+    step: int = 2 ** (math.ceil(math.log2(n_rows)) - 3)
+    return step * math.ceil(n_rows / step)
+
+
+def full_batch_rows(n_rows: int) -> int:
+    """Round up to the size of a batch of all rows: a power of two up to 128 rows, or the ladder.
+
+    A data set that grows row by row, as in Bayesian optimisation, compiles a program for each size.
+    With so few rows a step takes little longer for the padding: a fifth, if networks are large.
+    """
+    return table_rows(n_rows) if n_rows <= 128 else padded_rows(n_rows)
+
+
+def table_rows(n_rows: int) -> int:
+    """Round up to the size of a table of training rows: a power of two, up to 2**14 rows.
+
+    Padding of this table costs only memory. A data set that grows row by row, as in Bayesian
+    optimisation, then compiles only each time that it doubles.
+    """
+    return padded_rows(2 ** math.ceil(math.log2(max(n_rows, 1))) if n_rows <= 2**14 else n_rows)
+
+
+class HostStreams:
+    """Random generators of each member, for its batches and its artificial inputs."""
+
+    def __init__(self, job: TrainingJob):
+        self._splits, self._artificial = job.splits, job.artificial
+        words = [seed_words(seed) for seed in job.seeds]
+        self._shuffles = [np.random.default_rng(word.orders) for word in words]
+        self._artificial_rngs = [np.random.default_rng(word.artificial) for word in words]
+        self._permutations = job.permutations
+
+    def orders(self, key: ProgramKey, n_epochs: int, n_rows: int, n_train: int) -> np.ndarray:
+        """Draw the row numbers of each epoch's batches.
+
+        The result has shape (epochs_per_call, .., n_steps * batch_size).
+        """
+        shape = (key.epochs_per_call, len(self._shuffles), key.n_steps * key.batch_size)
+        orders = np.zeros(shape, dtype="int32")
+        # Whole batches, as the program reads them.
+        width = math.ceil(n_train / key.batch_size) * key.batch_size
+        for epoch in orders[:n_epochs]:
+            for k, order in enumerate(epoch):
+                # `n_train` of the member's rows, in random order.
+                if self._permutations is not None:
+                    rows = self._permutations[k](n_rows)[:n_train]
+                elif n_train == n_rows:
+                    rows = self._shuffles[k].permutation(n_rows)
+                else:
+                    rows = self._shuffles[k].choice(n_rows, n_train, replace=False)
+                if self._splits is not None:
+                    rows = np.asarray(self._splits[k][0])[rows]
+                # The last batch is padded with rows from the start of the epoch, whose share in
+                # the loss is zero.
+                order[:width] = np.resize(rows, width)
+        return orders if key.n_members else orders[:, 0]
+
+    def artificial(self, key: ProgramKey, n_epochs: int, n_steps: int) -> np.ndarray:
+        """Draw the artificial inputs of each member in each step of `n_epochs` epochs.
+
+        The result has the program's shape, (epochs_per_call, key.n_steps, .., n_artificial,
+        *input_shape); epochs and steps that are not run are 0.
+        """
+        shape = (len(self._artificial_rngs), key.n_artificial, *key.input_shape)
+        inputs = np.zeros((key.epochs_per_call, key.n_steps, *shape), dtype="float32")
+        for epoch in inputs[:n_epochs, :n_steps]:
+            # One call for all steps of the epoch.
+            for k, rng in enumerate(self._artificial_rngs):
+                drawn = self._artificial(n_steps * key.n_artificial, rng=rng)
+                epoch[:, k] = np.reshape(drawn, (n_steps, *shape[1:]))
+        return inputs if key.n_members else inputs[:, :, 0]
+
+
+# Tensors live as long as the data that they were made of.
+_tensors: WeakKeyDictionary[TrainingData, dict[str, Any]] = WeakKeyDictionary()
+_lock = threading.Lock()  # groups of members that start together share one copy
+
+
+def data_tensors(data: TrainingData, splits: Sequence[Split] | None = None) -> dict[str, Any]:
+    """Get the tables of a program: columns of x, y and weight joined, rows padded with zeros.
+
+    Returns `table` (n_rows, inputs + outputs + 1), and `valid` if there are validation rows. With
+    `splits`, each member has validation rows of its own: `valid` (n_members, n_valid, ..).
+    """
+    with _lock:
+        shared = _tensors.get(data)
+        if shared is None:
+            tables = {"table": _pad_rows(_join_columns(data.x, data.y, data.weight), table_rows)}
+            if len(data.x_valid):
+                rows = _join_columns(data.x_valid, data.y_valid, data.weight_valid)
+                tables["valid"] = _pad_rows(rows, padded_rows)
+            shared = _tensors[data] = backend.to_tensors(tables)
+    if splits is None:
+        return shared
+    tensors = {"table": shared["table"]}
+    # Members train on rows of one table, but each has its own validation rows.
+    rows = _join_columns(data.x, data.y, data.weight)
+    valid = np.stack([rows[held_out] for _, held_out in splits])
+    if valid.shape[-2]:
+        tensors["valid"] = backend.to_tensors(_pad_rows(valid, padded_rows))
+    return tensors
+
+
+def _join_columns(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return np.concatenate([x.reshape(len(x), math.prod(x.shape[1:])), y, weight[:, None]], axis=1)
+
+
+def _pad_rows(table: np.ndarray, size: Callable[[int], int]) -> np.ndarray:
+    n_rows = table.shape[-2]
+    extra = [(0, 0)] * (table.ndim - 2) + [(0, size(n_rows) - n_rows), (0, 0)]
+    return np.pad(table, extra)
+
+
+_NEVER = np.iinfo("int32").max  # a patience that no run exhausts; it stands for None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Row counts of each member: rows it has, rows of one epoch, and validation rows."""
+
+    n_rows: int
+    n_train: int
+    n_valid: int
+
+    @classmethod
+    def of(cls, job: TrainingJob, data: TrainingData) -> Sizes:
+        """Count the rows of a job."""
+        n_rows, n_valid = len(data.x), len(data.x_valid)
+        if job.splits is not None:
+            train, valid = job.splits[0]
+            n_rows, n_valid = len(train), n_valid if valid is None else len(valid)
+        recipe = job.recipe
+        n_steps = recipe.steps_per_epoch
+        n_train = n_rows if n_steps is None else min(n_rows, n_steps * recipe.batch_size)
+        return cls(n_rows, n_train, n_valid)
+
+
+def program_key(
+    job: TrainingJob, template: Template, data: TrainingData, sizes: Sizes, jit: bool
+) -> ProgramKey:
+    """Make the key under which a job's program is compiled and cached."""
+    recipes, recipe, plan = job.recipes, job.recipe, template.plan
+    _check_recipe(recipe, template, job.head)
+    # A full batch is padded, so that folds of slightly different size, and the steps of a search,
+    # share a program. Networks that run through Keras are not padded: batch normalisation there
+    # would count the padding as rows.
+    through_keras = plan is None and not template.is_epistemic
+    n_rows = sizes.n_train if through_keras else full_batch_rows(sizes.n_train)
+    batch = min(recipe.batch_size, n_rows)
+    # Variables that get no gradient from the head's terms for artificial inputs.
+    prefix = getattr(job.head, "detached", None) if recipe.n_artificial else None
+    detached = [k for k, name in enumerate(template.names) if prefix and name.startswith(prefix)]
+    return ProgramKey(
+        network=template.identity,
+        head=job.head,
+        optimizer=recipe.optimizer,
+        batch_size=batch,
+        input_shape=data.x.shape[1:],
+        n_outputs=data.y.shape[1],
+        n_rows=table_rows(len(data.x)),
+        # Number of batches for the padded number of training rows.
+        n_steps=math.ceil(table_rows(sizes.n_train) / batch) if batch < sizes.n_train else 1,
+        n_valid=padded_rows(sizes.n_valid) if sizes.n_valid else 0,
+        jit=jit,
+        n_members=len(job.seeds) if job.stacked else 0,
+        own_validation=job.own_validation,
+        clip=recipe.clip_norm is not None,
+        l2=any(r.l2 for r in recipes),
+        decay=any(r.weight_decay for r in recipes),
+        dropout=recipe.dropout is not None,
+        adversarial=recipe.adversarial_epsilon > 0,
+        momentum=recipe.momentum,
+        n_artificial=recipe.n_artificial,
+        n_draws=recipe.n_draws,
+        detached=tuple(detached),
+        beta_2=recipe.beta_2,
+        epsilon=recipe.epsilon,
+        calibrates=recipe.keep == "best-calibrated",
+        # Without Dropout layers a schedule changes nothing and would only compile a new program.
+        dropout_schedule=(
+            recipe.dropout_schedule != "constant" and plan is not None and plan.n_dropouts > 0
+        ),
+        rate_factors=any(
+            r.rate_factors_of_layers or (rate_factors(r, template, data) != 1).any()
+            for r in recipes
+        ),
+        own_classes=own_classes(template.network),
+    )
+
+
+# Number of columns that vary together up to which learning rates stay as they are, and the rate
+# for which it was chosen; the default of plain networks. Lower rates bear more columns.
+_MOST_ALIKE, _USUAL_RATE = 10, 0.01
+
+
+def rate_factors(recipe: Recipe, template: Template, data: TrainingData) -> np.ndarray:
+    """Compute the factor of the learning rate of each variable (n_variables,).
+
+    Dense layers that read X get a lower rate if many columns vary together, as in spectra. A step
+    of the optimiser moves the weights of all these columns alike, so that the weighted sum, and
+    with it the prediction, moves in proportion to their number.
+    """
+    factors = np.asarray(recipe.factors_of(template.names))
+    kernels = [] if template.plan is None else list(template.plan.input_kernels)
+    if kernels and data.x.shape[1] > _MOST_ALIKE:
+        most = _MOST_ALIKE * max(1.0, _USUAL_RATE / recipe.learning_rate)
+        factors[kernels] *= min(1.0, most / data.n_alike)
+    return factors
+
+
+def _check_recipe(recipe: Recipe, template: Template, head: Head) -> None:
+    """Raise ValueError if the recipe sets what the network or the head does not have."""
+    plan = template.plan
+    if recipe.keep == "best-calibrated" and not hasattr(head, "n_classes"):
+        raise ValueError(
+            f'keep="best-calibrated" needs logits of classes. Got {type(head).__name__}. '
+            'Use keep="best-jointly".'
+        )
+    if recipe.dropout is not None and (plan is None or not plan.n_dropouts):
+        raise ValueError(
+            f"A recipe's `dropout` sets the rate of Dropout layers. Got dropout={recipe.dropout} "
+            "for a network without Dropout layers, or with layers that run through Keras. "
+            "Give the rate to the layers instead."
+        )
+    if recipe.dropout_schedule != "constant" and plan is None:
+        raise ValueError(
+            f"A recipe's dropout_schedule={recipe.dropout_schedule!r} cannot be used for networks "
+            "with layers that run through Keras: their Dropout layers have fixed rates. "
+            'Set dropout_schedule="constant".'
+        )
+
+
+def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, Any]:
+    """Collect the numbers that a compiled program takes from recipes as arguments.
+
+    Each has shape (n_members,) in a stack, or () for one network.
+    """
+
+    def per_member(name: str, dtype: str = "float32", none: int = 0) -> np.ndarray:
+        """Join one field of all recipes; `none` stands for None."""
+        values = [getattr(recipe, name) for recipe in job.recipes]
+        # None becomes a patience that no run exhausts, or a 0 that the program does not use.
+        values = [none if value is None else min(value, _NEVER) for value in values]
+        return np.asarray(job.join_members(values), dtype=dtype)
+
+    scalars: dict[str, Any] = {
+        "n_valid": np.int32(sizes.n_valid),
+        "keep_last": np.bool_(job.recipe.keep == "last"),
+        "keep_jointly": np.bool_(job.recipe.keeps_jointly),
+        "reduce_lr_patience": per_member("reduce_lr_patience", dtype="int32", none=_NEVER),
+        "reduce_lr_factor": per_member("reduce_lr_factor"),
+        "early_stopping_patience": per_member(
+            "early_stopping_patience", dtype="int32", none=_NEVER
+        ),
+        "clip": per_member("clip_norm"),
+        "l2": per_member("l2"),
+        "weight_decay": per_member("weight_decay"),
+        "dropout": per_member("dropout"),
+    }
+    if job.recipe.loss_settings:  # the weights of the head's losses, or of their terms
+        values = [dict(recipe.loss_settings) for recipe in job.recipes]
+        scalars["settings"] = {
+            name: np.float32(job.join_members([settings[name] for settings in values]))
+            for name in values[0]
+        }
+    if job.recipe.adversarial_epsilon:
+        ranges = np.ptp(data.x, axis=0)  # the step of adversarial training, per feature
+        scalars["adversarial"] = np.float32(job.recipe.adversarial_epsilon * ranges)
+    return scalars
+
+
+def batch_shares(key: ProgramKey, n_train: int) -> dict[str, np.ndarray]:
+    """Compute each row's share in its batch's loss, and each batch's share of the epoch's rows."""
+    n_steps = math.ceil(n_train / key.batch_size)
+    # Rows of each batch without padding: only the last batch can have fewer.
+    n_real = np.minimum(key.batch_size, n_train - key.batch_size * np.arange(n_steps))
+    shares = np.zeros((key.n_steps, key.batch_size), dtype="float32")  # padding keeps share 0
+    for step, n in enumerate(n_real):
+        shares[step, :n] = 1 if getattr(key.head, "sums_rows", False) else 1 / n
+    step_shares = np.zeros(key.n_steps, dtype="float32")
+    step_shares[:n_steps] = n_real / n_train
+    return {"shares": shares.ravel(), "step_shares": step_shares}
+
 
 #: Flat trainable weights (n_weights,) and the non-trainable variables.
 FirstValues = tuple[np.ndarray, list[np.ndarray]]

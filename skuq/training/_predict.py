@@ -19,14 +19,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from skuq import backend
-from skuq._utils._environment import one_thread_if_small
+from skuq._threads import one_thread_if_small
 from skuq.backend import BoundedCache
-from skuq.catalog._records import Member, checked_network
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import own_classes, rebuild
+from skuq.networks._member import Member, checked_network
 from skuq.networks._plan import make_plan, without_names
 from skuq.networks._plan_parts import ARRAYS, Run
-from skuq.training._networks import DrawingNetwork, numbers_per_row
+from skuq.training._network_checks import DrawingNetwork, numbers_per_row
 
 _CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which fit into a core's cache
 _FEW_ROWS = 128  # rows whose products take less time than it takes to limit the threads

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions, validate_parameter_constraints
-from skuq._utils._records import saved_as
+from skuq.files._registry import saved_as
 from skuq.networks._space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from scipy import linalg, optimize
 
-from skuq.catalog._records import Member
-from skuq.networks._dense_layers import Dense, Derivatives, chain_derivatives
+from skuq.networks._dense import Dense, Derivatives, chain_derivatives
+from skuq.networks._member import Member
 from skuq.networks._plan import make_plan
 from skuq.networks._plan_parts import ARRAYS
 from skuq.training._predict import parts_of, predict_draws

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skuq import backend
-from skuq.catalog._records import Member
+from skuq.networks._member import Member
 from skuq.tables._splits import TrainingData
 from skuq.training._job import TrainingJob
 

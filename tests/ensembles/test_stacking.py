@@ -16,7 +16,7 @@ from sklearn.metrics import log_loss
 from teams import stacking_weights
 from tiers import cases
 
-from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _selection
+from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _stacking
 from skuq.networks import GaussianHead
 
 
@@ -151,12 +151,12 @@ def test_mixtures_of_given_weights_get_a_temperature(classifiers):
 def test_averages_of_more_members_get_the_temperature_at_which_they_are_as_sure(spread, rng):
     """It is known beforehand, from one member of each of three models."""
     logits = 2 * rng.normal(size=(4000, 3)) + spread * rng.normal(size=(9, 4000, 3))
-    factor = _selection.averaging_factor(logits[:3], np.ones(4000), 3)
+    factor = _stacking.averaging_factor(logits[:3], np.ones(4000), 3)
     few, many = (softmax(z, axis=-1).mean(axis=0) for z in (logits[:3], logits / factor))
     entropies = [entr(proba).sum(axis=-1).mean() for proba in (few, many)]
     assert_allclose(*entropies, rtol=0.015)
     assert (factor < 0.99) == (spread > 0)
-    assert_allclose(_selection.averaging_factor(logits[:3], np.ones(4000), 1), 1)
+    assert_allclose(_stacking.averaging_factor(logits[:3], np.ones(4000), 1), 1)
 
 
 def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
@@ -164,7 +164,7 @@ def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
     candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
     logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
     given = logits, candidates.codes, np.ones(500), shares
-    *_, constant = _selection.fit_class_mixture(*given)
+    *_, constant = _stacking.fit_class_mixture(*given)
     assert constant[3] == 0.05
     assert_allclose(np.ptp(constant[:3] / shares[:3]), 0, atol=1e-12)
     assert constant[0] < 0.5 * shares[0]
@@ -176,7 +176,7 @@ def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, 
     codes = np.arange(24) % 2
     logits = rng.normal(scale=2.0, size=(3, 24, 2)) + signal * np.eye(2)[codes]
     given = logits, codes, np.ones(24), np.full(2, 0.5)
-    *_, constant = _selection.fit_class_mixture(*given)
+    *_, constant = _stacking.fit_class_mixture(*given)
     assert low < constant.sum() < high
 
 
@@ -198,29 +198,29 @@ def test_evidence_of_classes_is_a_ratio_of_likelihoods(rng):
             noise = multivariate_normal(np.zeros(11))
             y = (basis.T @ contrasts).T
             ratios.append(np.exp((process.logpdf(y) - noise.logpdf(y)).sum()))
-    assert_allclose(_selection.class_evidence(x, codes), np.log(np.mean(ratios)))
+    assert_allclose(_stacking.class_evidence(x, codes), np.log(np.mean(ratios)))
     # Units and columns without information do not count.
     wide = np.column_stack([5 * x + 3, np.ones(12)])
-    assert_allclose(_selection.class_evidence(wide, codes), np.log(np.mean(ratios)))
-    assert _selection.class_evidence(x, 0 * codes) == _selection.class_evidence(0 * x, codes) == 0
+    assert_allclose(_stacking.class_evidence(wide, codes), np.log(np.mean(ratios)))
+    assert _stacking.class_evidence(x, 0 * codes) == _stacking.class_evidence(0 * x, codes) == 0
 
 
 def test_evidence_of_classes_in_a_wide_table_takes_little_memory():
     x = np.random.default_rng(0).normal(size=(40, 5000))
     tracemalloc.start()
-    _selection.class_evidence(x, np.arange(40) % 2)
+    _stacking.class_evidence(x, np.arange(40) % 2)
     assert tracemalloc.get_traced_memory()[1] < 10 * x.nbytes
     tracemalloc.stop()
 
 
 def test_ten_rows_of_noise_are_less_evidence_than_separate_classes(rng):
     x, codes = rng.normal(size=(100, 10, 5)), np.arange(10) % 2
-    noise = [_selection.class_evidence(rows, codes) for rows in x]
-    signal = [_selection.class_evidence(rows + 2 * codes[:, None], codes) for rows in x]
+    noise = [_stacking.class_evidence(rows, codes) for rows in x]
+    signal = [_stacking.class_evidence(rows + 2 * codes[:, None], codes) for rows in x]
     assert np.mean(np.array(noise) > 1) < 0.1 < 0.9 < np.mean(np.array(signal) > 1)
     # Held-out rows that models happen to predict are weighed down by the former only.
     logits = np.stack([3 * np.eye(2)[codes]] * 2)
     given = logits, codes, np.ones(10), np.full(2, 0.5)
-    fit, evidence = _selection.fit_class_mixture, (np.mean(noise), None, np.mean(signal))
+    fit, evidence = _stacking.fit_class_mixture, (np.mean(noise), None, np.mean(signal))
     added = [fit(*given, evidence=e)[2].sum() for e in evidence]
     assert added[0] > 2 * added[1] > 2 * added[2]

@@ -15,11 +15,11 @@ from tiers import cases, slow_after
 from training_data import MemberRepeater, MemberTrainer
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
-from skuq.catalog import Catalog, TrialRecord
 from skuq.ensembles import GreedySelection, Selection
 from skuq.exceptions import SmallValidationWarning
+from skuq.files import dumps, loads
 from skuq.networks import DenseSpace
-from skuq.persistence import dumps, loads
+from skuq.search import Catalog, TrialRecord
 
 # One small architecture, so that few programs are compiled.
 ONE = {"n_layers": 1, "width": 32, "embedding": "none", "residual": False, "activation": "silu"}
@@ -253,8 +253,8 @@ def test_fit_tells_of_one_member(tiny_space, wave):
 
 
 def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch):
-    monkeypatch.setattr("skuq.estimators._searches._plan._LARGE_ROWS", 30)
-    monkeypatch.setattr("skuq.estimators._searches._plan._SECONDS_OF_NETWORK", 6.0)
+    monkeypatch.setattr("skuq.estimators.methods._search_plan._LARGE_ROWS", 30)
+    monkeypatch.setattr("skuq.estimators.methods._search_plan._SECONDS_OF_NETWORK", 6.0)
     X, y = wave
     settings = {**FAST, "repeats": 1, "max_time": 60}
     model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))
@@ -330,7 +330,7 @@ def test_fit_begins_no_repeat_after_the_deadline(tiny_space, wave, monkeypatch, 
         def __init__(self, *arguments, **settings):
             raise AssertionError("no time is left")
 
-    monkeypatch.setattr("skuq.estimators._searches._search.MemberRepeater", Late)
+    monkeypatch.setattr("skuq.estimators.methods._search_base.MemberRepeater", Late)
     settings |= {"repeats": 2, "max_time": 1e-6}
     with warnings.catch_warnings():
         warnings.simplefilter("error")

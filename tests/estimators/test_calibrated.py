@@ -31,15 +31,11 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from small_models import TooSure
 from tiers import cases, slow_after
 
-from skuq import (
-    CalibratedUncertaintyClassifier,
-    CalibratedUncertaintyRegressor,
-    HQEnsembleSelector,
-)
+from skuq import CalibratedUncertaintyClassifier, CalibratedUncertaintyRegressor, HQEnsembleSelector
 from skuq.backend import keras
 from skuq.exceptions import CalibrationWarning
+from skuq.files import dumps, loads
 from skuq.metrics import get_scorer
-from skuq.persistence import dumps, loads
 from skuq.predictive import GaussianMixture
 
 METHODS = ["scale", "conformal"]
@@ -151,7 +147,7 @@ class Pair(TooSure):
 @pytest.mark.parametrize("kind", slow_after(1, ["table", "outputs"]))
 def test_conditional_learns_the_distribution_of_errors(kind, monkeypatch):
     small = {"n_members": 2, "loss": "crps", "target_transform": "standard", "random_state": 0}
-    name = "skuq.estimators._calibration._calibrated._NETWORKS_OF_ERRORS"
+    name = "skuq.estimators.methods._calibrated._NETWORKS_OF_ERRORS"
     monkeypatch.setattr(name, small)
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"a": rng.uniform(-1, 1, 300), "group": rng.choice(["quiet", "loud"], 300)})

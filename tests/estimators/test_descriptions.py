@@ -13,7 +13,7 @@ from processes import run_python
 from sklearn.compose import make_column_transformer
 from sklearn.preprocessing import OneHotEncoder
 
-from skuq.estimators._searches._descriptions import describe
+from skuq.search._fingerprint import describe
 
 
 def priced(price):
@@ -131,7 +131,7 @@ def test_describe_ends_for_what_is_hard_to_describe():
 SCRIPT = """
 from functools import partial
 import numpy as np
-from skuq.estimators._searches._descriptions import describe
+from skuq.search._fingerprint import describe
 
 def outer(k):
     def inner(t):

@@ -23,10 +23,10 @@ from training_data import MemberRepeater, MemberTrainer
 import skuq
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor, exceptions
 from skuq.backend import keras
-from skuq.catalog import Catalog
-from skuq.estimators._searches._durable import TemporaryFolder
+from skuq.estimators.methods._search_store import TemporaryFolder
 from skuq.exceptions import CatalogLockedError, CatalogMismatchError, SearchFailedError
 from skuq.networks import GaussianHead, Space
+from skuq.search import Catalog
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_trials_of_tables_that_learnt_y_itself_are_another_search(tmp_path, monk
     def end(path, parts, max_wait):
         raise InterruptedError(parts)
 
-    monkeypatch.setattr("skuq.estimators._searches._durable.CatalogFolder", end)
+    monkeypatch.setattr("skuq.estimators.methods._search_store.CatalogFolder", end)
     with pytest.raises(InterruptedError, match="what ridge regression leaves"):
         NESRegressor(1, catalog_dir=tmp_path).fit(*table())
 

@@ -20,10 +20,10 @@ from tiers import cases
 from training_data import MemberRefitter, MemberTrainer, Rows, folded_member, make_splits
 
 import skuq
-from skuq.catalog import Catalog
 from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
+from skuq.files import dumps, loads
 from skuq.networks import GaussianHead
-from skuq.persistence import dumps, loads
+from skuq.search import Catalog
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingRun, predict_members
 
@@ -168,7 +168,7 @@ def test_fit_weighs_rows_in_a_score(tiny_space, rows, cv):
 
 @pytest.mark.slow
 def test_fit_trains_folds_together_as_alone(folded, tiny_space, rows, monkeypatch):
-    monkeypatch.setattr("skuq.training._trainer.make_plan", lambda network: None)
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.make_plan", lambda network: None)
     alone = regressor(tiny_space, validation=KFold(3)).fit(*rows)
     for k in range(3):
         one, other = folded.catalog_.member(k), alone.catalog_.member(k)
@@ -480,7 +480,7 @@ def test_fit_refuses(tiny_space, rows, settings, message):
 @pytest.mark.filterwarnings("default::skuq.exceptions.CalibrationWarning")
 @pytest.mark.parametrize("n_rows", [31, 30])
 def test_many_rows_of_a_single_split_calibrate_classes(tiny_space, rows, monkeypatch, n_rows):
-    monkeypatch.setattr("skuq.search._search.CALIBRATION_ROWS", n_rows)
+    monkeypatch.setattr("skuq.search._loop.CALIBRATION_ROWS", n_rows)
     settings = {"epochs": 2, "validation": 0.5, "random_state": 0}
     model = skuq.AutoDEUQClassifier(2, space=tiny_space, **settings).fit(rows[0], rows[1] > 10)
     assert (model.calibration_ == (1.0, ())) == (n_rows == 31)

@@ -16,7 +16,8 @@ from sklearn.linear_model import LinearRegression
 from tiers import slow_after
 
 from skuq import CalibratedUncertaintyRegressor, NEONRegressor, OperatorEnsembleRegressor
-from skuq.estimators._operators import _conditioned, _prior
+from skuq.estimators.methods import _neon_conditioned as _conditioned
+from skuq.estimators.methods import _neon_prior as _prior
 
 learn_scale = _prior.learn_scale
 
@@ -403,7 +404,7 @@ def test_encoder_decoder_derivatives_are_those_of_differences(network, monkeypat
     assert_allclose(derivatives.raw, raw, atol=1e-12)
     assert_allclose(derivatives.gram(), jacobian @ jacobian.T, atol=1e-8)
     # The kernel in parts of two rows and of one.
-    monkeypatch.setattr("skuq.networks._dense_layers._GRAM_ENTRIES", 2 * raw.size * network.n_raw)
+    monkeypatch.setattr("skuq.networks._dense._GRAM_ENTRIES", 2 * raw.size * network.n_raw)
     expected = (jacobian @ jacobian.T)[: 2 * network.n_raw]
     assert_allclose(derivatives.rows(np.arange(2)).gram(derivatives), expected, atol=1e-8)
     assert_allclose(derivatives.gram(), jacobian @ jacobian.T, atol=1e-8)

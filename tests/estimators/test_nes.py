@@ -50,7 +50,9 @@ def test_fit_trains_networks_of_one_architecture_together(tiny_space, iris, monk
     X, y = iris
     model = tiny(tiny_space, 5, search__vary="initialisation", epochs=3)
     stacked = model.fit(X, y).catalog_
-    monkeypatch.setattr("skuq.training._trainer.MemberTrainer.can_train_together", lambda *_: False)
+    monkeypatch.setattr(
+        "skuq.estimators.methods._trial_trainer.MemberTrainer.can_train_together", lambda *_: False
+    )
     alone = clone(model).fit(X, y).catalog_
     assert [r.seed for r in stacked] == [r.seed for r in alone]
     for one, two in zip(stacked, alone):
@@ -378,7 +380,7 @@ def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monk
     assert_allclose(plain.predict_proba(X), mixed, atol=1e-9)
     # All networks of a trial predict new rows, and one predicts each row held out.
     temperature = model.reselect().calibration_[0]
-    monkeypatch.setattr("skuq.estimators._searches._trials.AVERAGING_FACTOR", 1.0)
+    monkeypatch.setattr("skuq.estimators.methods._search_choice.AVERAGING_FACTOR", 1.0)
     assert_allclose(temperature, 0.9 * model.reselect().calibration_[0])
 
 

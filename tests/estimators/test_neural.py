@@ -13,9 +13,9 @@ from training_data import programs
 import skuq
 from skuq import training
 from skuq.backend import keras
+from skuq.files import dumps, loads
 from skuq.metrics import gaussian_nll_loss
 from skuq.networks import MLP, GaussianHead
-from skuq.persistence import dumps, loads
 from skuq.tables import TrainingData
 from skuq.training import Training
 

@@ -26,7 +26,8 @@ from training_data import NoScaling, Rows, Scaling, template_of
 import skuq.training
 from skuq import NOMURegressor
 from skuq.backend import keras
-from skuq.estimators._nomu import _readout, _rows
+from skuq.estimators.methods import _nomu_readout as _readout
+from skuq.estimators.methods import _nomu_rows as _rows
 from skuq.exceptions import SmallValidationWarning
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal

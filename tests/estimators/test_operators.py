@@ -528,7 +528,7 @@ def test_predict_gives_moments_of_the_members(monkeypatch):
         calls.append(member)
         return operators.predict_draws(member, rows)
 
-    monkeypatch.setattr("skuq.fitted._operator.predict_draws", counting)
+    monkeypatch.setattr("skuq.fitted._fitted_operator.predict_draws", counting)
     mean, std = model.predict(FAR, return_std=True)
     assert len(calls) == 5  # each member once
     assert_allclose(mean, means.mean(axis=0), atol=1e-12)

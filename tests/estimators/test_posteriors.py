@@ -18,7 +18,7 @@ from tiers import slow_after
 
 import skuq
 from skuq.backend import BACKEND, compile_program, keras, ops
-from skuq.fitted._posterior import _count_draws
+from skuq.fitted._draws import _count_draws
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
 

@@ -18,7 +18,7 @@ from tiers import cases
 
 import skuq
 from skuq import training
-from skuq.estimators._ensembles._kinds import (
+from skuq.estimators.tabular._kinds import (
     Origin,
     averaging_factor,
     class_evidence,
@@ -26,14 +26,14 @@ from skuq.estimators._ensembles._kinds import (
     mix_classes,
     weigh_members,
 )
+from skuq.files import dumps, loads
 from skuq.networks import MLP, GaussianHead, TabularNetwork
-from skuq.networks._heads import SquaredErrorHead
-from skuq.persistence import dumps, loads
+from skuq.networks._head_normals import SquaredErrorHead
 from skuq.predictive import CategoricalMixture, GaussianMixture, NestedGaussianMixture
 from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
-MODULE = "skuq.estimators._ensembles._kinds"
+MODULE = "skuq.estimators.tabular._kinds"
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
@@ -322,8 +322,8 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
         return mix_classes(*parts)
 
     monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
-    monkeypatch.setattr("skuq.estimators._ensembles._tabular.mix_classes", noted_parts)
-    monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
+    monkeypatch.setattr("skuq.estimators.tabular._tabular_ensemble.mix_classes", noted_parts)
+    monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     X, y = classes
     model = skuq.TabularEnsembleClassifier(**{**ONE_FORM, "n_members": 10}).fit(X, y)
     ((arrays, further),) = given
@@ -389,7 +389,7 @@ def test_fit_to_few_noisy_rows_is_no_surer_than_the_classes_shares():
 def test_logistic_regression_learns_classes_that_small_differences_of_columns_tell(
     monkeypatch, rng
 ):
-    monkeypatch.setattr("skuq.estimators._ensembles._shared.train_jobs", lambda *_: [])
+    monkeypatch.setattr("skuq.estimators.methods._one_architecture.train_jobs", lambda *_: [])
     # The difference of two columns is a hundredth of them: its weights are penalised most.
     level, difference = rng.normal(size=(2, 900))
     X, y = np.c_[level, level + 0.01 * difference], 3 * difference > rng.logistic(size=900)
@@ -408,7 +408,7 @@ def test_logistic_regression_learns_classes_that_small_differences_of_columns_te
     quick=3,
 )
 def test_fit_trains_members_of_each_kind_in_turn(classes, monkeypatch, network, kinds):
-    monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
+    monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     X, y = classes
     network = {} if network is None else {"network": TabularNetwork(**network)}
     settings = {**TINY, **network, "epochs": 2, "n_members": len(kinds)}
@@ -458,14 +458,16 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
     monkeypatch.setattr(training, "train", diverging)
     embeddings = ({"frequency_scale": 0.3}, {"embedding": "none"}, {"frequency_scale": 3.0})
     kinds = [{**embedding, **SMALL} for embedding in embeddings]
-    monkeypatch.setattr("skuq.estimators._ensembles._tabular.list_kinds", lambda *_: (kinds, 6))
+    monkeypatch.setattr(
+        "skuq.estimators.tabular._tabular_ensemble.list_kinds", lambda *_: (kinds, 6)
+    )
 
     def weigh(logits, *_, **__):
         weights = np.array([0.5, 0.3, 0.2])[: len(logits)]
         return weights / weights.sum(), 1.0, np.zeros(3)
 
     monkeypatch.setattr(f"{MODULE}.fit_class_mixture", weigh)
-    monkeypatch.setattr("skuq.ensembles._selection._DROPPED", 0)
+    monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
         model = skuq.TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 2}).fit(*classes)
     expected = [True, True, False, True, True]
@@ -568,10 +570,10 @@ def test_the_limit_counts_what_comes_before_training(table, monkeypatch):
         return jobs[:1]
 
     times = iter([100.0, 107.0])  # at which reading and training begin
-    clocks = {"_task": lambda: next(times), "_ensembles._shared": lambda: 107.0}
+    clocks = {"_task": lambda: next(times), "methods._one_architecture": lambda: 107.0}
     for module, clock in clocks.items():
         monkeypatch.setattr(f"skuq.estimators.{module}.time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr("skuq.estimators._ensembles._shared.shorten", shorten)
+    monkeypatch.setattr("skuq.estimators.methods._one_architecture.shorten", shorten)
     # Without validation no kind is left out for its weight.
     model = skuq.TabularEnsembleClassifier(validation=None, max_time=60, random_state=0).fit(X, y)
     assert deadlines == [100 + 60 - 1]  # a second is kept for what follows

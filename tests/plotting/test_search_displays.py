@@ -7,9 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 from tiers import cases
 
-from skuq.catalog import Catalog, TrialRecord
 from skuq.ensembles import select_teams
 from skuq.plotting import SearchHistoryDisplay, TeamDisplay
+from skuq.search import Catalog, TrialRecord
 
 
 def make_catalog(n=30):

@@ -5,7 +5,8 @@ from scipy import optimize, special
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from skuq import CalibratedUncertaintyClassifier, predictive
-from skuq.predictive import EpistemicNormal, GaussianMixture, _calibration
+from skuq.predictive import EpistemicNormal, GaussianMixture
+from skuq.predictive import _learners as _calibration
 
 pool_variances = _calibration.pool_variances
 

@@ -8,8 +8,7 @@ from slots import inline, search
 from tiers import cases
 from training_data import TrialOutcome
 
-from skuq.catalog import TrialRecord
-from skuq.search import Limits, RunOptions
+from skuq.search import Limits, RunOptions, TrialRecord
 
 
 class Timed:

@@ -7,9 +7,8 @@ from slots import EnsembleEvolution, Mutation, RandomProposer, SearchProblem
 from teams import likelihood_statistics, select_by
 from tiers import cases
 
-from skuq.catalog import TrialRecord
 from skuq.networks import Categorical, Decisions, Space
-from skuq.search import NESEvolution
+from skuq.search import NESEvolution, TrialRecord
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 NOTHING = Space()

@@ -9,10 +9,9 @@ from sklearn.ensemble import RandomForestRegressor
 from tiers import cases
 
 from skuq import search
-from skuq._utils._environment import generator
-from skuq.catalog import TrialRecord
+from skuq._random import generator
 from skuq.networks import Categorical, Decisions, DenseSpace, Real, Space, TabularSpace
-from skuq.search import _proposers, _strategies
+from skuq.search import TrialRecord, _proposers, _strategies
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 UNIT = Space([Real("x", 0.0, 1.0)])

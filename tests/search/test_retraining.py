@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from slots import Kept, RandomProposer, Retraining
 
-from skuq.catalog import Catalog, Member, TrialRecord
-from skuq.search import RunOptions, Search, SearchResult
+from skuq.networks import Member
+from skuq.search import Catalog, RunOptions, Search, SearchResult, TrialRecord
 
 
 class Store(Kept):

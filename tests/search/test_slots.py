@@ -261,14 +261,14 @@ def long_training():
 def test_the_time_of_a_stack_is_that_of_all_its_members(long_training, monkeypatch):
     trainer, configuration = long_training
     now = iter(range(1000))
-    monkeypatch.setattr("skuq.training._trainer.time.monotonic", lambda: next(now))
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.time.monotonic", lambda: next(now))
 
     def train_for_ever(job, data, cancelled):
         while not cancelled():
             pass
         raise InterruptedError
 
-    monkeypatch.setattr("skuq.training._trainer.train", train_for_ever)
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.train", train_for_ever)
     ended = []
     for n_members, message in ((1, "The trial took"), (30, "30 trials together took")):
         first, seeds = next(now), list(range(n_members))

@@ -12,7 +12,7 @@ from skuq import DeepEnsembleRegressor
 from skuq.backend import keras
 from skuq.networks import MLP
 from skuq.tables import TrainingData, _columns, _inputs, _scaling, _splits
-from skuq.tables._target_transforms import TargetTransform
+from skuq.tables._transforms import TargetTransform
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):

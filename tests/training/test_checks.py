@@ -7,7 +7,7 @@ from tiers import cases
 
 from skuq.backend import keras
 from skuq.exceptions import SearchSpaceError
-from skuq.training._checks import build_checked
+from skuq.training._network_checks import build_checked
 
 
 def check(network):

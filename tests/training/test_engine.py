@@ -7,9 +7,9 @@ from processes import run_python
 from training_data import programs, split_table, train_member
 
 from skuq.backend import BoundedCache, keras
-from skuq.catalog import Member
-from skuq.networks import GaussianHead
-from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _engine, predict_members
+from skuq.networks import GaussianHead, Member
+from skuq.training import Recipe, TrainingJob, TrainingRun, _engine, predict_members
+from skuq.training import _job as _arguments
 
 
 def data(n_train=40, n_valid=20, seed=0):

@@ -20,7 +20,8 @@ from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
 from skuq.networks._plan import without_names
-from skuq.training import Recipe, TrainingJob, TrainingRun, _arguments, _train, train
+from skuq.training import Recipe, TrainingJob, TrainingRun, _train, train
+from skuq.training import _job as _arguments
 
 layers = keras.layers
 HEAD = GaussianHead()

@@ -67,8 +67,8 @@ def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypat
         assert deadline > time.monotonic() + 90
         return 1.0, 2.0, [job for job, _ in jobs]
 
-    monkeypatch.setattr("skuq.training._trainer.seconds_needed", plan)
-    monkeypatch.setattr("skuq.training._trainer.share_in_time", share_in_time)
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.seconds_needed", plan)
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.share_in_time", share_in_time)
     trainer(CONFIGURATION, 3, TrialBudget(seconds=100.0))
     of_result = 2.0 if trainer.folds is None else 12.0
     assert times[0] == (1.0, pytest.approx(100 - of_result, abs=1))

@@ -1,0 +1,48 @@
+"""Random numbers: every generator is a pure function of the fit's entropy and of its purpose.
+
+So neither the order of dispatch nor the number of workers changes a draw.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+_MAX_SEED = 2**31 - 1
+
+
+def draw_entropy(random_state: Any) -> int:
+    """Draw one integer >= 1 that determines all random numbers of a fit.
+
+    An integer `random_state` always gives the same entropy, None a new one. A RandomState is
+    advanced by one draw, as by scikit-learn's estimators.
+    """
+    return int(check_random_state(random_state).randint(1, _MAX_SEED))
+
+
+def generator(entropy: int, *purpose: str | int) -> np.random.Generator:
+    """Make the generator of a purpose, e.g. ``generator(e, "ask", 12)``."""
+    return np.random.default_rng(_sequence(entropy, purpose))
+
+
+def random_generator(random_state: Any) -> np.random.Generator:
+    """Convert a scikit-learn random state to a NumPy generator."""
+    return np.random.default_rng(check_random_state(random_state).randint(_MAX_SEED))
+
+
+def trial_seed(entropy: int, number: int, purpose: str = "trial") -> int:
+    """Make the seed >= 1 of the weights and batches of one trial, or of its "repeat"."""
+    state = _sequence(entropy, (purpose, number)).generate_state(1)[0]
+    # NumPy's seeds begin at 0, and Keras-Tuner reads 0 as no seed.
+    return int(state) % (_MAX_SEED - 1) + 1
+
+
+def _sequence(entropy: int, purpose: tuple[str | int, ...]) -> np.random.SeedSequence:
+    # Words become numbers by their bytes: `hash` would change from process to process.
+    words = [
+        int.from_bytes(part.encode(), "little") if isinstance(part, str) else int(part)
+        for part in purpose
+    ]
+    return np.random.SeedSequence([int(entropy), *words])

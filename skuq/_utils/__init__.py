@@ -1,1 +1,0 @@
-"""Tools that several packages share. None of them is public."""

@@ -1,0 +1,271 @@
+"""Stacking of predictive distributions, and the calibration of mixtures of classes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.spatial.distance import cdist
+from scipy.special import entr, expit, log_softmax, logsumexp, softmax, xlogy
+
+from skuq._checks import check_weights
+
+_MOST_STEPS = 1000  # of expectation maximisation
+_TOLERANCE = 1e-6  # the iteration ends when no weight changes by more
+
+
+def stacking_weights(
+    log_likelihood: ArrayLike,
+    sample_weight: ArrayLike | None = None,
+    prior: ArrayLike | None = None,
+) -> np.ndarray:
+    """Find the mixture weights (n_models,) that maximise the likelihood of held-out rows.
+
+    `log_likelihood` (n_models, n_samples) is in nats. `prior` (n_models,) are numbers of further
+    rows that each model alone predicts, a Dirichlet prior: on few rows the weights would otherwise
+    be those of chance. They count beside the effective number of rows. The log likelihood is
+    concave in the weights, so that expectation maximisation converges to the maximum (Yao et al.
+    2018, Eq. 4). Rows to which every model gives probability 0 are ignored.
+    """
+    log_likelihood = np.asarray(log_likelihood, dtype=float)
+    if log_likelihood.ndim != 2 or not log_likelihood.size or np.isnan(log_likelihood).any():
+        raise ValueError(
+            "`log_likelihood` must have shape (n_models, n_samples) and no NaN. "
+            f"Got an array of shape {log_likelihood.shape}."
+        )
+    n_models = len(log_likelihood)
+    weight = check_weights(sample_weight, log_likelihood.T)
+    further = np.zeros(n_models) if prior is None else np.asarray(prior, dtype=float)
+    if further.shape != (n_models,) or not (further >= 0).all():
+        raise ValueError(f"`prior` must have {n_models} numbers >= 0. Got {prior!r}.")
+    largest = log_likelihood.max(axis=0)  # (n_samples,): divided out, against underflow
+    rows = np.isfinite(largest) & (weight > 0)
+    shares = np.full(n_models, 1 / n_models)
+    if not rows.any():
+        return shares
+    likelihood = np.exp(log_likelihood[:, rows] - largest[rows])
+    weight = weight[rows] / weight[rows].sum()
+    # Weights of the rows, which share 1 with the further ones.
+    n_effective = 1 / np.square(weight).sum()
+    further, weight = (v / (n_effective + further.sum()) for v in (further, n_effective * weight))
+    for _ in range(_MOST_STEPS):
+        # The new weight of a model is its mean posterior probability over the rows:
+        # w_k <- sum_i a_i w_k p_ki / sum_j w_j p_ji, with row weights a_i. Further rows add theirs.
+        updated = shares * (likelihood @ (weight / (shares @ likelihood))) + further
+        change, shares = abs(updated - shares).max(), updated
+        if change < _TOLERANCE:
+            break
+    return shares / shares.sum()
+
+
+_TEMPERATURES = np.exp(np.linspace(-1.2, 1.6, 15))  # that a mixture's temperature is chosen from
+_TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
+_PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
+_DROPPED = 0.2  # weight of the members together that are dropped
+_CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
+# Rows predicted in five folds are not independent: their mean loss has the variance of that of
+# 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
+_ROWS_PER_INDEPENDENT_ROW = 2.25
+#: Factor of a temperature when more members are averaged later, where it is not measured.
+AVERAGING_FACTOR = 0.9
+_FACTORS = np.geomspace(0.3, 1.0, 13)  # at which averages are as sure as what they average
+_LENGTHS = 0.5, 1.0, 2.0  # of processes, where a column has the standard deviation 1
+_SIGNALS = 0.2, 0.5, 0.8, 0.95  # shares of the variance of classes that processes explain
+_ODDS_OF_SHARES = 2.0  # prior odds that classes do not depend on the rows
+_CHANCE = 25.0  # nats that a held-out row may gain by chance, over the number of rows
+
+
+def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
+    """Return the rows that the prior of stacking adds for each model: 20, for the first alike."""
+    n_first = n_models if n_first is None else min(n_first, n_models)
+    return np.where(np.arange(n_models) < n_first, _PRIOR_ROWS / n_first, 0.0)
+
+
+def fit_class_mixture(
+    logits: np.ndarray,
+    codes: np.ndarray,
+    weight: np.ndarray,
+    shares: np.ndarray,
+    n_first: int | None = None,
+    weights: np.ndarray | None = None,
+    *,
+    evidence: float | None = None,
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
+
+    The mixture predicts ``(1 - a) * sum_k w_k softmax(logits_k / T) + a * shares``. Weights, T and
+    a maximise the likelihood of rows that the models were not trained on, times a prior. On few
+    rows the prior divides the weight evenly among the models, T is above 1, and a is at least
+    about 1 / n: that no row of n was an error does not show that there are none. The mixture is
+    then averaged with the shares alone, by the probabilities of both given these rows, or given
+    `evidence` of another kind. Classes without such a row keep their whole share, since nothing
+    shows that models would recognise them.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n_models, n, n_classes)
+        Predictions of rows by models that were not trained on them.
+    codes, weight : ndarray of shape (n,)
+        Classes of the rows, and their weights.
+    shares : ndarray of shape (n_classes,)
+        Shares of the classes, all positive.
+    n_first : int, optional
+        Number of first models that the prior divides the weight among; by default all.
+    weights : ndarray of shape (n_models,), optional
+        Weights w that are given, so that only T and a are fitted.
+    evidence : float, optional
+        Result of `class_evidence`. Few held-out rows can gain much by chance: the gain then counts
+        less. By default models and shares are equally probable before the held-out rows.
+
+    Returns
+    -------
+    weights : ndarray of shape (n_models,)
+        Weights w of the models, which sum to 1.
+    temperature : float
+        T, for averages of as many members as predict the rows here; see `averaging_factor`.
+    constant : ndarray of shape (n_classes,)
+        Probabilities c of classes: the mixture predicts ``(1 - c.sum()) * p + c``, where p are the
+        weighted probabilities of the models.
+
+    References
+    ----------
+    Y. Yao, A. Vehtari, D. Simpson and A. Gelman (2018), "Using Stacking to Average Bayesian
+    Predictive Distributions", Section 3 (pseudo-Bayesian model averaging).
+
+    C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error".
+
+    R. Rahaman and A. Thiery (2021), "Uncertainty Quantification and Deep Ensembles": averages of
+    calibrated members are not sure enough.
+    """
+    rows = np.arange(len(codes))
+    n_models = len(logits) if weights is None else 1
+    prior = np.append(stacking_prior(n_models, n_first), _CONSTANT_ROWS)
+    n_effective = weight.sum() ** 2 / np.square(weight).sum()
+    fits = []
+    for temperature in _TEMPERATURES:
+        log_proba = log_softmax(logits / temperature, axis=-1)[:, rows, codes]
+        if weights is not None:  # one model, the mixture
+            log_proba = logsumexp(log_proba, axis=0, b=weights[:, None], keepdims=True)
+        log_proba = np.append(log_proba, np.log(shares)[codes][None], axis=0)
+        found = stacking_weights(log_proba, weight, prior)
+        fit = np.average(logsumexp(log_proba, axis=0, b=found[:, None]), weights=weight)
+        # Members trained on few rows are too sure.
+        surprise = (np.log(temperature) - n_effective**-0.5) / _TEMPERATURE_SPREAD
+        loss = 0.5 * surprise**2 - n_effective * fit
+        fits.append((loss - xlogy(prior, found).sum(), found, fit))
+    losses = np.array([loss for loss, *_ in fits])
+    best = int(losses.argmin())
+    _, found, fit = fits[best]
+    temperature = float(_TEMPERATURES[best])
+    if 0 < best < len(fits) - 1:  # between those of the grid, by a parabola
+        below, least, above = losses[best - 1 : best + 2]
+        steps = 0.5 * (below - above) / (below - 2 * least + above)
+        temperature *= float(_TEMPERATURES[1] / _TEMPERATURES[0]) ** steps
+    if weights is None:
+        weights = found[:-1] / found[:-1].sum()
+    # Posterior probability that models do not predict better than the shares alone.
+    gain = n_effective * (fit - np.average(np.log(shares)[codes], weights=weight))
+    log_odds = gain / _ROWS_PER_INDEPENDENT_ROW
+    if evidence is not None:
+        log_odds = np.logaddexp(
+            evidence - np.log(_ODDS_OF_SHARES), log_odds - _CHANCE / n_effective
+        )
+    p_shares = expit(-log_odds)
+    judged = np.bincount(codes, weight, minlength=len(shares)) > 0
+    added = found[-1] + p_shares * (1 - found[-1])
+    return weights, temperature, shares * np.where(judged, added, 1.0)
+
+
+def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> float:
+    """Estimate the factor of a temperature when more members of each model are averaged later.
+
+    An average is less sure than its members. How much less is seen in the average of one member of
+    each model; members of one model are taken to disagree as much as those of two models do.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n_models, n, n_classes)
+        Predictions of rows by one member of each of two or more models, divided by the temperature.
+    weight : ndarray of shape (n,)
+        Weights of the rows.
+    n_members : int
+        Number of members of each model that are averaged later.
+    """
+
+    def entropy(factor: float) -> Any:
+        """Compute the mean entropy of the average of the models."""
+        return entr(softmax(logits / factor, axis=-1).mean(axis=0)).sum(axis=-1) @ weight
+
+    alone = (entr(softmax(logits, axis=-1)).sum(axis=-1) @ weight).mean()
+    # The entropy rises with the factor.
+    log_factor = np.interp(alone, [entropy(factor) for factor in _FACTORS], np.log(_FACTORS))
+    # An average of n members has 1 - 1 / n of what two disagree about.
+    n_models = len(logits)
+    before, later = 1 - 1 / n_models, 1 - 1 / (n_models * n_members)
+    return float(np.exp(log_factor * (later / before - 1)))
+
+
+def class_evidence(x: np.ndarray, codes: np.ndarray) -> float:
+    """Compute the log Bayes factor of classes that depend on x over classes that do not.
+
+    Gaussian processes of the indicators of classes, with several lengths and shares of noise, are
+    averaged, and compared with noise alone. Half of them see all columns, and half the first
+    principal component: where columns repeat each other, it says most of what they say. All rows
+    count at once, so that of ten rows of noise fewer seem to depend on x than held-out rows do.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n, d)
+        Encoded rows.
+    codes : ndarray of shape (n,)
+        Classes of the rows.
+
+    Returns
+    -------
+    float
+        Log Bayes factor in nats; 0 if all rows or all classes are equal.
+
+    References
+    ----------
+    C. Rasmussen and C. Williams (2006), "Gaussian Processes for Machine Learning", Sections 5.4
+    and 6.5 (labels as numbers).
+    """
+    x = x[:, np.ptp(x, axis=0) > 0]
+    if not x.size or not np.ptp(codes):
+        return 0.0
+    n = len(x)
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    left, scales, _ = np.linalg.svd(x, full_matrices=False)
+    first = left[:, :1] * scales[0]
+    # Uncorrelated contrasts of the classes, each with a mean square of 1.
+    indicators = np.eye(codes.max() + 1)[codes]
+    vectors, scales, _ = np.linalg.svd(indicators - indicators.mean(axis=0), full_matrices=False)
+    contrasts = vectors[:, scales > 1e-9 * scales[0]] * np.sqrt(n)
+    log_factors = []
+    for columns, length in itertools.product((x, first), _LENGTHS):
+        squares = cdist(columns, columns, "sqeuclidean") / columns.var(axis=0).sum()
+        kernel = np.exp(-0.5 * squares / length**2)
+        # The mean of a process is unknown: it is taken out. With variance 1 it does not count.
+        kernel = kernel - kernel.mean(axis=0)
+        kernel -= kernel.mean(axis=1, keepdims=True)
+        values, vectors = np.linalg.eigh(kernel * (n / np.trace(kernel)) + 1 / n)
+        power, values = np.square(vectors.T @ contrasts).sum(axis=1), np.maximum(values, 0)
+        for signal in _SIGNALS:
+            variances = signal * values + 1 - signal
+            log_factor = power - power / variances - contrasts.shape[1] * np.log(variances)
+            log_factors.append(0.5 * log_factor.sum())
+    return float(logsumexp(log_factors) - np.log(len(log_factors)))
+
+
+def drop_light(weights: np.ndarray, min_members: int = 1) -> np.ndarray:
+    """Set the lightest weights of a mixture to 0 that together are at most a fifth.
+
+    Members that few rows cannot tell from useless ones only make predictions slower. The heaviest
+    `min_members` keep theirs, and the result sums to 1.
+    """
+    order = np.argsort(weights)[: max(len(weights) - min_members, 0)]
+    kept = weights.copy()
+    kept[order[np.cumsum(weights[order]) <= _DROPPED]] = 0
+    return kept / kept.sum()

@@ -1,1 +1,0 @@
-"""Calibration of any estimator, HQ selection of classifiers, and pipelines with uncertainty."""

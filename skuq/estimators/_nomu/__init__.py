@@ -1,1 +1,0 @@
-"""NOMU: one network for a prediction and its model uncertainty."""

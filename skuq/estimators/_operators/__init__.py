@@ -1,1 +1,0 @@
-"""Regressors of functions: NEON and ensembles of operator networks."""

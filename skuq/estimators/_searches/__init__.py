@@ -1,1 +1,0 @@
-"""Estimators that search: AutoDEUQ and neural ensemble search."""

@@ -1,0 +1,589 @@
+"""Deep ensembles: networks of one architecture with different seeds, or dropout masks of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from skuq import training
+from skuq._params import Interval, StrOptions, parameters
+from skuq._random import generator
+from skuq.estimators import _base
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators.methods import _one_architecture as shared
+from skuq.estimators.methods._one_architecture import NetworkEnsemble
+from skuq.files._registry import saved_as
+from skuq.fitted._ensemble import DropoutPasses
+from skuq.networks import MLP
+from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS
+from skuq.training import TrainingJob
+from skuq.training._network_checks import find_completed
+
+# Constraints of the parameters that regressor and classifier share.
+_CONSTRAINTS: dict = {
+    **shared.NETWORK_CONSTRAINTS,
+    "n_members": [Interval(Integral, 1, None, closed="left")],
+    "max_time": [Interval(Real, 0, None, closed="neither"), None],
+    "bootstrap": ["boolean"],
+}
+_DROPOUT_CONSTRAINTS: dict = {
+    **shared.NETWORK_CONSTRAINTS,
+    "n_passes": [Interval(Integral, 1, None, closed="left")],
+    "dropout": [Interval(Real, 0, 1, closed="left"), StrOptions({"auto"})],
+}
+_DROPOUT = 0.1  # of the default network in MC dropout
+
+
+@dataclass(eq=False, repr=False)
+class _DeepEnsemble(NetworkEnsemble):
+    """Deep ensemble of numbers or classes."""
+
+    n_members: int = 5
+    _: KW_ONLY
+    network: MLP | str | Callable[..., Any] = "mlp"
+    max_time: float | None = None
+    bootstrap: bool | float = False
+
+    def _train(self, given):
+        network, fields = shared.resolve_network(self), shared.training_fields(self)
+        task = shared.read(self, given)
+        # Each member validates on other rows, so that nearly every row trains some member.
+        task = task.split(self.validation, n_members=self.n_members)
+        model, task = shared.build_network(network, task)
+        recipe = shared.make_recipe(self, task, fields)
+        parts = task.splits.parts
+        # A sample is of the rows that a member may train on; it validates on the others.
+        if self.bootstrap:
+            # None: validation rows are common to all members, or there are none.
+            parts = parts or [(np.arange(len(task.data.x)), None)] * self.n_members
+            rngs = [generator(task.entropy, "bootstrap", k) for k in range(self.n_members)]
+            parts = [
+                (rng.choice(train, size=len(train)), valid)
+                for rng, (train, valid) in zip(rngs, parts)
+            ]
+        job = TrainingJob.of_model(
+            model, task.targets.head, recipe, task.seeds(self.n_members), stacked=True, splits=parts
+        )
+        # All members are one stack: one program with a member axis.
+        members = shared.train_jobs(self, task, [job], task.data)
+        kept = find_completed(members)
+        shared.finish(
+            self,
+            task,
+            [members[k] for k in kept],
+            np.full(len(kept), 1 / len(kept)),
+            parts=None if task.splits.parts is None else [parts[k] for k in kept],
+        )
+
+
+@saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
+@parameters
+class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
+    """Deep ensemble: a mixture of networks of one architecture that differ in their seeds.
+
+    This is the paper's method (which has M = 5 members), with a plain network or your own. Each
+    network predicts a mean and a standard deviation and is trained on the Gaussian likelihood.
+    The average noise that members predict is the aleatoric uncertainty, and the disagreement of
+    their means the epistemic uncertainty. Members train together in compiled programs, on all
+    cores.
+
+    Parameters
+    ----------
+    n_members : int, default=5
+        Number of members. Where members are selected it is the largest number.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
+    loss : str, default="nll"
+        Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
+        a normal, by likelihood. "beta-nll": the same with the likelihood's gradient weighted by the
+        predicted standard deviation (Seitzer et al. 2022, beta 0.5), so that rows believed to be
+        noisy are learnt from, too. "crps": the same two numbers by the continuous ranked
+        probability score, which gives better means and intervals where most of y can be predicted.
+        "gaussian-mixture": three normals, for heavier tails or several modes. "mse": means only,
+        for noise that is known or the same everywhere.
+    noise_std : float or array-like of shape (n_outputs,), optional
+        With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
+        held-out rows, or from training rows if none are held out. Other losses refuse it.
+    learning_rate : float, default=0.01
+        Learning rate of the optimiser.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
+    epochs : int, default=1000
+        Maximum number of epochs of one network.
+    early_stopping_patience : int or None, default=50
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
+    validation : float or None, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation. None trains
+        on all rows for all `epochs`.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
+    bootstrap : bool, default=False
+        Train each member on a bootstrap sample: rows drawn with replacement.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
+    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+        Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
+        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
+        of them if the standard deviation of y is above 2.5 times that of a normal with the same
+        quartiles, otherwise "standard".
+    max_time : float, optional
+        Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
+        the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
+        the loading of the backend and a compilation can exceed the limit. Results then depend on
+        the speed of the machine. None sets no limit.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int or None, default=None
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
+
+    Attributes
+    ----------
+    members_ : list of Member
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the members, which sum to 1.
+    noise_std_ : float or ndarray of shape (n_outputs,)
+        With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
+        transformed y, with a `target_transform`).
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If every network diverged.
+    SearchSpaceError
+        If `network` gives no usable model.
+
+    See Also
+    --------
+    TabularEnsembleRegressor : Modern networks for tables, calibrated: a better default.
+    HyperDeepEnsembleRegressor : Members that also differ in their regularisation.
+
+    Notes
+    -----
+    X and y are standardised. Each member holds out other rows for validation. Members whose loss
+    stops being finite are left out, with a warning. The ensemble loss is not tuned on: early
+    stopping looks at each member alone.
+
+    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
+    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
+    formula. It needs 10 rows.
+
+    With more columns than rows, the plain network learns what ridge regression leaves, where that
+    predicts rows left out better than kernel ridge regression does; see the page on ensembles.
+
+    References
+    ----------
+    B. Lakshminarayanan, A. Pritzel, C. Blundell. "Simple and Scalable Predictive
+    Uncertainty Estimation using Deep Ensembles", NeurIPS 2017.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import DeepEnsembleRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = DeepEnsembleRegressor(epochs=20, random_state=0).fit(X, y)
+    >>> mean, std = model.predict(X[:2], return_std=True)
+    >>> mean.shape, std.shape
+    ((2,), (2,))
+    """
+
+    loss: str = "nll"
+    noise_std: ArrayLike | None = None
+    target_transform: str = "auto"
+
+    _parameter_constraints = {
+        **_CONSTRAINTS,
+        **shared.REGRESSION_CONSTRAINTS,
+        "loss": [StrOptions(set(HEADS))],
+    }
+
+
+@saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
+@parameters
+class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
+    """Deep ensemble: averaged probabilities of networks that differ in their seeds.
+
+    Parameters
+    ----------
+    n_members : int, default=5
+        Number of members. Where members are selected it is the largest number.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
+    learning_rate : float, default=0.01
+        Learning rate of the optimiser.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
+    epochs : int, default=1000
+        Maximum number of epochs of one network.
+    early_stopping_patience : int or None, default=50
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
+    validation : float or None, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation. None trains
+        on all rows for all `epochs`.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
+    bootstrap : bool, default=False
+        Train each member on a bootstrap sample: rows drawn with replacement.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
+    max_time : float, optional
+        Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
+        the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
+        the loading of the backend and a compilation can exceed the limit. Results then depend on
+        the speed of the machine. None sets no limit.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int or None, default=None
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
+    members_ : list of Member
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the members, which sum to 1.
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If every network diverged.
+    SearchSpaceError
+        If `network` gives no usable model.
+
+    See Also
+    --------
+    TabularEnsembleClassifier : Modern networks for tables.
+    HyperDeepEnsembleClassifier : Members that also differ in their regularisation.
+
+    Notes
+    -----
+    Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
+    same rows turns the probabilities towards the shares of the classes, and members disagree;
+    docs/methods/ensembles.md has the formula.
+
+    References
+    ----------
+    B. Lakshminarayanan, A. Pritzel, C. Blundell. "Simple and Scalable Predictive
+    Uncertainty Estimation using Deep Ensembles", NeurIPS 2017.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skuq import DeepEnsembleClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = DeepEnsembleClassifier(epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_proba(X[:2]).shape
+    (2, 3)
+    """
+
+    class_weight: Mapping[Any, float] | str | None = None
+
+    _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
+
+
+@dataclass(eq=False, repr=False)
+class _MCDropout(NetworkEnsemble):
+    """MC dropout of numbers or classes."""
+
+    n_passes: int = 100
+    _: KW_ONLY
+    dropout: float | str = "auto"
+    network: MLP | str | Callable[..., Any] = "mlp"
+
+    def _train(self, given):
+        network = shared.resolve_network(self, drops="dropout")
+        fields = shared.training_fields(self)
+        # The same rate drops units in training and in every pass of a prediction.
+        dropout = _DROPOUT if isinstance(self.dropout, str) else self.dropout
+        if not isinstance(network, MLP) and not isinstance(self.dropout, str):
+            raise ValueError(
+                '`dropout` must be "auto" with a `network` of your own, whose Dropout layers have '
+                f"their rates. Got {self.dropout!r}."
+            )
+        task = shared.read(self, given).split(self.validation)
+        # Masks need a network that NumPy can run, layer by layer.
+        model, task = shared.build_network(network, task, dropout=dropout)
+        shared.check_dropout_layers(model)
+        recipe, head = shared.make_recipe(self, task, fields), task.targets.head
+        with _base.training_progress(self.verbose) as progress:
+            job = training.TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)
+            members = training.train(job, task.data, report=progress.epochs)
+        find_completed(members)  # raises if the only network diverged
+        # The masks follow from the entropy: predictions repeat, and passes are functions.
+        passes = DropoutPasses(self.n_passes, task.entropy)
+        shared.finish(self, task, members, np.ones(1), passes=passes)
+
+
+@saved_as("estimators.MCDropoutRegressor", kind="estimator")
+@parameters
+class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
+    """MC dropout: one network that drops units at random in training and in prediction.
+
+    Every prediction pass is a function drawn from an approximate posterior. The disagreement of
+    the passes is the epistemic uncertainty, and the average noise that they predict the aleatoric
+    uncertainty.
+
+    Parameters
+    ----------
+    n_passes : int, default=100
+        Number of prediction passes with random units dropped (T in the paper); one call computes
+        them all.
+    dropout : float or "auto", default="auto"
+        Share of hidden units dropped in training and in every prediction pass. "auto" is 0.1, and a
+        network of your own has the rates of its Dropout layers.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
+    loss : {"nll", "mse"}, default="nll"
+        Distribution that each network predicts, and its loss. "nll": mean and standard deviation of
+        a normal, by likelihood. "mse": means only, for noise that is known or the same everywhere.
+    noise_std : float or array-like of shape (n_outputs,), optional
+        With ``loss="mse"``, standard deviation of the noise in units of y. None estimates it from
+        held-out rows, or from training rows if none are held out. Other losses refuse it.
+    learning_rate : float, default=0.01
+        Learning rate of the optimiser.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
+    epochs : int, default=1000
+        Maximum number of epochs of one network.
+    early_stopping_patience : int or None, default=50
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
+    validation : float or None, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation. None trains
+        on all rows for all `epochs`.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
+    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+        Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
+        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
+        of them if the standard deviation of y is above 2.5 times that of a normal with the same
+        quartiles, otherwise "standard".
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int or None, default=None
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
+
+    Attributes
+    ----------
+    members_ : list of Member
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the members, which sum to 1.
+    noise_std_ : float or ndarray of shape (n_outputs,)
+        With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
+        transformed y, with a `target_transform`).
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If the network diverged.
+    ValueError
+        If `network` has no Dropout layers, or layers other than the usual ones for tables.
+
+    See Also
+    --------
+    DeepEnsembleRegressor : Several networks, which take longer to train and are better far from
+        the data.
+
+    Notes
+    -----
+    The paper's prior is the penalty of ``training=Training(l2=...)``.
+
+    With more columns than rows, the plain network learns what ridge regression leaves, where that
+    predicts rows left out better than kernel ridge regression does; see the page on ensembles.
+
+    References
+    ----------
+    Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
+    Uncertainty in Deep Learning", ICML 2016. Heiss et al., "NOMU", B.1.2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import MCDropoutRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = MCDropoutRegressor(epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_uncertainty(X[:2]).epistemic.shape
+    (2,)
+    """
+
+    loss: str = "nll"
+    noise_std: ArrayLike | None = None
+    target_transform: str = "auto"
+
+    _parameter_constraints = {**_DROPOUT_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
+
+
+@saved_as("estimators.MCDropoutClassifier", kind="estimator")
+@parameters
+class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
+    """MC dropout: one network that drops units at random in training and in prediction.
+
+    Parameters
+    ----------
+    n_passes : int, default=100
+        Number of prediction passes with random units dropped (T in the paper); one call computes
+        them all.
+    dropout : float or "auto", default="auto"
+        Share of hidden units dropped in training and in every prediction pass. "auto" is 0.1, and a
+        network of your own has the rates of its Dropout layers.
+    network : "mlp", MLP or callable, default="mlp"
+        Plain network with hidden layers, see `skuq.networks.MLP`, or a function
+        ``network(input_shape, n_outputs) -> keras.Model`` with `n_outputs` linear outputs. For the
+        losses of normals these are the means, then numbers that a softplus turns into standard
+        deviations; for classes they are the logits.
+    learning_rate : float, default=0.01
+        Learning rate of the optimiser.
+    batch_size : int or None, default=100
+        Number of rows of a batch. None takes all rows.
+    epochs : int, default=1000
+        Maximum number of epochs of one network.
+    early_stopping_patience : int or None, default=50
+        Number of epochs without a better validation loss after which a network stops; its best
+        epoch is kept. None never stops early and still keeps the best epoch.
+    validation : float or None, default=0.2
+        Share of the rows, of each class in proportion, that is held out for validation. None trains
+        on all rows for all `epochs`.
+    training : "auto" or Training, default="auto"
+        Further settings of the training, such as optimiser, schedule and penalties, see
+        `skuq.training.Training`. Settings without effect here are refused.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own, and categories become indicator columns, at
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
+        finite numbers only.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly.
+    verbose : int or None, default=None
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
+    members_ : list of Member
+        Records of the trained networks, such as weights and history. They hold validation
+        predictions, too.
+    weights_ : ndarray of shape (n_members,)
+        Weights of the members, which sum to 1.
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    n_features_in_ : int
+        Number of features seen during `fit`.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    FloatingPointError
+        If the network diverged.
+    ValueError
+        If `network` has no Dropout layers, or layers other than the usual ones for tables.
+
+    See Also
+    --------
+    DeepEnsembleClassifier : Several networks.
+
+    Notes
+    -----
+    The paper's prior is the penalty of ``training=Training(l2=...)``.
+
+    References
+    ----------
+    Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
+    Uncertainty in Deep Learning", ICML 2016. Heiss et al., "NOMU", B.1.2.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skuq import MCDropoutClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = MCDropoutClassifier(epochs=20, random_state=0).fit(X, y)
+    >>> model.predict_uncertainty(X[:2]).epistemic.shape
+    (2,)
+    """
+
+    class_weight: Mapping[Any, float] | str | None = None
+
+    _parameter_constraints = {**_DROPOUT_CONSTRAINTS, **CLASS_CONSTRAINTS}

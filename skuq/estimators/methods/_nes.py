@@ -1,0 +1,593 @@
+"""Neural ensemble search: ensembles of networks of different architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone, is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from skuq._params import parameters
+from skuq.ensembles import TopSelection
+from skuq.ensembles._rules import NES_SELECTIONS
+from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators.methods._search_base import SearchEstimator
+from skuq.estimators.methods._search_plan import (
+    LOSSES,
+    SearchPlan,
+    automatic_repeats,
+    constraints_with,
+    make_targets,
+    resolve_rule,
+    resolve_space,
+    resolve_strategy,
+)
+from skuq.files._registry import saved_as
+from skuq.networks import TabularSpace
+from skuq.networks._given_spaces import NES_IMAGE_SPACES, NES_SPACES
+from skuq.search import NESEvolution, RandomSearch
+from skuq.search._strategies import NES_STRATEGIES
+from skuq.tables._inputs import ImageInputs, TableInputs
+from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
+
+# Optimiser steps of a training on tables; images have the paper's number of epochs.
+_N_STEPS = 500
+_N_FOLDED_TRIALS = 20  # default number of trials in the tabular space
+
+_VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")
+
+# Decisions that vary, and the selection, of the paper's baselines.
+_BASELINES = {
+    "deep-ensemble": ("initialisation", "top"),
+    "deep-ensemble-es": ("initialisation", "forward"),
+    "hyper-ensemble": ("hyperparameters", "forward"),
+}
+
+#: Short forms of the settings of both estimators.
+SETTINGS: dict[str, Any] = {
+    "search": NES_STRATEGIES,
+    "space": NES_SPACES,
+    "selection": NES_SELECTIONS,
+}
+
+#: Constraints of the parameters of classifier and regressor.
+NES_CONSTRAINTS: dict = {**constraints_with(SETTINGS), "image_shape": [tuple, list, None]}
+
+
+def _plan(self: Any, X: Any) -> SearchPlan:
+    """Read the parameters of NES; raise ValueError if they contradict each other or X."""
+    rule = resolve_rule(self)
+    n_axes = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
+    # Three axes may be images without channels, which are refused with a hint.
+    holds_images = n_axes in (3, 4) or self.image_shape is not None
+    if holds_images and n_axes != 3 and self.preprocess not in ("auto", None):
+        raise ValueError(
+            '`preprocess` must be "auto" or None for images, which are arrays of numbers. '
+            f"Got {self.preprocess!r}."
+        )
+    if holds_images and isinstance(self.space, str) and self.space in NES_IMAGE_SPACES:
+        space = NES_IMAGE_SPACES[self.space]()
+    else:
+        space = resolve_space(self)
+    is_tabular, takes_images = isinstance(space, TabularSpace), getattr(space, "takes_images", None)
+    strategy = resolve_strategy(self, is_tabular)
+    if takes_images and not holds_images and X is not None:
+        raise ValueError(
+            f"`space={self.space!r}` needs images: X of shape (n, height, width, channels), or "
+            "flat rows and `image_shape=`."
+        )
+    inputs: Any
+    if holds_images:
+        # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
+        inputs = ImageInputs(self.image_shape, flat=takes_images is False, embed=is_tabular)
+    else:
+        inputs = TableInputs(self.preprocess, embed=is_tabular)
+    stacks = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
+    return SearchPlan(
+        strategy,
+        space,
+        rule,
+        inputs,
+        make_targets(self, is_tabular),
+        # In the tabular space a trial trains eight networks, as folds of one program.
+        n_trials=_N_FOLDED_TRIALS if is_tabular else SearchPlan.n_trials,
+        in_folds=is_tabular,
+        n_steps=None if holds_images and not inputs.flat else _N_STEPS,
+        losses=() if is_classifier(self) else LOSSES,
+        starts_with_recipes=is_tabular,
+        stacks=stacks,
+        # The paper's baselines have no repeats.
+        n_repeats=0 if stacks else automatic_repeats(self, is_tabular),
+        images=True,
+    )
+
+
+def _papers() -> dict[str, dict[str, Any]]:
+    """Return the parameters of the paper's two spaces of images, and of tables in their place."""
+    common = {
+        "n_trials": 400,
+        "search": NESEvolution(vary="architecture", population_size=50, n_parents=10),
+        "selection": "forward",
+        "validation": 0.25,
+        "calibrate": False,
+    }
+    return {space: {**common, "space": space} for space in ("darts", "nas-bench-201", "dense")}
+
+
+def best_configuration(self, severity=None):
+    """Return the configuration of the best single trial.
+
+    Parameters
+    ----------
+    severity : int or None, default=None
+        Held-out set on which trials are compared: 0 is the clean validation rows, k the k-th set
+        of `shift_validation`. None is all shifted sets together, with the same weight for each, or
+        the clean rows if there are no shifted sets.
+
+    Returns
+    -------
+    dict
+        ``{decision name: value}``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such set, or the estimator was pickled, which keeps the members only.
+    """
+    check_is_fitted(self)
+    result, sets = self._result, None
+    if severity is not None:
+        self.at_severity(severity)  # raises if there is no such set
+        sets = [result.sets[severity]]
+    rule = resolve_rule(self)
+    candidates = result.candidates(self.fitted_.targets.head, sets)
+    best = int(TopSelection(rule.loss).choose(candidates, 1).indices[0])
+    return dict(self.catalog_[int(self.catalog_.completed[best])].configuration)
+
+
+def baseline(self, kind, severity=None, *, architecture=None):
+    """Make an estimator that the paper compares with, on the best configuration of this search.
+
+    Parameters
+    ----------
+    kind : {"deep-ensemble", "deep-ensemble-es", "hyper-ensemble"}
+        "deep-ensemble" trains `n_members` networks that differ in their seeds (DeepEns
+        (RS), if this search was random); "deep-ensemble-es" trains `n_trials` such
+        networks and selects among them (appendix C.3); "hyper-ensemble" trains
+        `n_trials` of random learning rates and L2 penalties and selects (C.4).
+    severity : int or None, default=None
+        Held-out set on which the configuration is the best, see `best_configuration`.
+    architecture : dict or None, default=None
+        Architecture to use instead of the best one; decisions that it does not name have the
+        space's defaults. With the best one in NAS-Bench-201, see
+        `skuq.networks.parse_nas_bench_201`, a deep ensemble is DeepEns (Optimal).
+
+    Returns
+    -------
+    estimator
+        Not fitted yet. Networks trained in all: those of this search, and its own. With
+        the same `random_state` it splits rows as this search did, but trains other
+        networks.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind, set or architecture, or the estimator was pickled, which keeps
+        the members alone.
+    """
+    if kind not in _BASELINES:
+        raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
+    vary, selection = _BASELINES[kind]
+    configuration = self.best_configuration(severity)
+    architectures, hyperparameters = self.decisions_
+    if architecture is None:
+        architecture = architectures.restrict(configuration)
+    elif not isinstance(architecture, Mapping):
+        raise ValueError(
+            f"`architecture` must be a dict {{decision name: value}}. Got {architecture!r}."
+        )
+    settings = {
+        "search": RandomSearch(vary=vary),
+        "selection": selection,
+        "n_trials": self.n_members if kind == "deep-ensemble" else self.n_trials,
+        "fixed": architectures.check(architecture, "architecture"),
+    }
+    if kind != "hyper-ensemble":
+        settings["fixed"] |= hyperparameters.restrict(configuration)
+    return clone(self).set_params(**settings)
+
+
+@saved_as("estimators.NESClassifier", kind="estimator")
+@parameters
+class NESClassifier(SearchEstimator, UncertaintyClassifier):
+    """Ensemble of networks of different architectures, found by neural ensemble search.
+
+    Networks are trained one by one, each a mutation of a network that improves the ensemble of
+    the others. From this pool, the members are chosen whose *averaged* probabilities have the
+    lowest negative log likelihood on validation rows: by forward selection, and where folds
+    predict every row of a table, by stacking with a prior. With validation rows of shifted data,
+    the ensemble is selected to be robust to such a shift. `from_paper` has the paper's settings.
+
+    Parameters
+    ----------
+    n_trials : int or "auto", default="auto"
+        Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
+        trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
+        that time (at most 10,000). K in the paper, with a value of 400. In the tabular space the
+        chosen trials are then trained twice more, on other folds, and all their networks predict;
+        with `max_time` as often as fits into the last 40 % of it.
+    n_members : int, default=5
+        Number of members. The paper has 3 to 30 (M).
+    search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="re"
+        Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`),
+        "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
+        training, too, in the tabular space, and the architecture alone in others, as in the paper.
+        An object sets more, such as the decisions that vary, the first trials, the size of the
+        population and an objective.
+    space : str, SearchSpace, callable or pair, default="auto"
+        Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
+        numbers and categories, decides the number of epochs itself, and whose first trials are
+        recipes known to be good; "dense": fully connected networks with skip connections, three
+        variable nodes; "width-depth": layers of equal width; "darts" ("auto" for images): normal
+        and reduction cells; "nas-bench-201": its cells. Or an object such as
+        `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
+        language, see `skuq.networks.KerasTunerSpace`. "dense" and "width-depth" have NES' training
+        of tables, see `skuq.networks.WithTraining`.
+    fixed : dict or None, default=None
+        Decisions that are not searched, by name. Decisions that `search` does not vary have their
+        value here or the space's default.
+    selection : {"auto", "forward", "replacement", "quick", "top", "hq", "greedy", "stacking"}, \
+            SelectionRule or callable, default="auto"
+        Rule that selects the members: "forward", "replacement" and "quick" are
+        `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
+        mixture, "hq" `skuq.ensembles.HQSelection`, "greedy" `skuq.ensembles.GreedySelection` and
+        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" of classes that folds
+        predict, and otherwise the paper's "forward". An object sets the loss to minimise, which the
+        evolution minimises, too. A callable gets ``(log_likelihood, n_members, sample_weight=...)``
+        with log likelihoods (n_trials, n_rows) and returns a `skuq.ensembles.Selection`.
+    epochs : int or "auto", default="auto"
+        Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
+        space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
+        paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables in other spaces
+        the number of epochs that has 500 steps of the optimiser, at least 30 and at most 100.
+    validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
+        Share of the rows that is held out to compare networks, or number of folds, or a splitter.
+        With folds, every trial trains one network per fold of the rows of positive weight, each
+        without the rows of its fold. Search and selection use the out-of-fold predictions of all
+        rows, and all networks of the selected trials predict. Folds are better for small tables,
+        and multiply the cost by their number. A splitter must test every row once; positions in a
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
+        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
+        program, and 0.25 in other spaces.
+        For classes above 10,000 rows it is some of ten folds if `max_time` is too short for four
+        trials of all folds and no trials are stored: several configurations are then better than
+        all folds of one. Rows that no fold holds out have weight 0 in the selection.
+    refit : bool, default=False
+        Whether to train again on all rows after everything has been chosen. Rows of
+        `validation_data` are among them. Each member trains for the number of epochs that was best
+        in the search; with folds one network replaces those of the folds. These trainings do not
+        count towards `max_time`. If a training fails, the networks of the search are kept.
+    calibrate : bool, default=True
+        Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
+        temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
+        With `shift_validation`, or fewer than 1,000 validation rows without folds, only `reselect`
+        on new rows calibrates.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
+        and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
+        count: in training, in early stopping, and where members are selected or weighed.
+    image_shape : tuple (h, w) or (h, w, c), or None, default=None
+        Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own. Categories become indicator columns, at
+        most 50 for a column of X; networks of the tabular space embed columns of more than ten
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        Images must be finite numbers, too.
+    n_jobs : int or None, default=None
+        Number of fits that run in parallel. One fits one network, in a process with its share of
+        the cores. With more than one, proposals depend on the order in which trials finish. With
+        "random" results repeat exactly all the same.
+    catalog_dir : str, path or None, default=None
+        Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
+        same data and settings continues with the stored trials. Each search has a subfolder of its
+        own, so that folds and clones can share the folder. Of two fits of the same search at the
+        same time, the second waits for the first, at most `max_time`. See `from_catalog`.
+    max_time : float or None, default=None
+        Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
+        left. The first trial always finishes, so that there is an ensemble, and compilation of
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run
+        one at a time in the calling process, whatever `n_jobs` is. A fit with a limit does not
+        repeat exactly.
+    trial_timeout : float or None, default=None
+        Seconds after which a trial is stopped and recorded as failed. Networks that train
+        together have as many seconds on average.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the previous fit. It keeps the trials of the previous fit, and
+        adds the missing ones of a larger `n_trials`, if it has the same data and settings, and an
+        integer `random_state` or None. If data or settings differ, a new search starts, with a
+        warning. With `catalog_dir` trials are always kept.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
+        and no `max_time`.
+    verbose : int or None, default=None
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
+
+    Attributes
+    ----------
+    catalog_ : Catalog
+        Every trial, in the order of proposal; ``catalog_.to_frame()`` shows them. A pickled
+        estimator keeps the weights of its members only.
+    selection_ : Selection
+        `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
+        ensemble on the rows it was selected on, in nats or in units of standardised y.
+    selections_ : tuple of Selection
+        The selection for each held-out set: the clean rows, then those of `shift_validation`.
+    classes_ : ndarray of shape (n_classes,)
+        Labels, in the order of probabilities.
+    refitted_ : dict of int to Member
+        With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
+    repeated_ : dict of int to FoldedMember
+        The chosen trials with the networks of their repeats, by their position in `catalog_`.
+    calibration_ : tuple of (float, tuple of float)
+        Temperature of all members, and probabilities of the classes that are added to their
+        average (none if it is left as it is).
+    decisions_ : Decisions
+        Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
+    image_shape_ : tuple (h, w, c) or None
+        Shape of one image; None for tables.
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    catalog_path_ : Path or None
+        Folder of this search in `catalog_dir`.
+    n_features_in_ : int
+        Number of features seen during `fit`. Images have h * w * c.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    SearchFailedError
+        If no network could be trained; it shows the reasons.
+    SearchSpaceError
+        If `space` cannot be used.
+
+    See Also
+    --------
+    DeepEnsembleClassifier : Networks of one architecture with different seeds.
+
+    Notes
+    -----
+    Inputs are standardised, in the tabular space by their quartiles. Zero-weight rows are dropped;
+    weights count in the training loss and in the selection.
+
+    References
+    ----------
+    S. Zaidi, A. Zela, T. Elsken, C. Holmes, F. Hutter, Y. W. Teh. "Neural Ensemble Search for
+    Uncertainty Estimation and Dataset Shift".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from skuq import NESClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = NESClassifier(n_trials=2, n_members=2, epochs=5, validation=2, random_state=0)
+    >>> model = model.fit(X, y)
+    >>> model.predict_proba(X[:2]).shape
+    (2, 3)
+    >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
+    """
+
+    search: Any = "re"
+    class_weight: Any = None
+    image_shape: Any = None
+
+    _plan = _plan
+    _papers = staticmethod(_papers)
+    _settings = SETTINGS
+    _parameter_constraints = {**NES_CONSTRAINTS, **CLASS_CONSTRAINTS}
+
+    best_configuration = best_configuration
+    baseline = baseline
+
+
+@saved_as("estimators.NESRegressor", kind="estimator")
+@parameters
+class NESRegressor(SearchEstimator, UncertaintyRegressor):
+    """Ensemble of networks of different architectures, found by neural ensemble search.
+
+    Networks that predict a mixture of three normals, in the spaces of the paper one normal, are
+    trained one by one, each a mutation of a network that improves the ensemble of the others. From
+    this pool, forward selection chooses the members whose *averaged* densities have the lowest
+    negative log likelihood on validation rows. With validation rows of shifted data, the ensemble
+    is selected to be robust to such a shift.
+
+    Parameters
+    ----------
+    n_trials : int or "auto", default="auto"
+        Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
+        trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
+        that time (at most 10,000). K in the paper, with a value of 400. In the tabular space the
+        chosen trials are then trained twice more, on other folds, and all their networks predict;
+        with `max_time` as often as fits into the last 40 % of it.
+    n_members : int, default=5
+        Number of members. The paper has 3 to 30 (M).
+    search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="re"
+        Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`),
+        "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
+        training, too, in the tabular space, and the architecture alone in others, as in the paper.
+        An object sets more, such as the decisions that vary, the first trials, the size of the
+        population and an objective.
+    space : str, SearchSpace, callable or pair, default="auto"
+        Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
+        numbers and categories, decides the number of epochs itself, and whose first trials are
+        recipes known to be good; "dense": fully connected networks with skip connections, three
+        variable nodes; "width-depth": layers of equal width; "darts" ("auto" for images): normal
+        and reduction cells; "nas-bench-201": its cells. Or an object such as
+        `skuq.networks.CellSpace` with other channels and cells, or a space in Keras-Tuner's
+        language, see `skuq.networks.KerasTunerSpace`. "dense" and "width-depth" have NES' training
+        of tables, see `skuq.networks.WithTraining`.
+    fixed : dict or None, default=None
+        Decisions that are not searched, by name. Decisions that `search` does not vary have their
+        value here or the space's default.
+    selection : {"auto", "forward", "replacement", "quick", "top", "hq", "greedy", "stacking"}, \
+            SelectionRule or callable, default="auto"
+        Rule that selects the members: "forward", "replacement" and "quick" are
+        `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
+        mixture, "hq" `skuq.ensembles.HQSelection`, "greedy" `skuq.ensembles.GreedySelection` and
+        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" of classes that folds
+        predict, and otherwise the paper's "forward". An object sets the loss to minimise, which the
+        evolution minimises, too. A callable gets ``(log_likelihood, n_members, sample_weight=...)``
+        with log likelihoods (n_trials, n_rows) and returns a `skuq.ensembles.Selection`.
+    epochs : int or "auto", default="auto"
+        Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
+        space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
+        paper's 100 for images (the paper uses 15 on Fashion-MNIST), and for tables in other spaces
+        the number of epochs that has 500 steps of the optimiser, at least 30 and at most 100.
+    validation : float, int, cross-validation generator, iterable, "auto" or None, default="auto"
+        Share of the rows that is held out to compare networks, or number of folds, or a splitter.
+        With folds, every trial trains one network per fold of the rows of positive weight, each
+        without the rows of its fold. Search and selection use the out-of-fold predictions of all
+        rows, and all networks of the selected trials predict. Folds are better for small tables,
+        and multiply the cost by their number. A splitter must test every row once; positions in a
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
+        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
+        program, and 0.25 in other spaces.
+    refit : bool, default=False
+        Whether to train again on all rows after everything has been chosen. Rows of
+        `validation_data` are among them. Each member trains for the number of epochs that was best
+        in the search; with folds one network replaces those of the folds. These trainings do not
+        count towards `max_time`. If a training fails, the networks of the search are kept.
+    calibrate : bool, default=True
+        Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
+        factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
+    image_shape : tuple (h, w) or (h, w, c), or None, default=None
+        Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
+    preprocess : "auto", transformer or None, default="auto"
+        Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
+        medians and are flagged in columns of their own. Categories become indicator columns, at
+        most 50 for a column of X; networks of the tabular space embed columns of more than ten
+        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        Images must be finite numbers, too.
+    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+        Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
+        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
+        of them if the standard deviation of y is above 2.5 times that of a normal with the same
+        quartiles, otherwise "standard".
+    n_jobs : int or None, default=None
+        Number of fits that run in parallel. One fits one network, in a process with its share of
+        the cores. With more than one, proposals depend on the order in which trials finish. With
+        "random" results repeat exactly all the same.
+    catalog_dir : str, path or None, default=None
+        Folder that stores the search. Each trial is on disk when it finishes, and `fit` with the
+        same data and settings continues with the stored trials. Each search has a subfolder of its
+        own, so that folds and clones can share the folder. Of two fits of the same search at the
+        same time, the second waits for the first, at most `max_time`. See `from_catalog`.
+    max_time : float or None, default=None
+        Maximum seconds of `fit`, without `refit`. Trials are shortened to fit into the time that is
+        left. The first trial always finishes, so that there is an ensemble, and compilation of
+        networks can exceed the limit. Below 30 seconds, or 100 with at most two jobs, trials run
+        one at a time in the calling process, whatever `n_jobs` is. A fit with a limit does not
+        repeat exactly.
+    trial_timeout : float or None, default=None
+        Seconds after which a trial is stopped and recorded as failed. Networks that train
+        together have as many seconds on average.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the previous fit. It keeps the trials of the previous fit, and
+        adds the missing ones of a larger `n_trials`, if it has the same data and settings, and an
+        integer `random_state` or None. If data or settings differ, a new search starts, with a
+        warning. With `catalog_dir` trials are always kept.
+    random_state : int, RandomState instance or None, default=None
+        Seed of all random numbers. With an integer results repeat exactly. This needs ``n_jobs=1``,
+        and no `max_time`.
+    verbose : int or None, default=None
+        Whether to show a progress bar: 1 always, 0 never, None on a terminal after 20 seconds.
+
+    Attributes
+    ----------
+    catalog_ : Catalog
+        Every trial, in the order of proposal; ``catalog_.to_frame()`` shows them. A pickled
+        estimator keeps the weights of its members only.
+    selection_ : Selection
+        `indices` of the members in `catalog_`, `weights` that sum to 1, and the `loss` of the
+        ensemble on the rows it was selected on, in nats or in units of standardised y.
+    selections_ : tuple of Selection
+        The selection for each held-out set: the clean rows, then those of `shift_validation`.
+    refitted_ : dict of int to Member
+        With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
+    repeated_ : dict of int to FoldedMember
+        The chosen trials with the networks of their repeats, by their position in `catalog_`.
+    calibration_ : tuple of (float, float, tuple of tuple of float)
+        Factor of the standard deviation, floor of the noise in units of the standardised y, and
+        the scale, a further floor and the share of each distribution of which those of the networks
+        are mixed (none if they are left as they are).
+    decisions_ : Decisions
+        Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
+    image_shape_ : tuple (h, w, c) or None
+        Shape of one image; None for tables.
+    preprocessor_ : transformer or None
+        Fitted transformer of X; it is fitted on the rows of positive weight.
+    fitted_ : FittedEnsemble
+        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
+        and y.
+    entropy_ : int
+        Integer drawn from `random_state`; every random number of the fit follows from it.
+    catalog_path_ : Path or None
+        Folder of this search in `catalog_dir`.
+    n_features_in_ : int
+        Number of features seen during `fit`. Images have h * w * c.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features; only if X has string column names.
+
+    Raises
+    ------
+    SearchFailedError
+        If no network could be trained; it shows the reasons.
+    SearchSpaceError
+        If `space` cannot be used.
+
+    See Also
+    --------
+    AutoDEUQRegressor : Search that includes training hyperparameters, with greedy selection.
+
+    Notes
+    -----
+    Inputs and targets are standardised. Zero-weight rows are dropped; weights count in the training
+    loss and in the selection.
+
+    References
+    ----------
+    S. Zaidi, A. Zela, T. Elsken, C. Holmes, F. Hutter, Y. W. Teh. "Neural Ensemble Search for
+    Uncertainty Estimation and Dataset Shift".
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from skuq import NESRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = NESRegressor(n_trials=2, n_members=2, epochs=5, validation=2, random_state=0)
+    >>> model = model.fit(X, y)
+    >>> mean, std = model.predict(X[:2], return_std=True)
+    >>> mean.shape, std.shape
+    ((2,), (2,))
+    """
+
+    search: Any = "re"
+    image_shape: Any = None
+    target_transform: str = "auto"
+
+    _plan = _plan
+    _papers = staticmethod(_papers)
+    _settings = SETTINGS
+    _parameter_constraints = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
+
+    best_configuration = best_configuration
+    baseline = baseline

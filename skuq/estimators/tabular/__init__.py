@@ -1,0 +1,1 @@
+"""Recommended estimators for tables, and everything that was tuned for them."""

@@ -1,0 +1,412 @@
+"""Heads of normals and of mixtures of normals, with their losses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+from skuq import backend
+from skuq._formulas import LOG_SQRT_2PI, mean_distance
+from skuq.files._registry import saved_as
+
+
+class LikelihoodHead:
+    """Base class of heads for regression that are trained on a likelihood.
+
+    A subclass defines `n_outputs`, `log_densities`, `distribution` and `moments`.
+    """
+
+    n_outputs: int
+    log_densities: Any  # method (y, raw, xp=np) -> (.., n_outputs)
+
+    def validation_loss(self, y, raw):
+        """Compute each row's negative log likelihood (..,), mean over outputs, whatever `loss` is.
+
+        `y` (.., n_outputs) and `raw` (.., n_raw) are tensors.
+        """
+        return -backend.ops.mean(self.log_densities(y, raw, backend.ops), axis=-1)
+
+    loss = validation_loss
+
+    def scores(self, y, raw) -> np.ndarray:
+        """Compute the negative log likelihood (..,) from arrays. Searches minimise it."""
+        return -self.log_densities(y, raw).mean(axis=-1)
+
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Compute the joint log density (..,) of all outputs, from arrays y and raw."""
+        return self.log_densities(y, raw).sum(axis=-1)
+
+
+def softplus(r, xp):
+    """Compute ``log(1 + exp(r))`` without overflow."""
+    return xp.logaddexp(r, xp.zeros_like(r))
+
+
+def inverse_softplus(value) -> np.ndarray:
+    """Compute r with ``log(1 + exp(r)) = value``; rounding may have made the value 0."""
+    value = np.maximum(value, np.finfo(float).tiny)
+    # In a form that never overflows.
+    return value + np.log(-np.expm1(-value))
+
+
+def log_normal(y, mean, scale, xp):
+    """Compute the log density of a normal, element by element."""
+    return -(xp.log(scale) + 0.5 * xp.square((y - mean) / scale) + LOG_SQRT_2PI)
+
+
+@saved_as("networks.GaussianHead")
+@dataclass(frozen=True)
+class GaussianHead(LikelihoodHead):
+    """Mean and standard deviation of a normal, for each of several outputs.
+
+    The network gives 2 m raw numbers for m outputs: the means, then as many numbers r
+    with standard deviation ``softplus(r) + min_scale``.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    min_scale : float, default=1e-3
+        Smallest standard deviation, in units of the standardised y. It keeps the
+        likelihood bounded when a network fits its training rows exactly.
+    beta : float, default=0.0
+        Exponent in [0, 1] for ``score="log"``: each output's loss is multiplied by
+        ``scale**(2 * beta)``, without a gradient through this factor. 0 is the likelihood; with 1
+        the mean learns as from the squared error. Values in between (the paper recommends 0.5)
+        keep rows that fit well from dominating. `log_likelihood` and `validation_loss` do not
+        depend on it.
+    score : {"log", "crps"}, default="log"
+        Training loss: the negative log likelihood, or the continuous ranked probability score
+        (CRPS). For rows that fit badly, the CRPS grows with the error, and the likelihood with
+        the squared error divided by the variance.
+
+    Raises
+    ------
+    ValueError
+        If beta is outside [0, 1], or set with ``score="crps"``, or the score is unknown.
+
+    References
+    ----------
+    Nix and Weigend (1994); Lakshminarayanan et al. (2017), section 2.4; AutoDEUQ, Eq. 1.
+    Seitzer et al. (2022), "On the Pitfalls of Heteroscedastic Uncertainty Estimation with
+    Probabilistic Neural Networks", Eq. 5 (beta). Gneiting and Raftery (2007), "Strictly Proper
+    Scoring Rules, Prediction, and Estimation", Eq. 21 (CRPS); Grimit et al. (2006), "The
+    Continuous Ranked Probability Score for Circular Variables and its Application to Mesoscale
+    Forecast Ensemble Verification", Eq. 5 (CRPS of mixtures).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks import GaussianHead
+    >>> mean, std = GaussianHead().distribution(np.array([[1.5, 0.0]]))
+    >>> mean, std.round(3)
+    (array([[1.5]]), array([[0.694]]))
+    """
+
+    n_outputs: int = 1
+    min_scale: float = 1e-3
+    beta: float = 0.0
+    score: str = "log"
+
+    def __post_init__(self):
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta must lie in [0, 1]. Got {self.beta}.")
+        if self.score not in ("log", "crps"):
+            raise ValueError(f'score must be "log" or "crps". Got {self.score!r}.')
+        if self.beta and self.score != "log":
+            raise ValueError(f'beta needs score="log". Got beta={self.beta} with score="crps".')
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return 2 * self.n_outputs
+
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        mean, r = xp.split(raw, 2, axis=-1)
+        return mean, softplus(r, xp) + self.min_scale
+
+    moments = distribution
+
+    def pooled(self, raw) -> np.ndarray:
+        """Compute raw numbers (.., n_raw) of the normal that matches the mixture of K networks.
+
+        `raw` is (K, .., n_raw). The normal has the mean and the variance of the equal mixture.
+        """
+        mean, scale = self.distribution(np.asarray(raw, dtype="float64"))
+        # Variance of the mixture = mean of the variances + variance of the means.
+        std = np.sqrt(np.square(scale).mean(axis=0) + mean.var(axis=0))
+        return self.raw_of(mean.mean(axis=0), std)
+
+    def raw_of(self, mean, std) -> np.ndarray:
+        """Compute raw numbers (.., n_raw) from means and standard deviations (.., n_outputs).
+
+        It is the inverse of `distribution`.
+        """
+        return np.concatenate([mean, inverse_softplus(std - self.min_scale)], axis=-1)
+
+    def widened(self, raw, variance, shift=0.0) -> np.ndarray:
+        """Compute raw numbers of means plus `shift`, and of variances plus `variance`.
+
+        Both are numbers or arrays (.., n_outputs).
+        """
+        mean, std = self.distribution(raw)
+        return self.raw_of(mean + shift, np.sqrt(std**2 + variance))
+
+    def log_densities(self, y, raw, xp=np):
+        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
+        return log_normal(y, *self.distribution(raw, xp), xp)
+
+    def loss(self, y, raw):
+        """Compute each row's negative log likelihood (Eq. 1, with its constant) or CRPS.
+
+        The result (..,) is the mean over outputs, weighted if `beta` is set. `y` (.., n_outputs)
+        and `raw` (.., n_raw) are tensors.
+        """
+        if not self.beta:
+            return self.validation_loss(y, raw)
+        ops = backend.ops
+        _, scale = self.distribution(raw, ops)
+        # Each output's loss times scale^(2 beta), as a constant (Seitzer et al., Eq. 5).
+        factor = ops.stop_gradient(ops.power(scale, 2 * self.beta))
+        return -ops.mean(factor * self.log_densities(y, raw, ops), axis=-1)
+
+    def validation_loss(self, y, raw):
+        """Compute each row's negative log likelihood or CRPS, mean over outputs, without `beta`."""
+        if self.score == "log":
+            return super().validation_loss(y, raw)
+        return backend.ops.mean(self._crps(y, raw, backend.ops), axis=-1)
+
+    def scores(self, y, raw) -> np.ndarray:
+        """Compute `validation_loss` (..,) in NumPy, from arrays. Searches minimise it."""
+        return super().scores(y, raw) if self.score == "log" else self._crps(y, raw).mean(axis=-1)
+
+    def _crps(self, y, raw, xp=np):
+        """Compute the CRPS (.., n_outputs) of each output."""
+        mean, scale = self.distribution(raw, xp)
+        # CRPS = E|X - y| - E|X - X'| / 2, where X - X' has a standard deviation of sqrt(2) scale.
+        return mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
+
+
+def mixture_crps(y, loc, scale, probability):
+    """Compute the CRPS (.., m) of mixtures of J normals (.., J, m) (Grimit et al., Eq. 5)."""
+    n_components, xp = loc.shape[-2], backend.ops
+    # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components: those
+    # of a component with itself, then with the next one, the second next, and so on. All pairs at
+    # once are large.
+    total = probability * mean_distance(y[..., None, :] - loc, scale, xp)
+    total = total - xp.square(probability) * scale / math.sqrt(math.pi)
+    for step in range(1, n_components // 2 + 1):
+        next_loc, next_scale, next_probability = (
+            xp.roll(part, step, axis=-2) for part in (loc, scale, probability)
+        )
+        std = xp.sqrt(xp.square(scale) + xp.square(next_scale))
+        pairs = probability * next_probability * mean_distance(loc - next_loc, std, xp)
+        # Half way round every pair comes twice.
+        total = total - (0.5 if 2 * step == n_components else 1.0) * pairs
+    return xp.sum(total, axis=-2)
+
+
+@saved_as("networks.SquaredErrorHead")
+@dataclass(frozen=True)
+class SquaredErrorHead:
+    """Head with a mean for each output; the noise is known or estimated separately.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    scale : tuple of float, optional
+        Standard deviation of the noise of each output, in units of the standardised y;
+        needed for `distribution`, but not for training.
+
+    References
+    ----------
+    Heiss et al., "NOMU", Remark B.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks._head_base import SquaredErrorHead
+    >>> SquaredErrorHead(scale=(0.5,)).distribution(np.array([[2.0]]))
+    (array([[2.]]), array([[0.5]]))
+    """
+
+    n_outputs: int = 1
+    scale: tuple[float, ...] | None = None
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return self.n_outputs
+
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        return raw, xp.zeros_like(raw) + np.asarray(self.scale)
+
+    moments = distribution
+
+    def loss(self, y, raw):
+        """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""
+        return backend.ops.mean(backend.ops.square(y - raw), axis=-1)
+
+
+@saved_as("networks.GaussianMixtureHead")
+@dataclass(frozen=True)
+class GaussianMixtureHead(LikelihoodHead):
+    """A mixture of normals for each of several outputs: a mixture density network.
+
+    The network has 3 J m raw outputs for J components and m outputs: J m logits of the
+    components' probabilities, then J m numbers for their means, then J m numbers r for their
+    standard deviations ``softplus(r) + min_scale``. Each kind has m numbers for the first
+    component, then m for the second, and so on. Each output has its own mixture, independent of
+    the others.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m, the number of columns of y.
+    n_components : int, default=3
+        J, the number of normals for each output.
+    min_scale : float, default=1e-3
+        Smallest standard deviation, in units of the standardised y; see `GaussianHead`.
+    weighs_losses : bool, default=False
+        The training loss is the sum of the CRPS and the negative log likelihood, both in units of
+        y: the second is multiplied by the mixture's standard deviation, without a gradient through
+        this factor, as in the beta-NLL of `GaussianHead`. True averages this sum and the negative
+        log likelihood, and the setting "crps" is the weight of the sum: members of one stack can
+        then learn by different losses.
+
+    Raises
+    ------
+    ValueError
+        If n_components is below 1.
+
+    Notes
+    -----
+    Means are raw numbers plus normal scores, so that raw numbers of 0 spread the components
+    evenly over a standardised y. Components that start equal would stay equal.
+
+    The loss of validation rows is the CRPS. The likelihood is best long before the mean is,
+    because networks grow too sure first. Searches compare networks by the likelihood.
+
+    References
+    ----------
+    Bishop (1994), "Mixture Density Networks". Grimit et al. (2006), Eq. 5 (CRPS); Seitzer et al.
+    (2022), Eq. 5 (weights); see `GaussianHead`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks._head_normals import GaussianMixtureHead
+    >>> head = GaussianMixtureHead(n_components=2)
+    >>> mean, variance = head.moments(np.zeros((1, head.n_raw)))
+    >>> head.n_raw, mean.round(3), variance.round(3)
+    (6, array([[0.]]), array([[0.968]]))
+    """
+
+    n_outputs: int = 1
+    n_components: int = 3
+    min_scale: float = 1e-3
+    weighs_losses: bool = False
+
+    def __post_init__(self):
+        if self.n_components < 1:
+            raise ValueError(f"n_components must be at least 1. Got {self.n_components}.")
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return 3 * self.n_components * self.n_outputs
+
+    def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
+        """Compute means, standard deviations and log probabilities of the components.
+
+        Each is (.., n_components, n_outputs), from (.., n_raw). `NestedGaussianMixture` has the
+        axis of components before the rows, and probabilities instead of their logs.
+        """
+        # Pooled raw numbers have the components of several networks.
+        j, m = raw.shape[-1] // (3 * self.n_outputs), self.n_outputs
+        # Symbolic tensors do not know their number of rows.
+        leading = [-1 if size is None else size for size in xp.shape(raw)[:-1]]
+        parts = xp.reshape(raw, (*leading, 3, j, m))
+        logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
+        offsets = -_normal_scores(j)
+        offsets = offsets if xp is np else xp.cast(offsets, raw.dtype)
+        # Keras' `add`, which + is for symbolic tensors, takes a column of as many entries as there
+        # are members for a bias of the members' axis. Its `subtract` always broadcasts.
+        mean = mean - offsets
+        log_probability = logits - _logsumexp(logits, xp)[..., None, :]
+        return mean, softplus(r, xp) + self.min_scale, log_probability
+
+    def raw_of(self, loc, scale, log_probability) -> np.ndarray:
+        """Compute raw numbers (.., 3 J m) of components (.., J, m): inverse of `distribution`."""
+        means = loc - _normal_scores(loc.shape[-2])
+        parts = [log_probability, means, inverse_softplus(scale - self.min_scale)]
+        return np.concatenate([part.reshape(*part.shape[:-2], -1) for part in parts], axis=-1)
+
+    def pooled(self, raw) -> np.ndarray:
+        """Compute raw numbers (.., K n_raw) of the equal mixture of K networks (K, .., n_raw)."""
+        networks = [self.distribution(one) for one in np.asarray(raw, dtype="float64")]
+        # Equal shares need no factor: probabilities are normalised.
+        return self.raw_of(*(np.concatenate(parts, axis=-2) for parts in zip(*networks)))
+
+    def widened(self, raw, variance, shift=0.0) -> np.ndarray:
+        """Shift each component and add to its variance, as `GaussianHead.widened`."""
+        loc, scale, log_probability = self.distribution(raw)
+        variance, shift = (
+            np.asarray(part)[..., None, :]
+            for part in np.broadcast_arrays(variance, shift, loc[..., 0, :])[:2]
+        )
+        return self.raw_of(loc + shift, np.sqrt(scale**2 + variance), log_probability)
+
+    def moments(self, raw, xp=np):
+        """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
+        loc, scale, log_probability = self.distribution(raw, xp)
+        probability = xp.exp(log_probability)
+        mean = xp.sum(probability * loc, axis=-2)
+        # Law of total variance over the components.
+        variance = probability * (scale**2 + (loc - mean[..., None, :]) ** 2)
+        return mean, xp.sqrt(xp.sum(variance, axis=-2))
+
+    def log_densities(self, y, raw, xp=np):
+        """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
+        loc, scale, log_probability = self.distribution(raw, xp)
+        return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
+
+    def loss(self, y, raw, settings=None):
+        """Compute each row's loss (..,), mean over outputs, from tensors."""
+        ops = backend.ops
+        log_density = self.log_densities(y, raw, ops)
+        _, std = self.moments(raw, ops)
+        crps = self._crps(y, raw)
+        both = ops.mean(crps - ops.stop_gradient(std) * log_density, axis=-1)
+        if not self.weighs_losses:
+            return both
+        likelihood = -ops.mean(log_density, axis=-1)
+        return settings["crps"] * both + (1 - settings["crps"]) * likelihood
+
+    def validation_loss(self, y, raw):
+        """Compute each row's CRPS (..,), mean over outputs, from tensors."""
+        return backend.ops.mean(self._crps(y, raw), axis=-1)
+
+    def _crps(self, y, raw):
+        """Compute the CRPS (.., n_outputs) of each output, from tensors."""
+        ops = backend.ops
+        loc, scale, log_probability = self.distribution(raw, ops)
+        return mixture_crps(y, loc, scale, ops.exp(log_probability))
+
+
+def _normal_scores(j):
+    """Return the quantiles (J, 1) of the standard normal at (j + 1/2) / J."""
+    return special.ndtri((np.arange(j) + 0.5) / j)[:, None]
+
+
+def _logsumexp(values, xp):
+    """Compute log-sum-exp over components: (.., n_components, n_outputs) to (.., n_outputs)."""
+    # Keras 3.7 takes no number as the axis of a symbolic tensor.
+    return (special if xp is np else xp).logsumexp(values, axis=(-2,))

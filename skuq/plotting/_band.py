@@ -1,0 +1,398 @@
+"""Displays of predictions with their bands, and of errors by the share of rows retained."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+
+from skuq._checks import as_floats, classifies, fill_masked, unwrap_estimator
+from skuq.metrics import error_retention_curve, retention_auc
+from skuq.plotting._display import (
+    BLUE,
+    CurveDisplay,
+    Display,
+    check_rows,
+    draw_line,
+    from_zero,
+    legend,
+    predictions_of,
+    style,
+    with_unit,
+)
+from skuq.tables._columns import column_names
+
+_AMBER, _AMBER_TINT, _BLUE_TINT = "#B36B00", "#F9DFB0", "#A6CEE6"
+
+
+@dataclass(eq=False, repr=False)
+class PredictionBandDisplay(Display):
+    """Predicted mean, aleatoric and total bands over a one-dimensional input.
+
+    The total band is the prediction for new targets. The aleatoric band inside is the mean
+    noise that members predict; the rim between the two is due to their disagreement, the
+    epistemic uncertainty. Variances add up, not standard deviations, so the rim is narrower
+    than the epistemic standard deviation.
+
+    Parameters
+    ----------
+    x : array-like of shape (n_samples,)
+        Inputs, in any order.
+    mean, total : array-like of shape (n_samples,)
+        Predicted mean and standard deviation, in units of y.
+    aleatoric : array-like of shape (n_samples,), optional
+        Standard deviation of the noise, at most `total`. Without it only the total band is
+        drawn.
+    x_train, y_train : array-like of shape (n_train,), optional
+        Points to draw on top.
+    x_name, name : str, default="x" and "y"
+        Names of the quantities on the axes.
+    unit : str, optional
+        Unit of y.
+
+    Attributes
+    ----------
+    line_ : matplotlib Line2D
+        The mean.
+    total_band_, aleatoric_band_ : matplotlib PolyCollection
+        The bands; `aleatoric_band_` is None without `aleatoric`.
+    scatter_ : matplotlib PathCollection or None
+        Training points.
+    ax_, figure_ : matplotlib Axes and Figure
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.gaussian_process import GaussianProcessRegressor
+    >>> from skuq.plotting import PredictionBandDisplay
+    >>> X, y = np.array([[0.0], [1.0], [3.0]]), np.array([0.0, 1.0, 0.5])
+    >>> process = GaussianProcessRegressor().fit(X, y)
+    >>> grid = np.linspace(-1, 4, 50)[:, None]
+    >>> display = PredictionBandDisplay.from_estimator(process, grid, X_train=X, y_train=y)
+    """
+
+    x: Any
+    mean: Any
+    total: Any
+    _: KW_ONLY
+    aleatoric: Any = None
+    x_train: Any = None
+    y_train: Any = None
+    x_name: str = "x"
+    name: str = "y"
+    unit: str | None = None
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator,
+        X,
+        *,
+        X_train=None,
+        y_train=None,
+        x_name=None,
+        name="y",
+        unit=None,
+        ax=None,
+        **plot_options,
+    ):
+        """Predict on a grid of a single feature, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor
+            It must have `predict_uncertainty(X)`, or `predict(X, return_std=True)`, which
+            gives the total band only.
+        X : array-like of shape (n_samples, 1)
+            Inputs at which to predict.
+        X_train : array-like of shape (n_train, 1), optional
+            Inputs of the training points, to draw on top.
+        y_train : array-like of shape (n_train,), optional
+            Targets of the training points.
+        x_name : str, optional
+            Name of the input. By default the name of X's column, or "x".
+        name, unit : str
+            Name and unit of y.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        PredictionBandDisplay
+        """
+        # Other features would have to be fixed at values that the diagram does not show.
+        x = _only_feature(X, "X")
+        model, inner = unwrap_estimator(estimator, X)
+        if hasattr(model, "predict_uncertainty") and not classifies(model):
+            parts = model.predict_uncertainty(inner)
+            mean, total, aleatoric = parts.mean, parts.total, parts.aleatoric
+        else:
+            # Such a regressor does not divide its uncertainty by source.
+            (mean, total), aleatoric = predictions_of(estimator, X).normal, None
+        if x_name is None:
+            x_name = "x" if (names := column_names(X)) is None else str(names[0])
+        display = cls(
+            x,
+            mean,
+            total,
+            aleatoric=aleatoric,
+            x_train=None if X_train is None else _only_feature(X_train, "X_train"),
+            y_train=y_train,
+            x_name=x_name,
+            name=name,
+            unit=unit,
+        )
+        return display.plot(ax, **plot_options)
+
+    def plot(
+        self,
+        ax=None,
+        *,
+        n_stds=2,
+        line_kwargs=None,
+        total_kwargs=None,
+        aleatoric_kwargs=None,
+        scatter_kwargs=None,
+    ):
+        """Draw the bands.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        n_stds : float, default=2
+            Half width of the bands in standard deviations.
+        line_kwargs : dict, optional
+            Keywords of `Axes.plot`, for the mean.
+        total_kwargs, aleatoric_kwargs : dict, optional
+            Keywords of `Axes.fill_between`, for the bands.
+        scatter_kwargs : dict, optional
+            Keywords of `Axes.scatter`, for the training points.
+
+        Returns
+        -------
+        PredictionBandDisplay
+            Itself.
+        """
+        x, mean, total = check_rows(x=self.x, mean=self.mean, total=self.total)
+        # Bands are filled from left to right.
+        order = np.argsort(x, kind="stable")
+        x, mean, total = x[order], mean[order], total[order]
+        ax = self._open(ax)
+        # Without parts of the uncertainty there is no rim to explain.
+        split = self.aleatoric is not None
+        band = f"±{n_stds:g} std"
+        label = f"total, {band}: rim is epistemic" if split else f"total, {band}"
+        look = style(
+            "area",
+            total_kwargs,
+            facecolor=_AMBER_TINT,
+            edgecolor=_AMBER,
+            linestyle="--",
+            linewidth=0.8,
+            label=label,
+        )
+        self.total_band_ = ax.fill_between(x, mean - n_stds * total, mean + n_stds * total, **look)
+        self.aleatoric_band_ = None
+        if split:
+            aleatoric = check_rows(x=self.x, aleatoric=self.aleatoric)[1][order]
+            look = style(
+                "area",
+                aleatoric_kwargs,
+                facecolor=_BLUE_TINT,
+                edgecolor=BLUE,
+                linewidth=0.5,
+                label=f"aleatoric, {band}",
+            )
+            # Drawn after the total band, so that it lies on top and leaves the rim visible.
+            ends = mean - n_stds * aleatoric, mean + n_stds * aleatoric
+            self.aleatoric_band_ = ax.fill_between(x, *ends, **look)
+        look = {"color": "black", "linewidth": 1.5, "label": "mean"}
+        self.line_ = draw_line(ax, x, mean, line_kwargs, **look)
+        self.scatter_ = None
+        if self.x_train is not None and self.y_train is not None:
+            x, y = check_rows(x_train=self.x_train, y_train=self.y_train)
+            # A white rim tells them from the bands, the mean and each other.
+            look = style(
+                "points",
+                scatter_kwargs,
+                color="black",
+                marker="o",
+                s=18,
+                edgecolor="white",
+                linewidth=0.6,
+                zorder=3,
+                label="training points",
+            )
+            self.scatter_ = ax.scatter(x, y, **look)
+        ax.set(xlabel=self.x_name, ylabel=with_unit(self.name, self.unit))
+        legend(ax)
+        return self
+
+
+def _only_feature(X, name):
+    """Return the single column of `X` as an array of shape (n_samples,)."""
+    if np.ndim(X) != 2 or np.shape(X)[1] != 1:
+        raise ValueError(f"`{name}` must have shape (n_samples, 1). Got {np.shape(X)}.")
+    return as_floats(X, name)[:, 0]
+
+
+@dataclass(eq=False, repr=False)
+class RetentionDisplay(CurveDisplay):
+    """Error-retention curve: keep the most certain rows, replace the others by the truth.
+
+    The curve rises from 0, where no row is predicted, to the error of all rows. It is a
+    straight line if rows are kept in random order, and as low as possible if those with the
+    smallest errors are kept first (the oracle). A smaller error *and* a better order both
+    reduce the area under the curve.
+
+    Parameters
+    ----------
+    errors : array-like of shape (n_samples,)
+        Loss of each row, not negative.
+    uncertainty : array-like of shape (n_samples,)
+        Rows are kept in ascending order of uncertainty, and in random order if it is equal.
+    name : str, optional
+        Name of the estimator, for the legend.
+    error_name : str, default="mean error"
+        Label of the vertical axis.
+
+    Attributes
+    ----------
+    line_, random_, oracle_ : matplotlib Line2D
+    ax_, figure_ : matplotlib Axes and Figure
+
+    References
+    ----------
+    Malinin et al., "Shifts: A dataset of real distributional shift across multiple
+    large-scale tasks", 2021.
+
+    Examples
+    --------
+    >>> from skuq.plotting import RetentionDisplay
+    >>> display = RetentionDisplay([0.0, 3.0, 1.0, 0.0], [0.1, 0.9, 0.3, 0.2]).plot()
+    >>> display.line_.get_ydata().tolist()
+    [0.0, 0.0, 0.0, 0.25, 1.0]
+    """
+
+    errors: Any
+    uncertainty: Any
+    _: KW_ONLY
+    name: str | None = None
+    error_name: str = "mean error"
+
+    @classmethod
+    def from_predictions(cls, y, mean, std, *, name=None, ax=None, **plot_options):
+        """Create a display of squared errors, with rows in the order of their standard deviations.
+
+        Parameters
+        ----------
+        y, mean, std : array-like of shape (n_samples,)
+            Targets, and predicted means and standard deviations.
+        name : str, optional
+            Name for the legend.
+        ax : matplotlib Axes, optional
+            Axes to draw on; by default new ones.
+        **plot_options
+            Passed to `plot`.
+
+        Returns
+        -------
+        RetentionDisplay
+        """
+        y, mean, std = check_rows(y=y, mean=mean, std=std)
+        display = cls((y - mean) ** 2, std, name=name, error_name="mean squared error")
+        return display.plot(ax, **plot_options)
+
+    @classmethod
+    def from_estimator(cls, estimator, X, y, *, name=None, ax=None, **plot_options):
+        """Predict with a fitted estimator, and draw.
+
+        Parameters
+        ----------
+        estimator : fitted regressor or classifier
+            A regressor must have `predict(X, return_std=True)`; the errors are squared
+            errors, the uncertainty is the standard deviation. The errors of a classifier
+            are 1 for wrong labels and 0 for others, the uncertainty is
+            `predict_uncertainty(X).total` or, if it has no such method, one minus the
+            largest probability of `predict_proba(X)`.
+        X : array-like of shape (n_samples, n_features)
+        y : array-like of shape (n_samples,)
+            Targets.
+        name, ax, **plot_options
+            The same as in `from_predictions`; `name` is the estimator's class by default.
+
+        Returns
+        -------
+        RetentionDisplay
+        """
+        if not classifies(estimator):
+            return super().from_estimator(estimator, X, y, name=name, ax=ax, **plot_options)
+        name = type(estimator).__name__ if name is None else name
+        y = column_or_1d(fill_masked(y))
+        check_consistent_length(X, y)
+        # An unknown label would count as an error of the classifier.
+        if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
+            raise ValueError(
+                f"y must have labels seen at fit. Got {sorted(unknown, key=repr)} in addition."
+            )
+        errors = (estimator.predict(X) != y).astype(float)
+        # Pipelines and searches do not delegate `predict_uncertainty`: ask the model inside.
+        model, inner = unwrap_estimator(estimator, X)
+        if hasattr(model, "predict_uncertainty"):
+            uncertainty = model.predict_uncertainty(inner).total
+        else:
+            uncertainty = 1 - np.max(model.predict_proba(inner), axis=1)
+        display = cls(errors, uncertainty, name=name, error_name="error rate")
+        return display.plot(ax, **plot_options)
+
+    def plot(
+        self, ax=None, *, bounds=True, line_kwargs=None, random_kwargs=None, oracle_kwargs=None
+    ):
+        """Draw the curve beside those of a random order and of an oracle.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Axes to draw on, which displays may share; by default new ones.
+        bounds : bool, default=True
+            Whether to draw the lines of the random order and of the oracle, which crowd a
+            diagram of many models.
+        line_kwargs, random_kwargs, oracle_kwargs : dict, optional
+            Keywords of `Axes.plot`.
+
+        Returns
+        -------
+        RetentionDisplay
+            Itself.
+        """
+        errors, uncertainty = check_rows(errors=self.errors, uncertainty=self.uncertainty)
+        # Signed errors would cancel, and the curve would not rise.
+        if (errors < 0).any():
+            raise ValueError(f"`errors` must not be negative. The smallest is {errors.min()}.")
+        retained, left = error_retention_curve(errors, uncertainty)
+        ax = self._open(ax)
+        area = retention_auc(errors, uncertainty)
+        self._draw_curve(ax, retained, left, line_kwargs, f"area {area:.4g}")
+        self.random_ = self.oracle_ = None
+        if bounds:
+            # They depend on the model's errors, so they have the colour of its curve.
+            reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
+            look = {**reference, "linestyle": ":", "label": "random order"}
+            self.random_ = draw_line(ax, [0, 1], [0, left[-1]], random_kwargs, **look)
+            # The lowest curve possible: the errors themselves are the uncertainty.
+            best = error_retention_curve(errors, errors)
+            look = {**reference, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
+            self.oracle_ = draw_line(ax, *best, oracle_kwargs, **look)
+        ax.set(
+            xlabel="share of rows predicted, most certain first",
+            ylabel=f"{self.error_name}, others exact",
+            xlim=(0, 1),
+        )
+        from_zero(ax)
+        legend(ax, loc="upper left")
+        return self

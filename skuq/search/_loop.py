@@ -1,0 +1,510 @@
+"""Run an asynchronous search: a free slot gets the next proposal when results are known.
+
+Its result has the catalog, and the predictions that ensembles are selected on. Selected trials can
+be trained again: refits on all rows, and repeats with other seeds. Their networks are stored beside
+the trials of the search, and a resumed fit takes them from there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from skuq._messages import warn_user
+from skuq._random import generator, trial_seed
+from skuq.ensembles._rules import Candidates
+from skuq.exceptions import SearchFailedError
+from skuq.networks import Member
+from skuq.networks._member import FoldedMember
+from skuq.search import Catalog
+from skuq.search._process_slots import Slots
+from skuq.search._proposers import Proposer, StartingWith
+from skuq.search._records import (
+    CALIBRATION_ROWS,
+    HeldOut,
+    RunningTrial,
+    RunningTrials,
+    RunOptions,
+    TrialBudget,
+    TrialLog,
+    TrialRecord,
+)
+from skuq.search._slots import open_slots
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The trials of a search, and the members refitted on all rows.
+
+    Attributes
+    ----------
+    catalog : Catalog
+        All trials of the search.
+    refitted : dict of int to Member
+        Members refitted on all rows, by position in the catalog.
+    repeated : dict of int to FoldedMember
+        Trials that were trained again, on other folds or with other seeds, by position in the
+        catalog. They have all of their networks, and the mixture of their held-out predictions.
+    interrupted : bool
+        Whether the search ended early, by an interrupt or because it lost its slots.
+
+    Examples
+    --------
+    >>> from skuq.search import Catalog, TrialRecord
+    >>> from skuq.search import SearchResult
+    >>> result = SearchResult(Catalog([TrialRecord(0, {"units": 8}, score=0.4)]))
+    >>> result.catalog, result.interrupted
+    (<Catalog of 1 trials, 1 completed>, False)
+    """
+
+    catalog: Catalog
+    refitted: dict[int, Member] = field(default_factory=dict)
+    repeated: dict[int, FoldedMember] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
+        """All held-out sets: the clean rows first, then each shifted set."""
+        assert self.catalog.held_out is not None
+        return self.catalog.held_out.sets
+
+    def candidates(
+        self,
+        head: Any,
+        sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None,
+        indices: Sequence[int] | None = None,
+    ) -> Candidates:
+        """Collect the trials' predictions for some of the held-out sets.
+
+        Each set has the same total weight. Sets are often versions of the same rows in the same
+        order, so that rows with the same position form a group.
+
+        Parameters
+        ----------
+        head : Head
+            Head of the targets.
+        sets : list, optional
+            Sets to collect, by default those that the ensemble is selected on: the shifted ones, if
+            there are any.
+        indices : sequence of int, optional
+            Positions of trials, whose repeats are included. By default all completed trials,
+            without repeats.
+        """
+        sets = sets or self.sets[1:] or self.sets
+        if indices is None:
+            self.check_complete()
+            members = [self.catalog.member(k) for k in self.catalog.completed]
+        else:
+            members = [self.member(k) for k in indices]
+        raw = [
+            np.concatenate([np.asarray(m.held_out)[part] for part, _, _ in sets]) for m in members
+        ]
+        y = np.concatenate([y for _, y, _ in sets]).astype("float64")
+        # Sets of any size count the same.
+        weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
+        groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
+        centers = [
+            m.center for m in members if isinstance(m, FoldedMember) and m.center is not None
+        ]
+        # Centres exist for the clean rows only, and all trials must have one.
+        is_known = len(self.sets) == 1 and len(centers) == len(members)
+        is_unseen = len(self.sets) == 1 and all(isinstance(m, FoldedMember) for m in members)
+        return Candidates(
+            raw,
+            y,
+            head,
+            weight,
+            groups,
+            centers if is_known else None,
+            is_unseen,
+            is_unseen or (len(self.sets) == 1 and len(y) >= CALIBRATION_ROWS),
+            in_folds=is_unseen,
+        )
+
+    def check_complete(self) -> None:
+        """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""
+        members = [self.catalog.member(k) for k in self.catalog.completed]
+        if any(network.weights is None for member in members for network in member.networks):
+            raise ValueError(
+                "The catalog has lost the networks that are not in the ensemble, because a pickle "
+                "or a file of `skuq.save` keeps the members only. Do this before, load the search "
+                "from its `catalog_dir` by `from_catalog`, or fit again."
+            )
+
+    def member(self, index: int) -> Member | FoldedMember:
+        """Return the result of a completed trial, with its repeats."""
+        return self.repeated.get(index) or self.catalog.member(index)
+
+    def networks(self, index: int) -> tuple[Member, ...]:
+        """Return the networks of a completed trial: the refitted one, or all with its repeats."""
+        if index in self.refitted:
+            return (self.refitted[index],)
+        return self.member(index).networks
+
+    def members(self, selection: Any) -> tuple[tuple[Member, ...], np.ndarray]:
+        """Return the networks of a selection, and their weights.
+
+        A trial has one network, or one for each fold, which share the trial's weight.
+
+        Parameters
+        ----------
+        selection : skuq.ensembles.Selection
+            Positions of trials in the catalog, and their weights.
+        """
+        trials = [self.networks(k) for k in selection.indices]
+        counts = [len(networks) for networks in trials]
+        weights = np.repeat(selection.weights / counts, counts)
+        return tuple(network for networks in trials for network in networks), weights
+
+
+def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
+    """Join several trainings of one configuration to one trial with all their networks.
+
+    The held-out predictions have the moments of the equal mixture, and the score is the mean of
+    the trainings' scores.
+    """
+    networks = [network for trial in trials for network in trial.networks]
+    raws = np.stack([np.asarray(trial.held_out, dtype="float64") for trial in trials])
+    raw, center = head.pooled(raws), None
+    if all(getattr(trial, "center", None) is not None for trial in trials):
+        centers = np.stack([trial.center for trial in trials])
+        center, n = centers.mean(axis=0), centers.shape[1]
+        # Variance of the mixture = mean of the variances + variance of the means. These are the
+        # means of all networks; the means in `raws`, of one network each, differ more.
+        mean, _ = head.moments(raws[:, :n])
+        spread = centers.var(axis=0, dtype="float64")
+        raw[:n] = head.pooled(head.widened(raws[:, :n], spread, mean.mean(axis=0) - mean))
+    score = float(np.mean([trial.score for trial in trials]))
+    networks = [network.with_held_out(None) for network in networks]
+    return FoldedMember(tuple(networks), raw.astype("float32"), score, center)
+
+
+_MAX_STACK_SIZE = 16  # networks of one program
+
+
+@dataclass(frozen=True)
+class Search:
+    """Everything that determines a search; `run` runs it.
+
+    Parameters
+    ----------
+    evaluate : callable
+        ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. If its
+        attribute `takes_budget` is true, it also gets a `TrialBudget`, and returns a
+        `TrialOutcome`. With `in_stacks` it has the methods ``can_train_together`` and
+        ``train_together`` of a `MemberTrainer`.
+    proposer : Proposer
+        Proposes the configurations.
+    n_trials : int
+        Number of trials, including those of the store.
+    entropy : int
+        Origin of the proposals' random generators and of the trials' seeds, by trial number.
+    held_out : HeldOut, optional
+        Rows that every trial predicts, for the catalog.
+    store : object, optional
+        Place for finished trials, as a `TrialLog` takes it. Trials that it has are not run again,
+        and each new one is added before the next is proposed.
+    options : RunOptions, optional
+        Parallelism, limits and reports.
+    in_stacks : bool, default=False
+        Whether the proposer ignores results, so that all configurations are known in advance.
+        Trials that can be trained together are then trained in stacks of at most 16, without
+        slots, and `trial_timeout` is the limit of their average time. With `max_time`, for which
+        single trials are shortened, there are no stacks.
+    open_slots : callable, optional
+        ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
+        default `open_slots` of ``skuq/search/_slots.py``.
+    seconds : float, default=inf
+        Time of the whole fit that the search belongs to. Where it is short, no worker processes
+        are started.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from skuq.search import Search
+    >>> from skuq.search._proposers import StartingWith
+    >>> def evaluate(configuration, seed):
+    ...     return SimpleNamespace(score=(configuration["x"] - 2) ** 2)
+    >>> proposer = StartingWith([{"x": 0}, {"x": 2}, {"x": 5}])
+    >>> result = Search(evaluate, proposer, n_trials=3, entropy=0).run()
+    >>> [record.score for record in result.catalog]
+    [4, 0, 9]
+    """
+
+    evaluate: Any
+    proposer: Proposer
+    n_trials: int
+    entropy: int
+    held_out: HeldOut | None = None
+    store: Any = None
+    options: RunOptions = field(default_factory=RunOptions)
+    in_stacks: bool = False
+    open_slots: Callable[..., Slots] = open_slots
+    seconds: float = math.inf
+
+    def run(self) -> SearchResult:
+        """Run the trials that the store does not have.
+
+        Returns
+        -------
+        SearchResult
+            All trials. After a keyboard interrupt, or if the slots are lost, it has the trials
+            that had finished, and a warning is issued.
+
+        Raises
+        ------
+        SearchFailedError
+            If no trial succeeded, all of the first ten failed, more failed than the limits allow,
+            or the proposer raised an error.
+        """
+        if self.in_stacks and self.options.limits.max_time is None:
+            rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
+            configurations = [self.proposer.ask([], [], rng) for rng in rngs]
+            if self.evaluate.can_train_together(configurations):
+                return self._run_in_stacks(configurations)
+        log = TrialLog(self.n_trials, self.store, self.options)
+        n_missing = max(1, len(log.missing))
+        # No more slots than trials: each of them may start a process.
+        new_slots = self.open_slots(self.evaluate, self.options.n_jobs, n_missing, self.seconds)
+        with new_slots as slots, log:
+            running = RunningTrials(slots, self.options.limits)
+            while (log.missing or running) and log.seconds_left() > 0:
+                # Fill the free slots, as long as a further trial fits into the time left.
+                while log.missing and running.free_slots:
+                    seconds, is_tight = self.options.limits.time_of_next_trial(
+                        log.history, log.started, slots.n_slots, log.n_known
+                    )
+                    if not seconds:
+                        break
+                    trial = self._next_trial(log, running)
+                    budget: tuple[TrialBudget, ...] = ()
+                    if getattr(self.evaluate, "takes_budget", False):
+                        budget = (TrialBudget(seconds, shorten=is_tight),)
+                    arguments = trial.configuration, trial.seed, *budget
+                    running[slots.submit(trial.slot, *arguments)] = trial
+                if not running:
+                    break
+                log.finished.extend(running.wait(log.seconds_left()))
+                log.store_finished()
+        # Keras-Tuner's oracles also expect the results of the last trials.
+        if hasattr(self.proposer, "tell"):
+            self.proposer.tell(log.history)
+        catalog = Catalog(log.history, self.held_out)
+        return SearchResult(catalog, interrupted=log.interrupted)
+
+    def _run_in_stacks(self, configurations: list[dict[str, Any]]) -> SearchResult:
+        """Train the missing trials in a few stacks of equal size, in the calling process."""
+        log = TrialLog(self.n_trials, self.store, replace(self.options, name="training"))
+        missing = list(log.missing)
+        # Stacks of equal size share one compiled program.
+        n_stacks = math.ceil(self.n_trials / _MAX_STACK_SIZE)
+        size = math.ceil(self.n_trials / n_stacks)
+        with log:
+            for first in range(0, len(missing), size):
+                numbers = missing[first : first + size]
+                seeds = [trial_seed(self.entropy, k) for k in numbers]
+                try:
+                    chosen = [configurations[k] for k in numbers]
+                    results = self.evaluate.train_together(chosen, seeds)
+                # A stack ends as a whole, and all of its trials with it.
+                except TimeoutError as error:
+                    results = [error] * len(numbers)
+                for k, seed, result in zip(numbers, seeds, results):
+                    fields: dict[str, Any] = {"result": result}
+                    if isinstance(result, Exception):  # diverged, or out of time
+                        message = f"{type(result).__name__}: {result}"
+                        fields = {"status": "failed", "message": message}
+                    else:
+                        fields |= {"score": result.score, "seconds": result.seconds}
+                    log.finished.append(TrialRecord(k, configurations[k], seed, **fields))
+                log.store_finished()
+        return SearchResult(Catalog(log.history, self.held_out), interrupted=log.interrupted)
+
+    def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
+        """Propose the configuration of the first missing trial, and take a free slot for it."""
+        slot, number = running.free_slots.popleft(), log.missing.popleft()
+        # Proposers of a parallel search need the trials that still run.
+        known = [trial.configuration for trial in running.values()]
+        try:
+            # A generator for each trial: a resumed search proposes as an uninterrupted one.
+            rng = generator(self.entropy, "ask", number)
+            configuration = self.proposer.ask(log.history, known, rng)
+        except Exception as error:
+            raise SearchFailedError(
+                f"The search could not propose trial {number}: {error}\n"
+                f"{len(log.history)} trials had finished (the exception's `records`).",
+                log.history,
+            ) from error
+        seed, deadline, limits = trial_seed(self.entropy, number), math.inf, self.options.limits
+        if limits.trial_timeout is not None:
+            deadline = time.monotonic() + limits.trial_timeout + limits.grace
+        return RunningTrial(number, configuration, seed, slot, deadline)
+
+
+_NEARLY_WHOLE = 0.9  # smallest share of a full training with which a network is used
+
+_FAILED = {
+    "refit": "{} of {} networks could not be refitted on all rows; the networks of the search are "
+    "used instead ({}).",
+    "repeat": "{} of {} repeats of the chosen trials failed; the others and the networks of the "
+    "search predict ({}).",
+}
+
+
+@dataclass(frozen=True)
+class Retraining:
+    """Trials of a search that are trained again, in one or more rounds.
+
+    Parameters
+    ----------
+    kind : {"refit", "repeat"}
+        Refits replace the networks of a trial, and repeats join them.
+    result : SearchResult
+        Result of the search.
+    indices : sequence of int
+        Positions of the trials in the catalog, the most important first.
+    n_rounds : int, default=1
+        Number of times that each trial is trained again.
+    head : object, optional
+        Head of the targets, which joins the predictions of repeats.
+    """
+
+    kind: str
+    result: SearchResult
+    indices: Sequence[int]
+    n_rounds: int = 1
+    head: Any = None
+
+    @property
+    def trials(self) -> list[TrialRecord]:
+        """The records of the trials."""
+        return [self.result.catalog[k] for k in self.indices]
+
+    @property
+    def requests(self) -> list[dict[str, int]]:
+        """The trainings to run, in their order: number of the trial and of the round."""
+        rounds = range(self.n_rounds)
+        return [{"trial": t.trial_number, "round": k} for k in rounds for t in self.trials]
+
+    def train(
+        self,
+        search: Search,
+        make_evaluation: Callable[..., Any],
+        options: RunOptions,
+        store: Any = None,
+    ) -> SearchResult:
+        """Train the networks that the store does not have.
+
+        Trainings that fail, or are shortened because time runs out, are left out; failures with a
+        warning. Errors are not raised, so that the search is not lost.
+
+        Parameters
+        ----------
+        search : Search
+            The search, which has run.
+        make_evaluation : callable
+            ``make_evaluation(evaluate, trials)`` returns an evaluation of
+            ``{"trial": trial_number, "round": k}``.
+        options : RunOptions
+        store : object, optional
+            Place for the networks: ``retrained(name)`` gives the records of one round, such as
+            "repeat-000", and ``add_retrained(name, record)`` stores one.
+        """
+        # Every trial is repeated once before any is repeated twice, as time may run out.
+        requests, reason = self.requests, ""
+        rounds = None if store is None else _Rounds(self, store)
+        records: Sequence[TrialRecord] = [] if rounds is None else rounds.records
+        try:
+            # A search of its own: slots, limits and interrupts then work as in the first one.
+            again = Search(
+                make_evaluation(search.evaluate, self.trials),
+                StartingWith(requests),
+                len(requests),
+                search.entropy,
+                store=rounds,
+                options=options,
+                seconds=search.seconds,
+            )
+            records = again.run().catalog
+        except (Exception, KeyboardInterrupt) as error:
+            reason = f"{type(error).__name__}: {error}"
+        failures = [record.message for record in records if record.failed]
+        if reason:
+            # The whole run failed: all that is missing has failed with it.
+            failures = [reason] * (len(requests) - len(records))
+        if failures:
+            warn_user(_FAILED[self.kind].format(len(failures), len(requests), failures[0]))
+        return self.join(records)
+
+    def read_stored(self, read: Callable[[str], Sequence[TrialRecord]]) -> list[TrialRecord]:
+        """Read the networks that are stored, with their position in `requests` as trial number.
+
+        ``read(name)`` returns the records of one round, see `skuq.search.CatalogFolder`.
+        """
+        rounds = [read(self.name(k)) for k in range(self.n_rounds)]
+        known = {(r.trial_number, k): r for k, records in enumerate(rounds) for r in records}
+        configurations = {trial.trial_number: trial.configuration for trial in self.trials}
+        records = []
+        for number, request in enumerate(self.requests):
+            record = known.get((request["trial"], request["round"]))
+            # Another search may have stored other trials under the same numbers.
+            if record is not None and record.configuration == configurations[request["trial"]]:
+                records.append(replace(record, trial_number=number, configuration=request))
+        return records
+
+    def join(self, records: Sequence[TrialRecord]) -> SearchResult:
+        """Join trained networks to the result of the search."""
+        found: dict[int, list[Any]] = {}
+        # Records come as they finish; joined in their order, results repeat exactly.
+        for record in sorted(records, key=lambda record: record.trial_number):
+            if is_whole(record):
+                found.setdefault(record.configuration["trial"], []).append(record.result)
+        trained = {
+            k: (trial, found[trial.trial_number])
+            for k, trial in zip(self.indices, self.trials)
+            if trial.trial_number in found
+        }
+        if self.kind == "refit":
+            return replace(
+                self.result, refitted={k: results[0] for k, (_, results) in trained.items()}
+            )
+        repeated = {
+            k: join_trials([trial.result, *results], self.head)
+            for k, (trial, results) in trained.items()
+        }
+        return replace(self.result, repeated=repeated)
+
+    def name(self, number: int) -> str:
+        """Return the name under which a round is stored."""
+        return f"{self.kind}-{number:03d}"
+
+
+def is_whole(record: TrialRecord) -> bool:
+    """Tell whether a training succeeded and was not shortened."""
+    return record.completed and record.share >= _NEARLY_WHOLE
+
+
+class _Rounds:
+    """The stored networks of a retraining, with the interface of a search's store.
+
+    Failed and shortened trainings are not stored, so that a later fit tries them again.
+    """
+
+    def __init__(self, retraining: Retraining, store: Any) -> None:
+        self._retraining, self._store = retraining, store
+        self._trials = {trial.trial_number: trial for trial in retraining.trials}
+        self.records = retraining.read_stored(store.retrained)
+
+    def add(self, record: TrialRecord) -> None:
+        if is_whole(record):
+            trial = self._trials[record.configuration["trial"]]
+            name = self._retraining.name(record.configuration["round"])
+            # Stored by the number of its trial, by which a later fit finds it.
+            number, configuration = trial.trial_number, trial.configuration
+            renumbered = replace(record, trial_number=number, configuration=configuration)
+            self._store.add_retrained(name, renumbered)

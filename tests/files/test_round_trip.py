@@ -1,0 +1,442 @@
+"""Every kind of estimator is saved and loaded, and parts of the user are given again."""
+
+import collections
+import dataclasses
+import functools
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from heads import WidthDepthSpace, build_mlp
+from numpy.testing import assert_array_equal
+from sklearn import config_context
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
+from sklearn.exceptions import InconsistentVersionWarning
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV, KFold, RepeatedKFold
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+from tiers import cases, slow_after
+
+import skuq
+from skuq import networks
+from skuq.backend import keras
+from skuq.bayesopt import OutputwiseRegressor
+from skuq.exceptions import FileFormatError, MissingPartError, SearchSpaceError, UnsavableError
+from skuq.files import _registry as _records
+from skuq.files import dumps, loads
+from skuq.search import Catalog
+from skuq.training import Training
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(60, 3))
+Y = X[:, 0] + 0.1 * rng.normal(size=60)
+BOTH = np.column_stack([Y, np.exp(-Y)])
+LABELS = np.where(Y > 0, "up", "down")
+FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
+FRAME["town"] = rng.choice([f"town {k}" for k in range(12)], 60)
+FRAME["kind"] = pd.Categorical(rng.choice(["flat", "house"], 60))
+FRAME["gap"] = np.where(rng.uniform(size=60) < 0.2, np.nan, X[:, 1])
+FRAME["old"] = X[:, 2] > 0
+FRAME["rooms"] = pd.array([None, 1, 2] * 20, "Int64")
+IMAGES = rng.normal(size=(40, 6, 6, 1))
+BRIGHT = (IMAGES.mean(axis=(1, 2, 3)) > 0).astype(int)
+INPUTS = np.linspace(0.5, 2, 6)[:, None]
+QUERIES = np.linspace(0, 1, 4)
+VALUES = np.sin(INPUTS * QUERIES)
+
+SMALL = {"network": networks.MLP(6), "epochs": 2, "random_state": 0}
+NETWORK = networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2)
+TABULAR = {"n_members": 2, "network": NETWORK, "epochs": 2, "random_state": 0}
+SEARCH = {"n_members": 2, "epochs": 2, "random_state": 0}
+NOMU = {"network": networks.NOMUNetwork((6,)), "epochs": 3, "random_state": 0}
+NOMU["artificial"] = networks.ArtificialInputs(n=10)
+FIXED = {"readout": networks.NOMUReadout(l_min=0.001, l_max=2.0, c=1.0)}
+OPERATOR = {"query_points": QUERIES, "training": Training(steps=3), "batch_size": None}
+OPERATOR["network"] = networks.OperatorNetwork(encoder_units=6, latent=6, decoder_units=6)
+OPERATOR["random_state"] = 0
+EPINET = networks.EpiNet(units=6, prior_units=3, n_index=3)
+POOL = [("bayes", GaussianNB()), ("linear", LogisticRegression())]
+MIXED = [*POOL, ("deep", skuq.DeepEnsembleClassifier(2, **SMALL))]
+COLUMNS = [
+    ("numbers", StandardScaler(), ["a", "b", "c"]),
+    ("kinds", OneHotEncoder(sparse_output=False), ["kind", "town"]),
+]
+
+ensemble = functools.partial(skuq.DeepEnsembleRegressor, 2)
+classifier = functools.partial(skuq.DeepEnsembleClassifier, 2)
+nomu = functools.partial(skuq.NOMURegressor, **NOMU)
+neon = functools.partial(skuq.NEONRegressor, **OPERATOR, n_draws=6)
+DENSE = networks.DenseSpace(n_nodes=2)
+CELLS = networks.CellSpace(channels=2, n_cells=1, batch_size=20)
+FOURIER = networks.OperatorNetwork(latent=6, fourier_scale=1.0)
+LINE = LinearRegression().fit(INPUTS, VALUES)
+
+# name -> (estimator, X, y). The first ones are one of each kind and of what is saved in another
+# way; the others are slow.
+CASES = {
+    "ensemble, power": (ensemble(**SMALL, target_transform="yeo-johnson"), FRAME, np.exp(Y)),
+    "tabular": (skuq.TabularEnsembleRegressor(**TABULAR), FRAME, Y),
+    "dropout, classes": (skuq.MCDropoutClassifier(5, **SMALL), X, LABELS),
+    "autodeuq": (skuq.AutoDEUQRegressor(3, **SEARCH, space=DENSE), FRAME, Y),
+    "foreign": (ensemble(**SMALL, preprocess=ColumnTransformer(COLUMNS)), FRAME, Y),
+    "nomu": (nomu(**FIXED), X, Y),
+    "neon": (neon(), INPUTS, VALUES),
+    "hq": (skuq.HQEnsembleSelector(MIXED, cv=2), X, LABELS),
+    "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), cv=2), X, BOTH),
+    "pipeline": (skuq.make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
+    "ensemble, quantiles of y": (ensemble(**SMALL, target_transform="quantile"), X, Y),
+    "ensemble, generator": (ensemble(**SMALL | {"random_state": np.random.RandomState(3)}), X, Y),
+    "tabular, classes": (skuq.TabularEnsembleClassifier(**TABULAR), FRAME, LABELS),
+    "classes, frame": (classifier(**SMALL), FRAME, LABELS),
+    "hyper": (skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL), X, Y),
+    "hyper, classes": (skuq.HyperDeepEnsembleClassifier(2, n_trials=3, **SMALL), X, LABELS),
+    "dropout": (skuq.MCDropoutRegressor(5, **SMALL), X, Y),
+    "autodeuq, classes": (skuq.AutoDEUQClassifier(3, **SEARCH, space=DENSE), X, LABELS),
+    "nes": (skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)), X, Y),
+    "nes, classes": (skuq.NESClassifier(2, **SEARCH, space="dense"), FRAME, LABELS),
+    "nes, cells": (skuq.NESClassifier(2, **SEARCH | {"epochs": 1}, space=CELLS), IMAGES, BRIGHT),
+    "nomu, chosen": (nomu(validation=2), X, Y),
+    "nomu, asymmetric": (nomu(**FIXED, band="asymmetric"), X, Y),
+    "nomu, known noise": (nomu(**FIXED, noise_std=0.1), X, Y),
+    "nomu, learnt noise": (nomu(**FIXED, noise_std="learned"), X, Y),
+    "neon, epinet": (neon(prior=EPINET, noise_std=0.1), INPUTS, VALUES),
+    "neon, bounded": (
+        neon(network=FOURIER, prior=EPINET, output_map="bounded"),
+        *(INPUTS, VALUES),
+    ),
+    # With a given model there is no other network.
+    "neon, given": (neon(network="split", prior=EPINET, pretrained=LINE), INPUTS, VALUES),
+    "operator ensemble": (skuq.OperatorEnsembleRegressor(2, **OPERATOR), INPUTS, VALUES),
+    "calibrated, foreign": (
+        skuq.CalibratedUncertaintyRegressor(make_pipeline(BayesianRidge()), "conformal", cv=2),
+        *(X, Y),
+    ),
+    "calibrated, classes": (
+        skuq.CalibratedUncertaintyClassifier(classifier(**SMALL), cv=2),
+        *(X, LABELS),
+    ),
+    "pipeline of scikit-learn": (make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
+    "frozen": (FrozenEstimator(skuq.MCDropoutRegressor(5, **SMALL)), X, Y),
+    "output by output": (OutputwiseRegressor(ensemble(**SMALL)), X, BOTH),
+}
+# The bytes that skops writes differ each time.
+FOREIGN = {"hq", "calibrated, foreign", "neon, given", "foreign", "ensemble, generator"}
+
+
+@functools.cache
+def fitted(name):
+    estimator, inputs, targets = CASES[name]
+    if name == "frozen":
+        estimator.estimator.fit(inputs, targets)
+    # Clones would lose what is given fitted.
+    estimator = estimator if "given" in name else clone(estimator)
+    return estimator.fit(inputs, targets)
+
+
+def predictions(estimator, inputs):
+    """All that an estimator says, as a list of arrays."""
+    said = [estimator.predict(inputs)]
+    for method in ("predict_uncertainty", "predict_proba"):
+        if hasattr(estimator, method):
+            said += list(getattr(estimator, method)(inputs))
+    if hasattr(estimator, "predict_interval"):
+        said.append(estimator.predict_interval(inputs))
+    return said
+
+
+def assert_equal_predictions(one, other, inputs):
+    for ours, others in zip(predictions(one, inputs), predictions(other, inputs), strict=True):
+        assert_array_equal(ours, others)
+
+
+def assert_equal_params(one, other):
+    params, others = one.get_params(), other.get_params()
+    assert list(params) == list(others)
+    for name, value in params.items():
+        assert type(value) is type(others[name])
+        assert repr(value) == repr(others[name]) or hasattr(value, "get_state")
+
+
+@pytest.mark.parametrize("name", slow_after(10, CASES))
+def test_loads_restores_estimators(name):
+    unfitted = clone(CASES[name][0])
+    assert_equal_params(loads(dumps(unfitted)), unfitted)
+    estimator, inputs = fitted(name), CASES[name][1]
+    data = dumps(estimator)
+    loaded = loads(data)
+    assert type(loaded) is type(estimator)
+    assert_equal_params(loaded, estimator)
+    assert_equal_predictions(loaded, estimator, inputs)
+    if name not in FOREIGN:
+        assert dumps(loaded) == data == dumps(estimator)
+
+
+AGAIN = [pytest.param("autodeuq", marks=pytest.mark.smoke), "tabular", "nes", "nomu", "hq"]
+
+
+@pytest.mark.parametrize("name", slow_after(1, ["neon", *AGAIN]))
+def test_loads_gives_estimators_that_fit_again(name):
+    _, inputs, targets = CASES[name]
+    again = clone(loads(dumps(fitted(name)))).fit(inputs, targets)
+    assert_equal_predictions(again, fitted(name), inputs)
+
+
+def test_every_estimator_is_here():
+    kinds = {type(estimator).__name__ for estimator, _, _ in CASES.values()}
+    assert {name for name in skuq.__all__ if name[0].isupper()} <= kinds
+
+
+def test_loading_in_another_process_loads_no_backend(tmp_path):
+    skuq.save(fitted("autodeuq"), tmp_path / "model.skuq")
+    code = "import skuq, sys; skuq.load(sys.argv[1]); sys.exit('keras' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code, tmp_path / "model.skuq"], check=True)
+
+
+def test_saved_as_refuses_a_name_of_another_class():
+    with pytest.raises(ValueError, match="'search.Catalog' is skuq.search"):
+        _records.saved_as("search.Catalog")(Halving)
+    assert _records.find_by_class(Halving) is None
+
+
+def test_save_and_load(tmp_path):
+    path = tmp_path / "model.skuq"
+    for estimator in (skuq.DeepEnsembleRegressor(), fitted("dropout")):  # overwrites
+        skuq.save(estimator, path)
+    assert_equal_predictions(skuq.load(str(path)), fitted("dropout"), X)
+    assert os.listdir(tmp_path) == ["model.skuq"]
+    with pytest.raises(FileNotFoundError):
+        skuq.load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError):
+        skuq.save(estimator, tmp_path / "nowhere" / "model.skuq")
+
+
+def test_save_takes_catalogs(tmp_path):
+    catalog = fitted("autodeuq").catalog_
+    skuq.save(catalog, tmp_path / "catalog.skuq")
+    loaded = skuq.load(tmp_path / "catalog.skuq")
+    assert isinstance(loaded, Catalog)
+    pd.testing.assert_frame_equal(loaded.to_frame(), catalog.to_frame())
+    for record, other in zip(catalog, loaded):
+        assert_array_equal(record.result.weights, other.result.weights)
+        assert_array_equal(record.result.held_out, other.result.held_out)
+    assert_array_equal(loaded.held_out.y, catalog.held_out.y)
+
+
+def test_dumps_stores_an_array_once():
+    prefit = skuq.CalibratedUncertaintyRegressor(fitted("dropout"), cv="prefit").fit(X, Y)
+    assert prefit.estimator is prefit.estimator_
+    loaded = loads(dumps(prefit))
+    assert loaded.estimator.members_[0].weights is loaded.estimator_.members_[0].weights
+
+
+L2 = networks.Space((networks.Real("l2", 1e-3, 1),))
+
+
+@cases(
+    "value",
+    networks.DenseSpace(3),
+    WidthDepthSpace((8, 9)),
+    networks.CellSpace(4, (1, 1), networks.DARTS),
+    networks.NASBench201Space(4),
+    networks.WithTraining(networks.DenseSpace(), L2, {"optimizer": "sgd"}),
+    *(Path("somewhere"), slice(1, None, 2), np.float32, KFold(3), RepeatedKFold(n_repeats=2)),
+)
+def test_loads_restores_values(value):
+    loaded = loads(dumps(skuq.NESRegressor(space=value))).space
+    assert type(loaded) is type(value)
+    assert repr(loaded) == repr(value)
+
+
+@cases("generator", np.random.RandomState(1), np.random.default_rng(1), ids=["old", "new"])
+def test_loads_restores_generators(generator):
+    generator.normal()  # it keeps the second of two
+    loaded = loads(dumps(skuq.DeepEnsembleRegressor(random_state=generator))).random_state
+    assert_array_equal(loaded.normal(size=3), generator.normal(size=3))
+
+
+class OwnSpace:
+    def decisions(self, input_shape=None, n_outputs=None):
+        units, rate = ("units", (4, 6)), ("learning_rate", (0.03,))
+        spaces = (networks.Space((networks.Categorical(*given),)) for given in (units, rate))
+        return networks.Decisions(*spaces)
+
+    def build(self, configuration, input_shape, n_outputs):
+        return build_mlp(input_shape, n_outputs, [configuration["units"]])
+
+    def recipe(self, configuration):
+        return {"learning_rate": configuration["learning_rate"], "batch_size": 16}
+
+
+def test_loads_takes_a_search_space_of_the_user():
+    model = skuq.AutoDEUQRegressor(2, **SEARCH, space=OwnSpace()).fit(X, Y)
+    data = dumps(model)
+    loaded = loads(data)
+    assert_equal_predictions(loaded, model, X)
+    assert dumps(loaded) == data
+    assert "OwnSpace" in repr(loaded.space)
+    with pytest.raises(MissingPartError, match=r"`space` .*OwnSpace.*parts={'space"):
+        clone(loaded).fit(X, Y)
+    space = OwnSpace()
+    loaded = loads(data, parts={"space": space})
+    assert loaded.space is space
+    assert_equal_predictions(clone(loaded).fit(X, Y), model, X)
+    with pytest.raises(ValueError, match=r"names that the file does not know: \['network'\]"):
+        loads(data, parts={"network": space})
+    # Of an estimator in another one, and one of a pair
+    outer = skuq.CalibratedUncertaintyRegressor(skuq.AutoDEUQRegressor(space=OwnSpace()))
+    assert loads(dumps(outer), parts={"estimator__space": space}).estimator.space is space
+    pair = skuq.AutoDEUQRegressor(space=(own_network, own_noise))
+    assert loads(dumps(pair), parts={"space__1": own_noise}).space[1] is own_noise
+
+
+def own_network(input_shape, n_outputs):
+    x = keras.Input(input_shape)
+    bent = keras.ops.logaddexp(x[:, :1], 1.0) + keras.ops.erf(keras.layers.Dense(4)(x))
+    return keras.Model(x, keras.layers.Dense(n_outputs)(bent))
+
+
+def test_loads_predicts_without_the_function_of_the_network():
+    model = skuq.DeepEnsembleRegressor(2, network=own_network, epochs=2, random_state=0).fit(X, Y)
+    loaded = loads(dumps(model))
+    assert_equal_predictions(loaded, model, X)
+    with pytest.raises(SearchSpaceError, match="MissingPartError.*own_network"):
+        loaded.fit(X, Y)
+
+
+class Doubled(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+
+@cases(
+    ("layer", "advice"),
+    (keras.layers.Lambda(lambda x: 2 * x, output_shape=(3,)), "keras.ops"),
+    (Doubled(), "register"),
+    ids=["Lambda", "Doubled"],
+)
+def test_save_refuses_networks_that_would_not_be_loaded(tmp_path, layer, advice):
+    x = keras.Input((3,))
+    network = keras.Model(x, keras.layers.Dense(2)(layer(x))).to_json()
+    model = loads(dumps(fitted("dropout")))
+    member = dataclasses.replace(model.members_[0], network=network)
+    model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
+    told = rf"members\[0\] cannot be saved: .*{type(layer).__name__}.*{advice}"
+    with pytest.raises(UnsavableError, match=told):
+        skuq.save(model, tmp_path / "model.skuq")
+    assert not os.listdir(tmp_path)
+
+
+def own_noise(X):
+    return 0.1 + np.abs(X[:, 0])
+
+
+@cases(
+    ("estimator", "name", "part"),
+    (nomu(**FIXED), "noise_std", own_noise),
+    (neon(query_points=None), "output_map", keras.ops.tanh),
+    quick=1,
+)
+def test_loads_takes_functions_that_predict(estimator, name, part):
+    inputs, targets = (X, Y) if name == "noise_std" else (X[:6], Y[:6])
+    model = clone(estimator).set_params(**{name: part}).fit(inputs, targets)
+    data = dumps(model)
+    assert_equal_predictions(loads(data, parts={name: part}), model, inputs)
+    with pytest.raises(MissingPartError, match=f"`{name}`"):
+        loads(data).predict(inputs, return_std=True)
+
+
+class Halving(TransformerMixin, BaseEstimator):
+    def fit(self, X, y=None):
+        return self
+
+    def transform(self, X):
+        return np.asarray(X) / 2
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+
+def test_loads_needs_trust_in_transformers_of_the_user():
+    model = ensemble(**SMALL, preprocess=Halving()).fit(X, Y)
+    data = dumps(model)
+    with pytest.raises(FileFormatError, match=r"`preprocess` holds .*known to be safe.*Halving"):
+        loads(data)
+    loaded = loads(data, parts={"preprocess": Halving(), "fitted__inputs__preprocessor": Halving()})
+    assert_equal_predictions(loaded, model, X)
+    assert_equal_predictions(loads(data, trusted=[Halving]), model, X)
+
+
+def test_loads_needs_trust_in_trees():
+    pool = [("bayes", GaussianNB()), ("tree", DecisionTreeClassifier(max_depth=2))]
+    model = skuq.HQEnsembleSelector(pool, cv=2).fit(X, LABELS)
+    with pytest.raises(FileFormatError, match=r"sklearn\.tree\._tree\.Tree"):
+        loads(dumps(model))
+    loaded = loads(dumps(model), trusted=["sklearn.tree._tree.Tree"])
+    assert_equal_predictions(loaded, model, X)
+    assert loaded.named_estimators_["tree"] is loaded.estimators_[model.names_.index("tree")]
+
+
+def test_loads_restores_metadata_requests():
+    with config_context(enable_metadata_routing=True):
+        network = skuq.DeepEnsembleRegressor()
+        network.set_fit_request(sample_weight=True, groups="patients", validation_data=False)
+        loaded = loads(dumps(network)).get_metadata_routing().fit.requests
+        assert loaded == network.get_metadata_routing().fit.requests
+
+
+def test_dumps_and_loads_name_missing_skops(monkeypatch):
+    foreign = dumps(fitted("foreign"))
+    find = importlib.util.find_spec
+
+    def find_others(name, *more):
+        return None if name == "skops" else find(name, *more)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_others)
+    with pytest.raises(UnsavableError, match=r"estimators\[0\]\[1\] is a .*skuq\[skops\]"):
+        dumps(fitted("hq"))
+    with pytest.raises(FileFormatError, match=r"skuq\[skops\]"):
+        loads(foreign)
+    assert_equal_predictions(loads(dumps(fitted("tabular"))), fitted("tabular"), FRAME)
+
+
+def _holding_itself():
+    model = skuq.DeepEnsembleRegressor()
+    model.n_members = [model]
+    return model
+
+
+@cases(
+    ("thing", "message"),
+    (LinearRegression(), "Only estimators of skuq"),
+    (ensemble(preprocess=FunctionTransformer(lambda X: X)), "preprocess .*skops cannot.*lambdas"),
+    (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
+    (_holding_itself(), "too many levels, or holds itself"),
+    (skuq.DeepEnsembleRegressor(n_members={8}), r"estimator\.n_members is a .*set"),
+    (skuq.DeepEnsembleRegressor(n_members=[0, FRAME]), r"n_members\[1\] is a pandas"),
+    (skuq.DeepEnsembleRegressor(collections.OrderedDict(a=1)), r"n_members is a collections\."),
+    (
+        skuq.CalibratedUncertaintyRegressor(TransformedTargetRegressor(ensemble())),
+        r"estimator\.estimator is a .* that holds skuq.*DeepEnsembleRegressor",
+    ),
+)
+def test_save_refuses(thing, message, tmp_path):
+    with pytest.raises(UnsavableError, match=message):
+        skuq.save(thing, tmp_path / "model.skuq")
+    assert not os.listdir(tmp_path)
+
+
+def test_loads_passes_on_version_warnings_of_scikit_learn(monkeypatch):
+    data = dumps(fitted("pipeline"))  # which holds a StandardScaler
+    monkeypatch.setattr("sklearn.base.__version__", "0.0")
+    with pytest.warns(InconsistentVersionWarning):
+        loads(data)
