@@ -12,7 +12,8 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, TransformerMixin
@@ -143,6 +144,50 @@ def to_keras(self: Any, ddof: int = 0) -> Any:
     return self.fitted_.to_keras(ddof)
 
 
+class Given(NamedTuple):
+    """The user's arguments of `fit`."""
+
+    X: Any
+    y: Any
+    sample_weight: Any = None
+    validation_data: Any = None  # a tuple (X, y[, sample_weight])
+    groups: Any = None
+    shift_validation: Any = None
+    others: Mapping[str, Any] = {}  # arguments that are handed on to other estimators
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """What a family's `_fit` computes.
+
+    Attributes
+    ----------
+    fitted : Fitted
+        Fitted model, which becomes the attribute `fitted_`.
+    attributes : dict
+        Other fitted attributes that the estimator takes over, by name.
+    """
+
+    fitted: Any
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def unfitted_copy(estimator: Any) -> Any:
+    """Copy an estimator with its parameters and without the results of a fit.
+
+    scikit-learn's `validate_data` writes to the estimator that it gets, which is this copy.
+    """
+    copied = object.__new__(type(estimator))  # `copy` would call what subclasses make of it
+    vars(copied).update(_without_results(estimator))
+    return copied
+
+
+def _without_results(estimator: Any) -> dict[str, Any]:
+    """List the attributes of an estimator that are no results of a fit."""
+    state = vars(estimator).items()
+    return {k: value for k, value in state if k.startswith("__") or not k.endswith("_")}
+
+
 class _NotFitted:
     """Stand-in for the attribute `fitted_` until `fit` sets it: reading it says what to do.
 
@@ -194,6 +239,52 @@ class _Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
     set_params = set_params
 
     fitted_: Any = _NotFitted()
+
+    #: Whether estimators that are fitted inside skip the validation of their parameters: not those
+    #: that the user gives.
+    _skips_nested_validation: ClassVar[bool] = True
+
+    #: Compute the fit of validated parameters: ``_fit(given) -> Fit``. It reads the estimator, with
+    #: what an earlier fit has left, and never writes to it.
+    _fit: ClassVar[Callable[..., Fit]]
+
+    def _fit_by(self, given: Given) -> Any:
+        """Validate the parameters, call `_fit`, and take its results over in one step.
+
+        Until then, what was fitted before predicts, also in other threads. It stays if the new fit
+        fails or is interrupted.
+        """
+        context = fit_context(prefer_skip_nested_validation=self._skips_nested_validation)
+        return context(_Predictor._fit_with_callbacks)(self, given)
+
+    def _fit_with_callbacks(self, given: Given) -> Any:
+        # scikit-learn (1.9 and later) calls callbacks at the start, for each step that `Progress`
+        # counts, and at the end, when they can use the fitted estimator. After an error
+        # `fit_context` ends them. Without callbacks of its own, an estimator inside of another one
+        # is silent.
+        if not getattr(self, "_skl_callbacks", None):
+            with listening(None):
+                return self._take_over(self._fit(given))
+        context = self._init_callback_context(max_subtasks=None)
+        context.call_on_fit_task_begin(estimator=self, X=given.X, y=given.y)
+
+        def count(unit: str, n: int) -> None:
+            for _ in range(n):
+                step = context.subcontext(task_name=unit)
+                step.call_on_fit_task_begin(estimator=self)
+                step.call_on_fit_task_end(estimator=self)
+
+        with listening(count):
+            self._take_over(self._fit(given))
+        context.call_on_fit_task_end(
+            estimator=self, X=given.X, y=given.y, reconstruction_attributes={}
+        )
+        return self
+
+    def _take_over(self, fit: Fit) -> Any:
+        """Become the fitted estimator: the only place that writes results, in one swap."""
+        self.__dict__ = {**_without_results(self), **fit.attributes, "fitted_": fit.fitted}
+        return self
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle an estimator with Keras-Tuner's oracles, and with the layers of a script.

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions
 from skuq._random import draw_entropy, trial_seed
+from skuq.estimators._base import Given, unfitted_copy
 from skuq.networks._tabular_operations import unclip
 from skuq.tables._inputs import (
     Inputs,
@@ -74,6 +75,9 @@ class Task:
         Standardised rows of `splits`; None before `split`.
     linear : tuple of kernel (n_features, n_raw) and bias (n_raw,), or None
         Frozen linear part of the networks, from `with_linear_part`.
+    features : dict
+        Attributes that scikit-learn reads from X: `n_features_in_`, and `feature_names_in_` if it
+        has names.
     started : float
         Time of ``time.monotonic()`` at which the fit began.
     """
@@ -88,7 +92,13 @@ class Task:
     splits: Any = None
     data: Any = None
     linear: Any = None
+    features: Mapping[str, Any] = field(default_factory=dict)
     started: float = 0.0
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Fitted attributes of every estimator that reads a task."""
+        return {**self.features, "entropy_": self.entropy}
 
     def seconds_left(self, max_time: float, share: float = 1.0) -> float:
         """Return the seconds that are left to train, of a share of the time of the fit."""
@@ -214,22 +224,11 @@ class Task:
         return replace(self, data=data, targets=targets, linear=linear)
 
 
-class FitArguments(NamedTuple):
-    """The user's arguments of `fit`."""
-
-    X: Any
-    y: Any
-    sample_weight: Any = None
-    validation_data: Any = None
-    groups: Any = None
-    shift_validation: Any = None
-
-
 def read_task(
     estimator: Any,
     inputs: Inputs,
     targets: Targets,
-    given: FitArguments,
+    given: Given,
     *,
     min_rows: int = 1,
 ) -> Task:
@@ -238,15 +237,15 @@ def read_task(
     Parameters
     ----------
     estimator : estimator
-        It gets the attributes `n_features_in_` and `feature_names_in_`, and its `random_state` is
-        read.
+        Its parameters are read, and nothing is written to it.
     inputs, targets : Inputs, Targets
         Encodings, not fitted yet.
-    given : FitArguments
+    given : Given
     min_rows : int, default=1
         Minimum number of rows.
     """
     started = time.monotonic()
+    estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     # Forms are checked first: reading rows takes longer.
     named, shift_validation = [], given.shift_validation
     if shift_validation is not None:
@@ -267,7 +266,12 @@ def read_task(
     shifted = tuple(read(data, name) for name, data in named)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
-    task = Task(inputs, targets, rows, entropy, validation, shifted, groups, started=started)
+    read_from_x = {name: v for name, v in vars(estimator).items() if name.endswith("_in_")}
+    task = Task(
+        *(inputs, targets, rows, entropy, validation, shifted, groups),
+        features=read_from_x,
+        started=started,
+    )
     if validation is not None:
         _warn_of_other_units(task, validation, "`X_val`, `y_val` or `validation_data`", min_share=0)
     for (name, _), part in zip(named, shifted):

@@ -29,8 +29,8 @@ from skuq._params import (
     resolve_settings,
     settings_constraint,
 )
-from skuq.estimators._base import UncertaintyRegressor, fits, training_progress
-from skuq.estimators._task import FitArguments, read_task
+from skuq.estimators._base import Given, UncertaintyRegressor, fits, training_progress
+from skuq.estimators._task import read_task
 from skuq.estimators.methods._neon_conditioned import (
     FEWEST_TO_LEARN,
     FEWEST_WITH_NOISE,
@@ -268,7 +268,8 @@ class OperatorRegressor(UncertaintyRegressor):
             by_column=by_column or self.query_points is None,
             narrow_constants=self.pretrained is None,
         )
-        task = read_task(self, inputs, targets, FitArguments(X, Y, sample_weight))
+        task = read_task(self, inputs, targets, Given(X, Y, sample_weight))
+        vars(self).update(task.attributes)
         task = replace(task, rows=task.rows.take(task.rows.used))
         # With noise, networks leave functions out: their errors there tell how large it is.
         n = len(task.rows.y)

@@ -20,8 +20,8 @@ from skuq._params import (
     resolve_settings,
     settings_constraint,
 )
-from skuq.estimators._base import UncertaintyRegressor, fits, training_progress
-from skuq.estimators._task import VALIDATION, FitArguments, join_validation, read_task
+from skuq.estimators._base import Given, UncertaintyRegressor, fits, training_progress
+from skuq.estimators._task import VALIDATION, join_validation, read_task
 from skuq.estimators.methods._nomu_readout import (
     Evidence,
     choose_readout,
@@ -329,7 +329,7 @@ class NOMURegressor(UncertaintyRegressor):
         self
         """
         validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        given = FitArguments(X, y, sample_weight, validation, groups)
+        given = Given(X, y, sample_weight, validation, groups)
         settings = self._resolve()
         chooses = settings.readout.is_chosen
         task = read_task(
@@ -339,6 +339,7 @@ class NOMURegressor(UncertaintyRegressor):
             given,
             min_rows=2 if chooses else 1,
         )
+        vars(self).update(task.attributes)
         if chooses and len(task.rows.used) < 2:
             raise ValueError(
                 "Training and validation need at least 2 rows of positive weight. "

@@ -16,8 +16,8 @@ from sklearn.base import is_classifier
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators import _base
+from skuq.estimators._base import Given
 from skuq.estimators._task import (
-    FitArguments,
     Task,
     join_validation,
     read_task,
@@ -82,7 +82,7 @@ class NetworkEnsemble:
     verbose: int | None = None
 
     _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = SETTINGS
-    #: Method that trains; it gets the `FitArguments`, which `read` reads.
+    #: Method that trains; it gets the `Given`, which `read` reads.
     _train: ClassVar[Callable[..., Any]]
     to_keras = _base.to_keras
 
@@ -128,7 +128,7 @@ class NetworkEnsemble:
         self
         """
         validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        self._train(FitArguments(X, y, sample_weight, validation, groups))
+        self._train(Given(X, y, sample_weight, validation, groups))
         return self
 
     @property
@@ -167,7 +167,7 @@ class NetworkEnsemble:
         return pool
 
 
-def read(estimator: Any, given: FitArguments, *, embed: bool = False) -> Task:
+def read(estimator: Any, given: Given, *, embed: bool = False) -> Task:
     """Read the arguments of `fit`, and check the known noise against them.
 
     Raise ValueError for arguments that cannot be fitted. With `embed`, networks embed the columns
@@ -191,6 +191,7 @@ def read(estimator: Any, given: FitArguments, *, embed: bool = False) -> Task:
         given,
         min_rows=2 if needs_two else 1,
     )
+    vars(estimator).update(task.attributes)
     if getattr(estimator, "noise_std", None) is not None:
         _check_noise(estimator, task.targets.n_outputs)
     return task

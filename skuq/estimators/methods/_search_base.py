@@ -23,8 +23,8 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._messages import warn_user
 from skuq._random import generator
 from skuq.ensembles import Selection
-from skuq.estimators._base import fits, to_keras
-from skuq.estimators._task import FitArguments, Task, join_validation, read_task
+from skuq.estimators._base import Given, fits, to_keras
+from skuq.estimators._task import Task, join_validation, read_task
 from skuq.estimators.methods._search_choice import (
     NO_CALIBRATION,
     NO_CLASS_CALIBRATION,
@@ -174,9 +174,10 @@ class SearchEstimator:
         """
         plan = self._plan(X)
         validation_data = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        given = FitArguments(X, y, sample_weight, validation_data, groups, shift_validation)
+        given = Given(X, y, sample_weight, validation_data, groups, shift_validation)
         check_arguments(self, plan, given)
         task = read_task(self, plan.inputs, plan.targets, given, min_rows=2)
+        vars(self).update(task.attributes)
         validation, n_used = resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
         splits = task.make_splits(validation) if is_splitter(validation) else None

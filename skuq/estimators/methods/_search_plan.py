@@ -26,7 +26,8 @@ from skuq._params import (
 )
 from skuq.ensembles import SelectionRule
 from skuq.ensembles._rules import AutomaticSelection, Candidates, FunctionSelection
-from skuq.estimators._task import VALIDATION, FitArguments, Task
+from skuq.estimators._base import Given
+from skuq.estimators._task import VALIDATION, Task
 from skuq.estimators.methods._search_store import DURABLE_CONSTRAINTS
 from skuq.networks import Decisions, TabularSpace, WithTraining
 from skuq.networks._given_spaces import resolve_search_space
@@ -206,7 +207,7 @@ def is_splitter(validation: Any) -> bool:
     return not isinstance(validation, Real | str | None)
 
 
-def check_arguments(estimator: Any, plan: SearchPlan, given: FitArguments) -> None:
+def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
     """Refuse arguments of `fit` that contradict parameters."""
     validation = estimator.validation
     if given.validation_data is not None and not (validation is None or validation == "auto"):
