@@ -7,7 +7,7 @@ papers: AutoDEUQ's, NES', and any Keras-Tuner oracle.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
@@ -88,14 +88,13 @@ class SearchProblem:
     n_trainings: int = 1
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
 class SearchStrategy(Settings):
     """Base class of strategies for the parameter `search`.
 
     A strategy of your own is a subclass with a method `proposer`. With ``vary = "both"``, the
     default, a tabular space's known recipes are the first trials, before the proposer is asked;
-    ``initial_trials = []`` leaves them out. These two are class attributes here, and can be
-    parameters; `objective` is a parameter, see `AgEBO`.
+    ``initial_trials = []`` leaves them out. These two and `objective` are class attributes here,
+    and can be parameters, see `AgEBO`.
 
     Examples
     --------
@@ -107,11 +106,10 @@ class SearchStrategy(Settings):
     ...         return {}
     """
 
-    objective: Callable[[Any], float] | None = None
-
     #: Decisions that can differ between trials.
     vary = "both"
     initial_trials = None
+    objective = None
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         """Make the proposer of a search.
@@ -282,6 +280,7 @@ class AgEBO(SearchStrategy):
     kappa: float = 0.001
     n_initial: int = 10
     initial_trials: Any = None
+    objective: Callable[[Any], float] | None = None
 
     _parameter_constraints = {**_POPULATION, **_FOREST, **_TRIALS}
 
@@ -314,6 +313,7 @@ class AgE(SearchStrategy):
     population_size: int | None = None
     sample_size: int | None = None
     initial_trials: Any = None
+    objective: Callable[[Any], float] | None = None
 
     _parameter_constraints = {
         "vary": [StrOptions({"architecture", "hyperparameters", "both"})],
@@ -349,6 +349,7 @@ class BayesianSearch(SearchStrategy):
     kappa: float = 0.001
     n_initial: int = 10
     initial_trials: Any = None
+    objective: Callable[[Any], float] | None = None
 
     _parameter_constraints = {
         "vary": [StrOptions({"architecture", "hyperparameters", "both"})],
@@ -389,6 +390,7 @@ class RandomSearch(SearchStrategy):
 
     vary: str = "both"
     initial_trials: Any = None
+    objective: Callable[[Any], float] | None = None
 
     _parameter_constraints = {"vary": [_VARY], **_TRIALS}
 
@@ -441,6 +443,7 @@ class NESEvolution(SearchStrategy):
     n_parents: int | None = None
     evolve_on: str = "both"
     initial_trials: Any = None
+    objective: Callable[[Any], float] | None = None
 
     _parameter_constraints = {
         "vary": [_VARY],
@@ -469,7 +472,7 @@ class NESEvolution(SearchStrategy):
 
 
 @saved_as("search.OracleSearch")
-@dataclass(eq=False, repr=False)
+@parameters
 class OracleSearch(SearchStrategy):
     """A Keras-Tuner oracle as strategy; the oracle alone is its short form.
 
@@ -489,7 +492,8 @@ class OracleSearch(SearchStrategy):
     20
     """
 
-    oracle: Any
+    oracle: Any = field(kw_only=False)
+    objective: Callable[[Any], float] | None = None
 
     _parameter_constraints = {
         "oracle": [HasMethods(["create_trial", "end_trial"])],
