@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import warnings
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Callable
+from dataclasses import field
 from numbers import Integral
-from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn import config_context
@@ -21,7 +21,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from skuq._checks import check_labels, check_targets, check_weights, class_codes
 from skuq._messages import warn_user
 from skuq._params import HasMethods, StrOptions, parameters, safe_indexing, safe_split
-from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor, fits
+from skuq.estimators._base import (
+    Fit,
+    Given,
+    Predictor,
+    UncertaintyClassifier,
+    UncertaintyRegressor,
+)
 from skuq.estimators.methods._deep import DeepEnsembleRegressor
 from skuq.estimators.methods._out_of_fold import (
     FittedProbabilities,
@@ -65,22 +71,89 @@ _CONSTRAINTS: dict = {
 }
 
 
-@dataclass(eq=False, repr=False)
-class CalibratedUncertainty:
-    """Methods that calibrated regressors and classifiers have in common.
+class _Rows(NamedTuple):
+    """What `fit` was given, checked but for y."""
 
-    A subclass has three methods. `_read_targets` validates the targets of `fit`, and returns them
-    and the classes, None for numbers. `_predictor` makes the function of a fitted estimator and X
-    that predicts before calibration. `_learn` learns a calibration from predicted rows.
+    X: Any
+    weight: np.ndarray  # (n,)
+    sample_weight: Any  # weights for fits, or None
+    params: dict[str, Any]  # further arguments of the estimator's `fit`
+    model: Any  # the estimator; with cv="prefit" any fitted model, wrapped as one
+    features: dict[str, Any]  # attributes that are read from X
+
+
+class _HeldOut(NamedTuple):
+    """Rows in the order of the folds that predicted them, which can hold a row several times."""
+
+    model: Any  # fitted on all rows
+    mixtures: tuple[Any, ...]  # one of each fold
+    order: np.ndarray  # numbers of the rows
+    X: Any
+    groups: Any
+    weight: np.ndarray
+
+
+def _read_rows(estimator: Any, given: Given, is_kind: Callable[[Any], bool]) -> _Rows:
+    """Check the estimator and the rows, but for y."""
+    inner, params = estimator.estimator, dict(given.others)
+    model = check_estimator("`estimator`", inner, is_kind, isinstance(estimator.cv, str))
+    sample_weight = take_argument(inner, "sample_weight", given.sample_weight, params)
+    X, _, sample_weight, features = read_foreign_rows(estimator, given.X, given.y, sample_weight)
+    return _Rows(X, check_weights(sample_weight, X), sample_weight, params, model, features)
+
+
+def _predict_held_out(
+    estimator: Any, rows: _Rows, y: np.ndarray, kind: str, predict: Callable[[Any, Any], Any]
+) -> _HeldOut:
+    """Fit in each fold and on all rows, and predict the test rows.
+
+    Parameters
+    ----------
+    estimator : estimator
+    rows, y : _Rows, ndarray of shape (n[, m])
+    kind : {"numbers", "classes", "any"}
+        What y holds, see `make_folds`.
+    predict : callable
+        ``predict(fitted estimator, X)``, before calibration.
     """
+    weight, used = rows.weight, rows.weight > 0  # others may be predicted as anything
+    if used.sum() < 2:
+        raise ValueError(
+            f"Calibration needs at least 2 rows with positive weights. Got n_samples={used.sum()}."
+        )
+    if weight[used].mean() < _SMALL_WEIGHT:
+        warn_user(
+            f"Weights of {used.sum()} rows sum to {weight.sum():.3g}, and count as that many "
+            "rows. If they are relative, divide them by their mean.",
+            CalibrationWarning,
+        )
+    fit_params, groups = route(estimator, rows.sample_weight, rows.params)
+    if isinstance(estimator.cv, str):  # "prefit": one fold, of all rows
+        test, model = np.flatnonzero(used), rows.model
+        folds = [(predict(model, safe_split(model, rows.X, y, test)[0]), test)]
+    else:
+        splits = make_folds(estimator.cv, rows.X, y, used, groups, kind)
+        is_column = y.shape[1:] == (1,) and not get_tags(estimator).target_tags.multi_output
+        fit_y = column_or_1d(y, warn=True) if is_column else y
+        shared = estimator.estimator, predict, rows.X, fit_y, fit_params
+        every = np.arange(len(y)), None
+        calls = (delayed(fit_and_predict)(*shared, *split) for split in [*splits, every])
+        progress = estimator.verbose, "calibration", "fit", len(splits) + 1
+        *folds, model = run(calls, estimator.n_jobs, *progress)
+    mixtures, tests = zip(*folds)
+    order = np.concatenate(tests)
+    X, groups = (None if v is None else safe_indexing(v, order) for v in (rows.X, groups))
+    # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
+    # of a row that is there twice, which decides how much priors count.
+    n_times = len(order) / len(np.unique(order))
+    return _HeldOut(model, mixtures, order, X, groups, weight[order] / n_times)
 
-    estimator: Any
-    _: KW_ONLY
-    cv: Any = None
-    n_jobs: int | None = None
-    verbose: int | None = None
 
-    @fits(prefer_skip_nested_validation=False)
+class CalibratedUncertainty(Predictor):
+    """Base class of calibrated regressors and classifiers: `fit` and metadata routing."""
+
+    _skips_nested_validation = False
+
     def fit(self, X, y, sample_weight=None, **fit_params):
         """Calibrate on out-of-fold predictions, and fit the estimator on all rows.
 
@@ -116,77 +189,12 @@ class CalibratedUncertainty:
             If the mean weight is below 0.1, or rows are left out because their fold trains on no
             row of their class.
         """
-        prefit = isinstance(self.cv, str)
-        is_kind = is_classifier if is_classifier(self) else is_regressor
-        fitted = check_estimator("`estimator`", self.estimator, is_kind, prefit)
-        sample_weight = take_argument(self.estimator, "sample_weight", sample_weight, fit_params)
-        X, _, sample_weight = read_foreign_rows(self, X, y, sample_weight)
-        weight = check_weights(sample_weight, X)
-        y, classes = self._read_targets(X, y, fitted)
-        used = weight > 0  # predictions of rows without weight may be anything
-        if used.sum() < 2:
-            raise ValueError(
-                "Calibration needs at least 2 rows with positive weights. Got "
-                f"n_samples={used.sum()}."
-            )
-        if weight[used].mean() < _SMALL_WEIGHT:
-            warn_user(
-                f"Weights of {used.sum()} rows sum to {weight.sum():.3g}, and count as that many "
-                "rows. If they are relative, divide them by their mean.",
-                CalibrationWarning,
-            )
-        fit_params, groups = route(self, sample_weight, fit_params)
-        predict = self._predictor(classes, y.shape[1:])
-        if prefit:  # one fold, of all rows
-            test = np.flatnonzero(used)
-            folds = [(predict(fitted, safe_split(fitted, X, y, test)[0]), test)]
-        else:
-            kind = "numbers" if classes is None else "any" if learns_nothing(fitted) else "classes"
-            splits = make_folds(self.cv, X, y, used, groups, kind)
-            folds, fitted = self._fit_folds(predict, splits, X, y, fit_params)
-        mixtures, tests = zip(*folds)
-        order = np.concatenate(tests)
-        # A regressor that is fitted already decides between (n,) and (n, 1).
-        if classes is None and y.size == len(y):
-            y = y.reshape(-1, *mixtures[0].mean.shape[1:])
-        if not prefit and classes is not None:
-            # Classes of which no fold could test a row are not compared with the others.
-            lost = np.isin(classes, y[used]) & ~np.isin(classes, y[order])
-            mixtures = tuple(without_classes(mixture, lost) for mixture in mixtures)
-        # Errors that rows of a draw share may be large, and change no marginal.
-        mixtures = tuple(
-            EpistemicNormal(m.mean, m.aleatoric, m.epistemic)
-            if isinstance(m, EpistemicNormal)
-            else m
-            for m in mixtures
-        )
-        # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
-        # of a row that is there twice, which decides how much priors count.
-        n_times = len(order) / len(np.unique(order))
-        weight = weight[order] / n_times
-        X, groups = (None if rows is None else safe_indexing(rows, order) for rows in (X, groups))
-        calibration = self._learn(X, mixtures, y[order], weight, groups, classes)
-        # Everything is learnt: attributes are assigned together.
-        if classes is not None:
-            self.classes_ = classes
-        self.fitted_ = FittedCalibrated(fitted, calibration)
-        return self
+        return self._fit_by(Given(X, y, sample_weight, others=fit_params))
 
-    def _fit_folds(self, predict, splits, X, y, fit_params):
-        """Fit in each fold and on all rows; return predictions of test rows, and the last fit."""
-        is_column = y.shape[1:] == (1,) and not get_tags(self).target_tags.multi_output
-        fit_y = column_or_1d(y, warn=True) if is_column else y
-        every = np.arange(len(y)), None
-        calls = (
-            delayed(fit_and_predict)(self.estimator, predict, X, fit_y, fit_params, train, test)
-            for train, test in [*splits, every]
-        )
-        n_fits = len(splits) + 1
-        *folds, fitted = run(calls, self.n_jobs, self.verbose, "calibration", "fit", n_fits)
-        return folds, fitted
-
-    # Parts of the fitted model, which the class docstring describes.
-    estimator_ = property(attrgetter("fitted_.estimator"), doc="")
+    @property
+    def estimator_(self):
+        """Estimator fitted on all rows."""
+        return self.fitted_.estimator
 
     def get_metadata_routing(self):
         """Describe the metadata that the estimator and `cv` request.
@@ -291,7 +299,11 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     array([[111., 294.]])
     """
 
+    estimator: Any = field(kw_only=False)
     method: str = field(default="scale", kw_only=False)
+    cv: Any = None
+    n_jobs: int | None = None
+    verbose: int | None = None
 
     _parameter_constraints = {
         **_CONSTRAINTS,
@@ -299,35 +311,44 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     }
     _has_posterior = False
 
-    def _read_targets(self, X, y, fitted):
-        return check_targets(y, self), None
-
-    def _predictor(self, classes, output_shape):
-        return functools.partial(regressor_distribution, output_shape=output_shape)
-
-    def _learn(self, X, mixtures, y, weight, groups, classes):
-        calibration = learn_calibration(mixtures, y, weight, conformal=self.method == "conformal")
-        if self.method != "conditional":
-            return calibration
-        mean, std = (
-            np.concatenate([getattr(mixture, name) for mixture in mixtures])
-            for name in ("mean", "std")
+    def _fit(self, given):
+        rows, y = _read_rows(self, given, is_regressor), check_targets(given.y, self)
+        predict = functools.partial(regressor_distribution, output_shape=y.shape[1:])
+        held_out = _predict_held_out(self, rows, y, "numbers", predict)
+        # A regressor that is fitted already decides between (n,) and (n, 1).
+        if y.size == len(y):
+            y = y.reshape(-1, *held_out.mixtures[0].mean.shape[1:])
+        # Errors that rows of a draw share may be large, and change no marginal.
+        mixtures = tuple(
+            EpistemicNormal(m.mean, m.aleatoric, m.epistemic)
+            if isinstance(m, EpistemicNormal)
+            else m
+            for m in held_out.mixtures
         )
-        networks = DeepEnsembleRegressor(**_NETWORKS_OF_ERRORS, verbose=self.verbose)
-        # Their own standard deviations are too small on few rows.
-        folds = KFold(3, shuffle=True, random_state=0) if groups is None else 3
-        errors = CalibratedUncertaintyRegressor(networks, cv=folds)
-        # Routing would refuse arguments that the user cannot request for these networks.
-        with warnings.catch_warnings(), config_context(enable_metadata_routing=False):
-            # Errors without structure are predicted no better than by a constant, and may be.
-            warnings.filterwarnings("ignore", "The model predicts its validation rows worse")
-            errors.fit(inputs_of_errors(X, mean, std), y - mean, weight, groups=groups)
-        spacing = np.spacing(np.abs(y).max(axis=0))
-        return ConditionalCalibration(calibration.scale, errors=errors, smallest_std=spacing)
+        y, weight = y[held_out.order], held_out.weight
+        is_conformal = self.method == "conformal"
+        calibration = learn_calibration(mixtures, y, weight, conformal=is_conformal)
+        if self.method == "conditional":
+            mean, std = (
+                np.concatenate([getattr(mixture, name) for mixture in mixtures])
+                for name in ("mean", "std")
+            )
+            calibration = ConditionalCalibration(
+                calibration.scale,
+                errors=_fit_errors(held_out, mean, std, y, self.verbose),
+                smallest_std=np.spacing(np.abs(y).max(axis=0)),
+            )
+        return Fit(FittedCalibrated(held_out.model, calibration), rows.features)
 
-    # Parts of the fitted model, which the class docstring describes.
-    scale_ = property(attrgetter("fitted_.calibration.scale"), doc="")
-    scores_ = property(attrgetter("fitted_.calibration.scores"), doc="")
+    @property
+    def scale_(self):
+        """Factor of the standard deviations."""
+        return self.fitted_.calibration.scale
+
+    @property
+    def scores_(self):
+        """Sorted absolute errors of conformal intervals, or None."""
+        return self.fitted_.calibration.scores
 
     def predict(self, X, return_std=False):
         """Predict as the estimator does, and on request the calibrated standard deviation.
@@ -356,6 +377,20 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         if hasattr(self.estimator, "__sklearn_tags__"):
             tags.target_tags.multi_output = get_tags(self.estimator).target_tags.multi_output
         return tags
+
+
+def _fit_errors(held_out, mean, std, y, verbose):
+    """Fit the calibrated networks of "conditional" to the errors of held-out rows."""
+    networks = DeepEnsembleRegressor(**_NETWORKS_OF_ERRORS, verbose=verbose)
+    # Their own standard deviations are too small on few rows.
+    folds = KFold(3, shuffle=True, random_state=0) if held_out.groups is None else 3
+    errors = CalibratedUncertaintyRegressor(networks, cv=folds)
+    inputs = inputs_of_errors(held_out.X, mean, std)
+    # Routing would refuse arguments that the user cannot request for these networks.
+    with warnings.catch_warnings(), config_context(enable_metadata_routing=False):
+        # Errors without structure are predicted no better than by a constant, and may be.
+        warnings.filterwarnings("ignore", "The model predicts its validation rows worse")
+        return errors.fit(inputs, y - mean, held_out.weight, groups=held_out.groups)
 
 
 @saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
@@ -423,27 +458,38 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     array([0, 0])
     """
 
+    estimator: Any = field(kw_only=False)
+    cv: Any = None
+    n_jobs: int | None = None
+    verbose: int | None = None
+
     _parameter_constraints = _CONSTRAINTS
 
-    def _read_targets(self, X, y, fitted):
-        y = check_labels(y)
-        if isinstance(fitted, FittedProbabilities):
-            fitted.find_classes(X, y)
+    def _fit(self, given):
+        rows, y = _read_rows(self, given, is_classifier), check_labels(given.y)
+        model, prefit = rows.model, isinstance(self.cv, str)
+        if isinstance(model, FittedProbabilities):
+            model.find_classes(rows.X, y)
         # A fitted classifier decides the order of the classes.
-        is_fitted = isinstance(self.cv, str) or learns_nothing(fitted)
-        classes = np.asarray(fitted.classes_) if is_fitted else np.unique(y)
+        is_fitted = learns_nothing(model)
+        classes = np.asarray(model.classes_) if prefit or is_fitted else np.unique(y)
         class_codes(y, classes)  # raises for labels that the estimator does not know
-        return y, classes
-
-    def _predictor(self, classes, output_shape):
-        return functools.partial(classifier_distribution, classes=classes)
-
-    def _learn(self, X, mixtures, y, weight, groups, classes):
+        predict = functools.partial(classifier_distribution, classes=classes)
+        held_out = _predict_held_out(self, rows, y, "any" if is_fitted else "classes", predict)
+        mixtures, order = held_out.mixtures, held_out.order
+        if not prefit:
+            # Classes of which no fold could test a row are not compared with the others.
+            lost = np.isin(classes, y[rows.weight > 0]) & ~np.isin(classes, y[order])
+            mixtures = [without_classes(mixture, lost) for mixture in mixtures]
         proba = np.concatenate([mixture.mean for mixture in mixtures])
-        return ClassCalibration(fit_temperature(proba, class_codes(y, classes), weight), classes)
+        temperature = fit_temperature(proba, class_codes(y[order], classes), held_out.weight)
+        fitted = FittedCalibrated(held_out.model, ClassCalibration(temperature, classes))
+        return Fit(fitted, {**rows.features, "classes_": classes})
 
-    # Parts of the fitted model, which the class docstring describes.
-    temperature_ = property(attrgetter("fitted_.calibration.temperature"), doc="")
+    @property
+    def temperature_(self):
+        """Divisor of the log probabilities."""
+        return self.fitted_.calibration.temperature
 
     def predict(self, X, return_std=False):
         """Predict as the classifier does, and on request how much its members differ.

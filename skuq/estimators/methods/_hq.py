@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields
+from dataclasses import field, fields
 from numbers import Integral
 from typing import Any
 
@@ -14,10 +14,10 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._checks import check_labels, class_codes
-from skuq._params import BaseComposition, StrOptions
+from skuq._params import BaseComposition, StrOptions, parameters
 from skuq.ensembles._pruning import CONSTRAINTS, Rules, prune_classifiers
 from skuq.ensembles._teams import break_ties
-from skuq.estimators._base import UncertaintyClassifier, fits
+from skuq.estimators._base import Fit, Given, UncertaintyClassifier
 from skuq.estimators.methods._out_of_fold import (
     FittedProbabilities,
     check_estimator,
@@ -34,7 +34,7 @@ from skuq.fitted._ensemble import FittedTeam, predict_votes
 
 
 @saved_as("estimators.HQEnsembleSelector", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseComposition):
     """Select a small, diverse and accurate team from a pool of classifiers.
 
@@ -165,8 +165,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     array([0])
     """
 
-    estimators: Any
-    _: KW_ONLY
+    estimators: Any = field(kw_only=False)
     metric: str = "gd"
     diversity: str = "hq"
     filters: Any = ("alpha", "kmeans")
@@ -189,7 +188,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         "verbose": ["verbose", None],
     }
 
-    @fits(prefer_skip_nested_validation=False)
+    _skips_nested_validation = False
+
     def fit(self, X, y, sample_weight=None, *, groups=None):
         """Predict with every model of the pool, choose a team, and fit its members.
 
@@ -223,16 +223,21 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         CalibrationWarning
             If rows are left out because their fold trains on no row of their class.
         """
+        return self._fit_by(Given(X, y, sample_weight, groups=groups))
+
+    def _fit(self, given):
         prefit = self.cv == "prefit"
         pool = self._check_pool(prefit)
-        if prefit and groups is not None:
+        if prefit and given.groups is not None:
             raise ValueError("With cv='prefit' no rows are split: leave out `groups`.")
         # Only the score has another name than the parameter.
-        given = {"score": self.diversity, **self.get_params(deep=False)}
-        rules = Rules(**{field.name: given[field.name] for field in fields(Rules)})
+        params = {"score": self.diversity, **self.get_params(deep=False)}
+        rules = Rules(**{part.name: params[part.name] for part in fields(Rules)})
         rules = rules.check_pool(len(pool))
-        y = check_labels(y)
-        X, weight, sample_weight = read_foreign_rows(self, X, y, sample_weight)
+        y = check_labels(given.y)
+        X, weight, sample_weight, features = read_foreign_rows(
+            self, given.X, y, given.sample_weight
+        )
         for model in pool.values():
             if isinstance(model, FittedProbabilities):
                 model.find_classes(X, y)
@@ -246,7 +251,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 for n, m in pool.items()
             }
             kind = "any" if all(map(learns_nothing, pool.values())) else "classes"
-            splits = make_folds(self.cv, X, y, weight > 0, groups, kind, once=True)
+            splits = make_folds(self.cv, X, y, weight > 0, given.groups, kind, once=True)
             tested = np.sort(np.concatenate([test for _, test in splits]))
         ballots = "soft" if self.voting == "soft" else "hard"  # probabilities or labels
         # Fitted models predict all rows at once, others those of each test fold.
@@ -274,13 +279,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         if not soft:
             # The most accurate of the tied members decides.
             weights = break_ties(weights, chosen.accuracies_[list(chosen.selected_)])
-        self.names_, self.classes_ = names, classes
-        self.teams_, self.selected_ = chosen.teams_, chosen.selected_
-        self.support_, self.accuracies_ = chosen.support_, chosen.accuracies_
-        self.n_possible_, self.n_scored_ = chosen.n_possible_, chosen.n_scored_
-        self.thresholds_, self.weights_ = chosen.thresholds_, chosen.weights_
-        self.fitted_ = FittedTeam(tuple(members), classes, ballots, weights)
-        return self
+        attributes = {**features, **vars(chosen), "names_": names, "classes_": classes}
+        return Fit(FittedTeam(tuple(members), classes, ballots, weights), attributes)
 
     def _check_pool(self, prefit):
         """Check `estimators` and return the models by name, without those dropped."""
@@ -307,9 +307,10 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 _check_has_proba(name, model)
         return pool
 
-    estimators_ = property(
-        lambda self: list(self.fitted_.estimators), doc="Members, in the order of `selected_`."
-    )
+    @property
+    def estimators_(self):
+        """Members, in the order of `selected_`."""
+        return list(self.fitted_.estimators)
 
     @property
     def named_estimators_(self):

@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from skuq._checks import check_weights, fit_argument
 from skuq._messages import Progress, short_repr
 from skuq._params import check_method_params, check_sample_weight, safe_indexing, safe_split
+from skuq.estimators._base import input_attributes, unfitted_copy
 from skuq.exceptions import UnsavableError
 from skuq.tables._columns import refuse_lazy
 from skuq.tables._inputs import ForeignInputs, check_groups
@@ -146,9 +147,10 @@ def check_estimator(name: str, estimator: Any, is_kind: Callable[[Any], bool], p
 def read_foreign_rows(estimator, X, y, sample_weight):
     """Validate the rows of a meta-estimator.
 
-    Returns X, which can be indexed, weights (n,) of at most 1 for scores, and the weights for
-    fits, or None.
+    Returns X, which can be indexed, weights (n,) of at most 1 for scores, the weights for fits, or
+    None, and the attributes that scikit-learn reads from X.
     """
+    estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     refuse_lazy(X)
     (X,) = indexable(X)
     check_consistent_length(X, y)
@@ -156,7 +158,7 @@ def read_foreign_rows(estimator, X, y, sample_weight):
     weight = check_weights(sample_weight, X, relative=True)
     if sample_weight is not None:
         sample_weight = check_sample_weight(sample_weight, X)
-    return X, weight, sample_weight
+    return X, weight, sample_weight, input_attributes(estimator)
 
 
 def learns_nothing(estimator: Any) -> bool:
