@@ -16,6 +16,7 @@ from skuq._params import Interval, StrOptions
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, unfitted_copy
 from skuq.networks._tabular_operations import unclip
+from skuq.predictive._calibration import Calibration
 from skuq.tables._inputs import (
     Inputs,
     Rows,
@@ -350,7 +351,9 @@ _TINY = 1e-300  # smallest probability of which a logarithm is taken
 _CLEARLY = 1.1  # factor of the loss of a constant above which a model is clearly worse
 
 
-def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequence[tuple]) -> None:
+def warn_if_worse_than_constant(
+    targets: Any, calibration: Calibration, data: TrainingData, parts: Sequence[tuple]
+) -> None:
     """Warn if a model predicts its validation rows clearly worse than a constant does.
 
     The constant is the mean of the training rows' y, or their shares of the classes.
@@ -359,6 +362,8 @@ def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequenc
     ----------
     targets : Targets
         Targets whose head reads the predictions.
+    calibration : Calibration
+        Calibration of their mixture.
     data : TrainingData
         Training rows.
     parts : sequence of tuple
@@ -371,7 +376,7 @@ def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequenc
         if hasattr(head, "probabilities"):
             code, rows = y[:, 0].astype(int), np.arange(len(y))
             share = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=head.n_raw)
-            proba = np.average(targets.probabilities(raw), axis=0, weights=mix)
+            proba = np.average(targets.probabilities(raw, calibration), axis=0, weights=mix)
             constant = (share / share.sum())[code]
             losses.append(-np.log(np.maximum(proba[rows, code], _TINY)))
             of_constant.append(-np.log(np.maximum(constant, _TINY)))

@@ -26,7 +26,7 @@ from skuq.networks._head_normals import GaussianMixtureHead
 from skuq.networks._nomu_network import READOUTS, NomuHead
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
-from skuq.predictive._learners import Calibration, calibrated_moments
+from skuq.predictive._calibration import NumberArrays, calibrated_moments
 from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
 from skuq.tables._targets import normal_components
@@ -68,7 +68,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     counts = _count_draws(ensemble.raw_weights[order], n_draws)
     weights = counts / counts.sum()
     counts, normals = _draw_normals(_count_columns(ensemble, len(counts)), counts, rng)
-    calibration = targets.calibration
+    calibration = ensemble.calibration.arrays
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
@@ -77,7 +77,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         n_masks=len(masks),
         repeats=bool(repeats),
         calibrated=calibration is not None,
-        shared=targets.shares_errors,
+        shared=ensemble.calibration.shares_errors,
         clip=type(inputs.scaling).clip,
         head=targets.head if is_mixture or calibration is not None else None,
         kernel=None if far is None else far.kernel,
@@ -102,7 +102,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 def _count_columns(ensemble: Any, n_members: int) -> int:
     """Count the functions of which a draw has a random multiple each."""
     n_far = 0 if ensemble.far is None else 2 * ensemble.far.frequencies.shape[1]
-    return n_far + n_members * ensemble.targets.shares_errors
+    return n_far + n_members * ensemble.calibration.shares_errors
 
 
 def _draw_normals(
@@ -185,7 +185,7 @@ class _MemberMeans:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), Run(ARRAYS if xp is np else tensors())
         if self.calibrated:
-            weights, calibration = next(rest), Calibration(*islice(rest, len(Calibration._fields)))
+            weights, arrays = next(rest), NumberArrays(*islice(rest, len(NumberArrays._fields)))
         if self.shared or self.kernel is not None:
             normals = next(rest)
         if self.kernel is not None:
@@ -200,7 +200,7 @@ class _MemberMeans:
         functions = []  # of which each draw has a random multiple
         if self.calibrated:
             components = normal_components(self.head, means, xp)
-            means, _, variance = calibrated_moments(components, weights, calibration, xp)
+            means, _, variance = calibrated_moments(components, weights, arrays, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
                 # Members that agree, such as a single one, have the same error.

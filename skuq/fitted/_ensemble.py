@@ -25,6 +25,7 @@ from skuq.fitted._far_learning import learn_far_uncertainty
 from skuq.networks import Member
 from skuq.networks._head_classes import CategoricalHead
 from skuq.predictive import CategoricalMixture, Posterior
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.predictive._distributions import epistemic_factor
 from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs
 from skuq.tables._targets import Targets
@@ -203,6 +204,8 @@ class FittedEnsemble(Fitted):
         Masks of MC dropout, with which a single member predicts once for each pass.
     far : FarUncertainty or None
         Uncertainty away from the training rows, which the members share.
+    calibration : Calibration
+        Calibration of the mixture; by default none.
     """
 
     inputs: TableInputs | ImageInputs
@@ -211,6 +214,7 @@ class FittedEnsemble(Fitted):
     weights: np.ndarray
     passes: DropoutPasses | None = None
     far: FarUncertainty | None = None
+    calibration: Calibration = UNCALIBRATED
 
     __repr__ = record_repr
 
@@ -233,13 +237,17 @@ class FittedEnsemble(Fitted):
             return self.weights
         return np.full(self.passes.n_passes, 1 / self.passes.n_passes)
 
+    def distribution_of_raw(self, raw: np.ndarray) -> Any:
+        """Mix the members' raw outputs (K, n, n_raw), as calibrated."""
+        return self.targets.distribution(raw, self.raw_weights, self.calibration)
+
     def encode(self, X: Any) -> np.ndarray:
         """Encode validated X as numbers (n, d), with unseen categories marked."""
         return self.inputs.encode(X, mark_unseen=True)
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
-        mixture = self.targets.distribution(self.raw_of_encoded(encoded), self.raw_weights)
+        mixture = self.distribution_of_raw(self.raw_of_encoded(encoded))
         if self.far is None:
             return mixture
         unseen = unseen_rows(self.inputs, encoded)
@@ -316,7 +324,9 @@ class FittedEnsemble(Fitted):
         """Compute a regressor's outputs from raw numbers (n, K, n_raw) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
         # Members come first where moments are computed, and rows everywhere else.
-        means, noise, shared = targets.moments(ops.transpose(raw, (1, 0, 2)), weights, ops)
+        means, noise, shared = targets.moments(
+            ops.transpose(raw, (1, 0, 2)), weights, self.calibration, ops
+        )
         means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
         # Law of total variance, as in `Mixture`, in standardised units.
         mean = _average(means, weights, ops)
@@ -340,7 +350,7 @@ class FittedEnsemble(Fitted):
     def _class_outputs(self, raw: Any, weights: np.ndarray, inputs: Any) -> dict[str, Any]:
         """Compute a classifier's outputs from logits (n, K, n_classes) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
-        proba = targets.probabilities(raw, ops)
+        proba = targets.probabilities(raw, self.calibration, ops)
         if self.far is not None:
             proba = far_classes(ops, self.far.arrays, self.far.kernel, inputs, proba, weights)
 

@@ -210,7 +210,7 @@ def _mean_slopes(ensemble: Any, numbers: np.ndarray, inverse_stds: np.ndarray) -
     def predict(rows: np.ndarray) -> np.ndarray:
         raw = predict_members(ensemble.members, inputs.transform(rows))
         if hasattr(ensemble.targets, "classes"):
-            return ensemble.targets.distribution(raw, ensemble.weights).mean
+            return ensemble.distribution_of_raw(raw).mean
         return np.tensordot(ensemble.weights, ensemble.targets.head.moments(raw)[0], axes=1)
 
     base, slopes = predict(numbers), np.zeros(n_columns)
@@ -239,7 +239,7 @@ def _narrowest_noise(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     """
     raw = predict_members(ensemble.members, ensemble.inputs.transform(numbers[:PROCESS_ROWS]))
     weights = ensemble.weights
-    (_, std, probability), _ = ensemble.targets.components(raw, weights)
+    (_, std, probability), _ = ensemble.targets.components(raw, weights, ensemble.calibration)
     precision = np.tensordot(weights, (probability / std**2).sum(axis=1), axes=1)
     harmonic_mean: np.ndarray = 1 / precision.mean(axis=0)
     return harmonic_mean
