@@ -14,7 +14,7 @@ import numpy as np
 from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions
 from skuq._random import draw_entropy, trial_seed
-from skuq.estimators._base import Given, unfitted_copy
+from skuq.estimators._base import Given, input_attributes, unfitted_copy
 from skuq.networks._tabular_operations import unclip
 from skuq.predictive._calibration import Calibration
 from skuq.tables._inputs import (
@@ -246,6 +246,7 @@ def read_task(
         Minimum number of rows.
     """
     started = time.monotonic()
+    validation_data = join_validation(given.validation_data, *given.validation_parts)
     estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     # Forms are checked first: reading rows takes longer.
     named, shift_validation = [], given.shift_validation
@@ -263,14 +264,13 @@ def read_task(
     )
     groups = check_groups(given.groups, rows.X)
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
-    validation = None if given.validation_data is None else read(given.validation_data)
+    validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
-    read_from_x = {name: v for name, v in vars(estimator).items() if name.endswith("_in_")}
     task = Task(
         *(inputs, targets, rows, entropy, validation, shifted, groups),
-        features=read_from_x,
+        features=input_attributes(estimator),
         started=started,
     )
     if validation is not None:

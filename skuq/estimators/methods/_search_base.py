@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._messages import warn_user
 from skuq._random import generator
 from skuq.ensembles import Selection
-from skuq.estimators._base import Given, fits, to_keras
+from skuq.estimators._base import Given, fits
 from skuq.estimators._task import Task, join_validation, read_task
 from skuq.estimators.methods._search_choice import (
     choose,
@@ -568,7 +568,7 @@ class SearchEstimator:
 
         return [(f"trial{k}", alone(k)) for k in indices]
 
-    to_keras = to_keras
+    _exports_keras = True
 
     @classmethod
     def from_paper(cls, name=None, **changes):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,7 +14,7 @@ from sklearn.base import is_classifier
 from skuq._params import Interval, StrOptions, parameters, resolve_settings, settings_constraint
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators.methods import _one_architecture as shared
-from skuq.estimators.methods._one_architecture import NetworkEnsemble
+from skuq.estimators.methods._one_architecture import OneArchitecture
 from skuq.estimators.tabular._kinds import (
     calibrate,
     list_kinds,
@@ -44,7 +44,7 @@ _CONSTRAINTS: dict = {
 
 
 @dataclass(eq=False, repr=False)
-class _TabularEnsemble(NetworkEnsemble):
+class _TabularEnsemble(OneArchitecture):
     """Tabular ensemble of numbers or classes."""
 
     n_members: int | str = "auto"
@@ -55,11 +55,15 @@ class _TabularEnsemble(NetworkEnsemble):
     epochs: int | str = "auto"  # type: ignore[assignment]
     early_stopping_patience: int | str | None = "auto"  # type: ignore[assignment]
     validation: float | str | None = "auto"  # type: ignore[assignment]
+    training: Any = "auto"
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
     max_time: float | None = None
 
     _settings = _SETTINGS
 
-    def _train(self, given):
+    def _fit(self, given):
         network, fields = resolve_settings(self, "network"), shared.training_fields(self)
         task = shared.read(self, given, embed=True)
         _refuse_contradictions(self, task)
@@ -83,7 +87,8 @@ class _TabularEnsemble(NetworkEnsemble):
             weights = weigh_members(task, members, origins, len(kinds))
             if parts is not None and self.calibrate and self.loss != "mse":
                 calibration = calibrate(task, members, weights, origins)
-        shared.finish(self, task, members, weights, calibration=calibration, parts=parts)
+        fit = shared.finish(self, task, members, weights, calibration=calibration, parts=parts)
+        return replace(fit, fitted=fit.fitted.with_far_uncertainty(task.rows, task.entropy))
 
 
 def _refuse_contradictions(estimator, task):
