@@ -5,28 +5,23 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
-from sklearn.base import is_classifier
-
 from skuq._params import Interval, StrOptions, parameters
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._presets import defaults_in
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
-    LOSSES,
     SearchPlan,
-    automatic_repeats,
     constraints_with,
     is_splitter,
-    make_targets,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
 from skuq.files._registry import saved_as
-from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import AUTODEUQ_SPACES
-from skuq.search import AgEBO, RandomSearch
+from skuq.search import AgEBO
 from skuq.search._strategies import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
@@ -48,11 +43,10 @@ AUTODEUQ_CONSTRAINTS: dict = {
 def _plan(self: Any, X: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
     space, rule = resolve_space(self), resolve_rule(self)
-    is_tabular = isinstance(space, TabularSpace)
-    strategy = resolve_strategy(self, is_tabular)
-    if is_tabular and isinstance(self.search, str) and self.search == "auto":
-        # After the space's recipes no proposer was better.
-        strategy = RandomSearch()
+    defaults = defaults_in(space)
+    strategy = resolve_strategy(self, defaults.vary)
+    if isinstance(self.search, str) and self.search == "auto" and defaults.strategy is not None:
+        strategy = defaults.strategy()
     repeats = self.repeats
     if repeats != "auto" and repeats > 0:
         if self.refit:
@@ -66,16 +60,14 @@ def _plan(self: Any, X: Any) -> SearchPlan:
                 f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
             )
     if isinstance(repeats, str):
-        repeats = automatic_repeats(self, is_tabular)
+        repeats = defaults.n_repeats(self)
     return SearchPlan(
         strategy,
         space,
         rule,
-        TableInputs(self.preprocess, embed=is_tabular),
-        make_targets(self, is_tabular),
-        # In the tabular space folds train as one program.
-        in_folds=is_tabular,
-        losses=() if is_classifier(self) else LOSSES,
+        TableInputs(self.preprocess, embed=defaults.embeds),
+        defaults.targets(self),
+        defaults,
         starts_with_recipes=True,
         n_repeats=repeats,
     )

@@ -38,7 +38,6 @@ from skuq.estimators.methods._search_choice import (
 )
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
-    bind_space,
     check_arguments,
     collect_held_out,
     criterion,
@@ -57,7 +56,7 @@ from skuq.estimators.methods._search_store import (
 from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberRepeater, MemberTrainer
 from skuq.exceptions import SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
-from skuq.networks import Decisions, TabularSpace
+from skuq.networks import Decisions
 from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult
 from skuq.search._folder import read_retrained, with_decisions
@@ -190,7 +189,7 @@ class SearchEstimator:
                     )
                 task = replace(task, entropy=store.entropy or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
-            task = task.with_linear_part() if isinstance(plan.space, TabularSpace) else task
+            task = plan.defaults.prepare(task)
             warn_of_few_validation_rows(task.splits, task.shifted)
             search, decisions = self._make_search(plan, task, store)
             # Everything that is known before the first trial: the scales, and no networks.
@@ -212,7 +211,7 @@ class SearchEstimator:
                 result = self._train_again(retraining, plan, task, search, validation, n_used)
                 chosen = recalibrate(found, chosen, result)
             vars(self).update(vars(found._predict_by(result, chosen)))
-            self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
+            self.fitted_ = plan.defaults.finish(self.fitted_, task, calibrates=self.calibrate)
             if store is not None:
                 found.fitted_ = replace(found.fitted_, far=self.fitted_.far)
                 store_again(store, found)
@@ -223,7 +222,7 @@ class SearchEstimator:
     def _make_search(self, plan: SearchPlan, task: Task, store: Any) -> tuple[Search, Decisions]:
         """Make the search, and list the decisions that it could vary."""
         held_out, x_of_trials = collect_held_out(task)
-        space, head = bind_space(plan, task), task.targets.head
+        space, head = plan.defaults.bind(plan.space, task), task.targets.head
         decisions = space.decisions(task.data.x.shape[1:], head.n_raw)
         max_epochs = None if isinstance(self.epochs, str) else self.epochs
         strategy = plan.strategy
