@@ -27,6 +27,7 @@ from skuq.ensembles._selection import (
 from skuq.ensembles._stacking import drop_light, fit_class_mixture, stacking_prior, stacking_weights
 from skuq.files._registry import saved_as
 from skuq.networks import GaussianHead
+from skuq.predictive._calibration import Calibration
 
 #: Losses of the selection, for numbers and for classes.
 NUMBER_LOSSES = (*MOMENT_LOSSES, "mixture")
@@ -104,8 +105,8 @@ class Candidates:
         *,
         n_first: int | None = None,
         weights: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, float, np.ndarray]:
-        """Fit weights of classifiers, their temperature, and probabilities to add.
+    ) -> tuple[np.ndarray, Calibration]:
+        """Fit weights of classifiers, and the calibration of their mixture.
 
         See `skuq.ensembles._stacking.fit_class_mixture`, which this calls for the candidates at
         `indices`.

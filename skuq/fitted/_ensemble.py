@@ -20,13 +20,12 @@ from skuq._params import safe_indexing
 from skuq._random import generator
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._draws import member_posterior
-from skuq.fitted._far import FarUncertainty, far_classes, far_spread
-from skuq.fitted._far_learning import learn_far_uncertainty
 from skuq.networks import Member
 from skuq.networks._head_classes import CategoricalHead
 from skuq.predictive import CategoricalMixture, Posterior
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.predictive._distributions import epistemic_factor
-from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs
+from skuq.tables._inputs import ForeignInputs, ImageInputs, TableInputs
 from skuq.tables._targets import Targets
 from skuq.training import predict_members
 from skuq.training._network_checks import keras_model
@@ -202,7 +201,10 @@ class FittedEnsemble(Fitted):
     passes : DropoutPasses or None
         Masks of MC dropout, with which a single member predicts once for each pass.
     far : FarUncertainty or None
-        Uncertainty away from the training rows, which the members share.
+        Uncertainty that the recommended estimators add away from the training rows, and that the
+        members share. None predicts by the members alone.
+    calibration : Calibration
+        Calibration of the mixture; by default none.
     """
 
     inputs: TableInputs | ImageInputs
@@ -210,13 +212,10 @@ class FittedEnsemble(Fitted):
     members: tuple[Member, ...]
     weights: np.ndarray
     passes: DropoutPasses | None = None
-    far: FarUncertainty | None = None
+    far: Any = None
+    calibration: Calibration = UNCALIBRATED
 
     __repr__ = record_repr
-
-    def with_far_uncertainty(self, rows: Rows, entropy: int) -> FittedEnsemble:
-        """Return the ensemble with what it learns away from its training rows."""
-        return replace(self, far=learn_far_uncertainty(self, rows, entropy))
 
     def raw(self, x: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) for standardised inputs."""
@@ -233,13 +232,17 @@ class FittedEnsemble(Fitted):
             return self.weights
         return np.full(self.passes.n_passes, 1 / self.passes.n_passes)
 
+    def distribution_of_raw(self, raw: np.ndarray) -> Any:
+        """Mix the members' raw outputs (K, n, n_raw), as calibrated."""
+        return self.targets.distribution(raw, self.raw_weights, self.calibration)
+
     def encode(self, X: Any) -> np.ndarray:
         """Encode validated X as numbers (n, d), with unseen categories marked."""
         return self.inputs.encode(X, mark_unseen=True)
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
-        mixture = self.targets.distribution(self.raw_of_encoded(encoded), self.raw_weights)
+        mixture = self.distribution_of_raw(self.raw_of_encoded(encoded))
         if self.far is None:
             return mixture
         unseen = unseen_rows(self.inputs, encoded)
@@ -316,7 +319,9 @@ class FittedEnsemble(Fitted):
         """Compute a regressor's outputs from raw numbers (n, K, n_raw) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
         # Members come first where moments are computed, and rows everywhere else.
-        means, noise, shared = targets.moments(ops.transpose(raw, (1, 0, 2)), weights, ops)
+        means, noise, shared = targets.moments(
+            ops.transpose(raw, (1, 0, 2)), weights, self.calibration, ops
+        )
         means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
         # Law of total variance, as in `Mixture`, in standardised units.
         mean = _average(means, weights, ops)
@@ -325,8 +330,7 @@ class FittedEnsemble(Fitted):
         epistemic = _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops) * factor
         epistemic = epistemic + shared
         if self.far is not None:
-            spread = far_spread(ops, self.far.arrays, self.far.kernel, inputs, mean)
-            epistemic = epistemic + ops.sum(ops.square(spread), axis=0)
+            epistemic = epistemic + self.far.variance_of_tensors(ops, inputs, mean)
         stds = {
             "aleatoric": ops.sqrt(aleatoric),
             "epistemic": ops.sqrt(epistemic),
@@ -340,9 +344,9 @@ class FittedEnsemble(Fitted):
     def _class_outputs(self, raw: Any, weights: np.ndarray, inputs: Any) -> dict[str, Any]:
         """Compute a classifier's outputs from logits (n, K, n_classes) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
-        proba = targets.probabilities(raw, ops)
+        proba = targets.probabilities(raw, self.calibration, ops)
         if self.far is not None:
-            proba = far_classes(ops, self.far.arrays, self.far.kernel, inputs, proba, weights)
+            proba = self.far.classes_of_tensors(ops, inputs, proba, weights)
 
         def entropy(p: Any) -> Any:
             return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)

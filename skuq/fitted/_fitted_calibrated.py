@@ -34,10 +34,10 @@ from skuq.tables._inputs import ForeignInputs
 SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
 
 
-@saved_as("fitted.Calibration")
+@saved_as("fitted.Recalibration")
 @dataclass(frozen=True, eq=False)
-class Calibration:
-    """Calibration of a regressor's predictions.
+class Recalibration:
+    """Calibration of the predictions of any regressor.
 
     Attributes
     ----------
@@ -67,9 +67,9 @@ class Calibration:
         return ConformalMixture(scaled, self.scores, self.coverage)
 
 
-@saved_as("fitted.ConditionalCalibration")
+@saved_as("fitted.ConditionalRecalibration")
 @dataclass(frozen=True, eq=False)
-class ConditionalCalibration(Calibration):
+class ConditionalRecalibration(Recalibration):
     """Calibration of a regressor by a distribution of its errors that depends on the row.
 
     Attributes
@@ -123,9 +123,9 @@ def inputs_of_errors(X: Any, mean: np.ndarray, std: np.ndarray) -> Any:
     return pd.concat([X, added], axis=1)
 
 
-@saved_as("fitted.ClassCalibration")
+@saved_as("fitted.ClassRecalibration")
 @dataclass(frozen=True, eq=False)
-class ClassCalibration:
+class ClassRecalibration:
     """Calibration of a classifier's averaged probabilities.
 
     Attributes
@@ -170,7 +170,7 @@ class FittedCalibrated(Fitted):
     ----------
     estimator : estimator
         Fitted regressor or classifier.
-    calibration : Calibration or ClassCalibration
+    calibration : Recalibration or ClassRecalibration
         Calibration of its predictions.
     """
 
@@ -269,7 +269,7 @@ def without_classes(mixture: CategoricalMixture, lost: np.ndarray) -> Categorica
 
 def learn_calibration(
     mixtures: Sequence[Any], y: np.ndarray, weight: np.ndarray, *, conformal: bool = False
-) -> Calibration:
+) -> Recalibration:
     """Learn the scale of each output and, if `conformal`, the scores.
 
     Parameters
@@ -295,7 +295,7 @@ def learn_calibration(
         for k in range(1 if single else y.shape[1])
     ]
     scale, *scores = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
-    return Calibration(float(scale) if single else scale, *scores)
+    return Recalibration(float(scale) if single else scale, *scores)
 
 
 def _learn_output(

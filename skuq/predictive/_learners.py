@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from scipy import optimize, special
 
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.predictive._distributions import Factor, Mixture
 from skuq.predictive._normals import GaussianMixture
 from skuq.predictive._two_piece import TwoPieceNormal
@@ -410,9 +411,8 @@ _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 # that falls by a factor of e, and the rows that y's own spread counts as in its width.
 _DEFENSIVE_SHARE, _DEFENSIVE_ROWS, _SPREAD_ROWS = 0.4, 40, 8
 
-_MOST_SHARED = 0.95  # largest epistemic part of a normal's standard deviation
 _NOISY_SHARE = 0.99  # of the rows, those with less noise than `limit_noise` finds
-_TINY = 1e-30  # keeps the gradient of a root finite at 0
+_LEAST_RATIO = 1e-30  # of variances, of which a logarithm is taken
 
 # Relative scales of the tail, and their shares where no row has told: few errors are large. The
 # largest bounds what one row can cost; more scales than these did not improve any score.
@@ -430,7 +430,7 @@ def fit_out_of_bag(
     unseen: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray,
-) -> tuple[float, float, tuple[tuple[float, float, float], ...], float]:
+) -> Calibration:
     """Fit the calibration of an ensemble on rows that members have not seen.
 
     A row's prediction is that of the members that have not trained on it. Under the factor a and
@@ -457,7 +457,7 @@ def fit_out_of_bag(
     Errors that all members share make c larger than a. Some hundred errors hardly tell u and c, so
     the logarithms of their squares have a twentieth of the variance of that of a, about 1 and 1.3:
     the latter is the error of the mean over the spread on functions that are known. This tells the
-    noise from the model, and leaves the sum as it is; see `calibrate_components`.
+    noise from the model, and leaves the sum as it is.
 
     Parameters
     ----------
@@ -473,11 +473,10 @@ def fit_out_of_bag(
 
     Returns
     -------
-    factor, floor, tail, shared : float, float, tuple of (float, float, float), float
-        1, 0, and 0 for the last if there are fewer than 30 rows. The tail has the scale, the floor
-        and the share of each component, and none without rows or if errors are not finite. The
-        last is ``sqrt(c**2 - a**2)``, or 0 where c is smaller: the standard deviation of the errors
-        that members share, in standard deviations of their means.
+    Calibration
+        Its factor is 1 and its floor 0 if there are fewer than 30 rows. It has no tail without rows
+        or if errors are not finite. `shared` is ``sqrt(c**2 - a**2)``, or 0 where c is smaller or
+        there are few rows.
 
     References
     ----------
@@ -487,7 +486,7 @@ def fit_out_of_bag(
     used = unseen.any(axis=0) & (weight > 0)
     n_rows = int(used.sum())
     if n_rows == 0:
-        return 1.0, 0.0, (), 0.0
+        return UNCALIBRATED
     loc, scale, probability = (part[:, :, used] for part in (loc, scale, probability))
     y, weight, unseen = y[used], weight[used], unseen[:, used]
     # Weights (K, n, 1) of the members that have not trained on the row.
@@ -540,7 +539,7 @@ def fit_out_of_bag(
     width = float(mean_square ** (0.5 * n_rows / (n_rows + _SPREAD_ROWS)))
     tail = [(c, 0.0, share * (1 - reserve)) for c, share in zip(TAIL_SCALES, shares)]
     tail.append((1.0, width, reserve))
-    return factor, floor, tuple(part for part in tail if part[2] > 0), shared
+    return Calibration(factor, floor, shared, tail=tuple(part for part in tail if part[2] > 0))
 
 
 def _fit_mixtures(
@@ -577,10 +576,9 @@ def _fit_mixtures(
 def limit_noise(
     components: tuple[np.ndarray, np.ndarray, np.ndarray],
     weights: np.ndarray,
-    factor: float,
-    floor: float,
-) -> np.ndarray:
-    """Compute the calibrated noise variance (m,) that one training row in a hundred exceeds.
+    calibration: Calibration,
+) -> Calibration:
+    """Limit the noise to the calibrated variance (m,) that one training row in a hundred exceeds.
 
     Components are the normals (K, J, n, m) predicted at training rows, as `fit_out_of_bag` takes
     them. Networks extrapolate noise as wildly as means, so more noise than here is not known.
@@ -588,74 +586,10 @@ def limit_noise(
     loc, scale, probability = components
     apart = loc - (probability * loc).sum(axis=1, keepdims=True)
     noise = np.tensordot(weights, (probability * (scale**2 + apart**2)).sum(axis=1), axes=1)
-    most = np.quantile(factor**2 * noise + floor**2, _NOISY_SHARE, axis=0)
-    return np.where(np.isfinite(most), most, np.inf)  # no limit where predictions are not finite
-
-
-class Calibration(NamedTuple):
-    """Numbers of a calibration, as `fit_out_of_bag` finds them, arrays or tensors."""
-
-    factor: Any
-    floor: Any
-    shared: Any
-    most_noise: Any  # (m,), see `limit_noise`
-    scales: Any  # (S,) of the tail
-    floors: Any  # (S,)
-    shares: Any  # (S,)
-
-
-def calibrate_components(
-    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any = np
-) -> tuple[tuple[Any, Any, Any], Any]:
-    """Calibrate the normals (K, J, n, m) of members, in units of the standardised y.
-
-    Means are stretched about the mixture's mean by the factor a, variances become
-    ``a**2 * variance + floor**2``, and each member is mixed of itself, stretched about its own mean
-    to the scales of the tail, with the tail's floors. Return the normals, and the part of each
-    standard deviation that is epistemic: `shared` times the standard deviation of the members'
-    means as they were, the tail's floor, and the noise beyond `most_noise`, but at most 0.95 of the
-    normal's own, since each keeps some noise. Where noise exceeds `most_noise`, the normals of a
-    member get nearer to each other and wider, so that its variance stays.
-    """
-    loc, scale, probability = components
-    factor, floor, shared, most_noise, scales, floors, shares = calibration
-    mean = xp.sum(probability * loc, axis=1)
-    centre = xp.tensordot(weights, mean, axes=1)
-    variance = xp.tensordot(weights, xp.square(mean - centre), axes=1)
-    # Symbolic tensors of Keras stand to the left of numbers.
-    mean = ((mean - centre) * factor + centre)[:, None]
-    loc = (loc - centre) * factor + centre
-    scale = xp.sqrt(xp.square(scale * factor) + floor**2)
-    apart = xp.sum(probability * xp.square(loc - mean), axis=1, keepdims=True)
-    noise = xp.sum(probability * (xp.square(scale) + apart), axis=1)
-    ratio = xp.maximum(xp.tensordot(weights, noise, axes=1) / most_noise, 1.0)
-    excess = 1 - 1 / ratio
-    loc = (loc - mean) / xp.sqrt(ratio) + mean
-    scale = xp.sqrt(xp.square(scale) + apart * excess)
-    tail = range(scales.shape[0])
-    loc = xp.concatenate([(loc - mean) * scales[s] + mean for s in tail], axis=1)
-    widths = [xp.sqrt(xp.square(scale * scales[s]) + floors[s] ** 2) for s in tail]
-    unknown = xp.square(scale) * excess  # noise that no training row has shown
-    errors = [
-        xp.sqrt(variance * shared**2 + unknown * scales[s] ** 2 + (floors[s] ** 2 + _TINY))
-        for s in tail
-    ]
-    probability = xp.concatenate([probability * shares[s] for s in tail], axis=1)
-    parts = [xp.minimum(error, width * _MOST_SHARED) for error, width in zip(errors, widths)]
-    return (loc, xp.concatenate(widths, axis=1), probability), xp.concatenate(parts, axis=1)
-
-
-def calibrated_moments(
-    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any
-) -> tuple[Any, Any, Any]:
-    """Compute the moments of calibrated normals; see `NumberTargets.moments`."""
-    (loc, scale, probability), part = calibrate_components(components, weights, calibration, xp)
-    mean = xp.sum(probability * loc, axis=1)
-    variance = xp.square(scale) + xp.square(loc - mean[:, None])
-    # Means move by the average of their components.
-    moved = xp.square(xp.sum(probability * part, axis=1))
-    noise = xp.sum(probability * variance, axis=1) - moved
-    return mean, noise, xp.tensordot(weights, moved, axes=1)
+    noise = calibration.factor**2 * noise + calibration.floor**2
+    most = np.quantile(noise, _NOISY_SHARE, axis=0)
+    most = np.where(np.isfinite(most), most, np.inf)  # no limit where predictions are not finite
+    return replace(calibration, most_noise=tuple(most.tolist()))
 
 
 def fit_tail(log_density: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
@@ -735,8 +669,8 @@ def _trust(
     with the square of the change in the logarithm of standard deviations, so that few rows show
     that predictions are far too wide. A larger one can be due to a single row far out.
     """
-    ratio = squared_factor + squared_floor / np.maximum(total, _TINY)
-    change = np.average(np.log(np.maximum(ratio, _TINY)).mean(axis=1) / 2, weights=weight)
+    ratio = squared_factor + squared_floor / np.maximum(total, _LEAST_RATIO)
+    change = np.average(np.log(np.maximum(ratio, _LEAST_RATIO)).mean(axis=1) / 2, weights=weight)
     if not math.isfinite(change):
         return 0.0
     rows = len(weight) * (1 + (min(change, 0.0) / _LARGE_CHANGE) ** 2)

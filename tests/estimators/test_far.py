@@ -13,9 +13,9 @@ import skuq
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor, TabularEnsembleRegressor
 from skuq.backend import ops
 from skuq.estimators.methods import _one_architecture
+from skuq.estimators.tabular._far import FarUncertainty
+from skuq.estimators.tabular._far_learning import fit_class_factors, fit_process
 from skuq.files import dumps, loads
-from skuq.fitted._far import FarUncertainty
-from skuq.fitted._far_learning import fit_class_factors, fit_process
 from skuq.predictive import CategoricalMixture
 
 

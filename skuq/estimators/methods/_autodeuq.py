@@ -5,28 +5,23 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
-from sklearn.base import is_classifier
-
 from skuq._params import Interval, StrOptions, parameters
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._presets import defaults_in
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
-    LOSSES,
     SearchPlan,
-    automatic_repeats,
     constraints_with,
     is_splitter,
-    make_targets,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
 from skuq.files._registry import saved_as
-from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import AUTODEUQ_SPACES
-from skuq.search import AgEBO, RandomSearch
+from skuq.search import AgEBO
 from skuq.search._strategies import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
@@ -48,11 +43,10 @@ AUTODEUQ_CONSTRAINTS: dict = {
 def _plan(self: Any, X: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
     space, rule = resolve_space(self), resolve_rule(self)
-    is_tabular = isinstance(space, TabularSpace)
-    strategy = resolve_strategy(self, is_tabular)
-    if is_tabular and isinstance(self.search, str) and self.search == "auto":
-        # After the space's recipes no proposer was better.
-        strategy = RandomSearch()
+    defaults = defaults_in(space)
+    strategy = resolve_strategy(self, defaults.vary)
+    if isinstance(self.search, str) and self.search == "auto" and defaults.strategy is not None:
+        strategy = defaults.strategy()
     repeats = self.repeats
     if repeats != "auto" and repeats > 0:
         if self.refit:
@@ -66,16 +60,14 @@ def _plan(self: Any, X: Any) -> SearchPlan:
                 f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
             )
     if isinstance(repeats, str):
-        repeats = automatic_repeats(self, is_tabular)
+        repeats = defaults.n_repeats(self)
     return SearchPlan(
         strategy,
         space,
         rule,
-        TableInputs(self.preprocess, embed=is_tabular),
-        make_targets(self, is_tabular),
-        # In the tabular space folds train as one program.
-        in_folds=is_tabular,
-        losses=() if is_classifier(self) else LOSSES,
+        TableInputs(self.preprocess, embed=defaults.embeds),
+        defaults.targets(self),
+        defaults,
         starts_with_recipes=True,
         n_repeats=repeats,
     )
@@ -225,10 +217,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, float, tuple of tuple of float)
-        Factor of the standard deviation, floor of the noise in units of the standardised y, and
-        the scale, a further floor and the share of each distribution of which those of the networks
-        are mixed (none if they are left as they are).
+    calibration_ : Calibration
+        Calibration of the ensemble, in units of the standardised y: `factor` of the standard
+        deviation, `floor` of the noise, and the scale, a further floor and the share of each
+        distribution of which those of the networks are mixed (`tail`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
@@ -433,9 +425,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, tuple of float)
-        Temperature of all members, and probabilities of the classes that are added to their
-        average (none if it is left as it is).
+    calibration_ : Calibration
+        Calibration of the ensemble: `temperature` of all members, and probabilities of the classes
+        that are added to their average (`constant`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None

@@ -44,8 +44,8 @@ from skuq.estimators.methods._out_of_fold import (
 from skuq.exceptions import CalibrationWarning
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_calibrated import (
-    ClassCalibration,
-    ConditionalCalibration,
+    ClassRecalibration,
+    ConditionalRecalibration,
     FittedCalibrated,
     classifier_distribution,
     inputs_of_errors,
@@ -333,7 +333,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
                 np.concatenate([getattr(mixture, name) for mixture in mixtures])
                 for name in ("mean", "std")
             )
-            calibration = ConditionalCalibration(
+            calibration = ConditionalRecalibration(
                 calibration.scale,
                 errors=_fit_errors(held_out, mean, std, y, self.verbose),
                 smallest_std=np.spacing(np.abs(y).max(axis=0)),
@@ -483,7 +483,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
             mixtures = [without_classes(mixture, lost) for mixture in mixtures]
         proba = np.concatenate([mixture.mean for mixture in mixtures])
         temperature = fit_temperature(proba, class_codes(y[order], classes), held_out.weight)
-        fitted = FittedCalibrated(held_out.model, ClassCalibration(temperature, classes))
+        fitted = FittedCalibrated(held_out.model, ClassRecalibration(temperature, classes))
         return Fit(fitted, {**rows.features, "classes_": classes})
 
     @property

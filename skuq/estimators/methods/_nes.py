@@ -6,26 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import parameters
 from skuq.ensembles import TopSelection
 from skuq.ensembles._rules import NES_SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._presets import defaults_in
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
-    LOSSES,
     SearchPlan,
-    automatic_repeats,
     constraints_with,
-    make_targets,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
 from skuq.files._registry import saved_as
-from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import NES_IMAGE_SPACES, NES_SPACES
 from skuq.search import NESEvolution, RandomSearch
 from skuq.search._strategies import NES_STRATEGIES
@@ -34,7 +31,6 @@ from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
 
 # Optimiser steps of a training on tables; images have the paper's number of epochs.
 _N_STEPS = 500
-_N_FOLDED_TRIALS = 20  # default number of trials in the tabular space
 
 _VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")
 
@@ -71,8 +67,8 @@ def _plan(self: Any, X: Any) -> SearchPlan:
         space = NES_IMAGE_SPACES[self.space]()
     else:
         space = resolve_space(self)
-    is_tabular, takes_images = isinstance(space, TabularSpace), getattr(space, "takes_images", None)
-    strategy = resolve_strategy(self, is_tabular)
+    defaults, takes_images = defaults_in(space), getattr(space, "takes_images", None)
+    strategy = resolve_strategy(self, defaults.vary)
     if takes_images and not holds_images and X is not None:
         raise ValueError(
             f"`space={self.space!r}` needs images: X of shape (n, height, width, channels), or "
@@ -81,25 +77,23 @@ def _plan(self: Any, X: Any) -> SearchPlan:
     inputs: Any
     if holds_images:
         # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
-        inputs = ImageInputs(self.image_shape, flat=takes_images is False, embed=is_tabular)
+        inputs = ImageInputs(self.image_shape, flat=takes_images is False, embed=defaults.embeds)
     else:
-        inputs = TableInputs(self.preprocess, embed=is_tabular)
+        inputs = TableInputs(self.preprocess, embed=defaults.embeds)
     stacks = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
     return SearchPlan(
         strategy,
         space,
         rule,
         inputs,
-        make_targets(self, is_tabular),
-        # In the tabular space a trial trains eight networks, as folds of one program.
-        n_trials=_N_FOLDED_TRIALS if is_tabular else SearchPlan.n_trials,
-        in_folds=is_tabular,
+        defaults.targets(self),
+        defaults,
+        n_trials=defaults.n_nes_trials,
         n_steps=None if holds_images and not inputs.flat else _N_STEPS,
-        losses=() if is_classifier(self) else LOSSES,
-        starts_with_recipes=is_tabular,
+        starts_with_recipes=defaults.in_folds,
         stacks=stacks,
         # The paper's baselines have no repeats.
-        n_repeats=0 if stacks else automatic_repeats(self, is_tabular),
+        n_repeats=0 if stacks else defaults.n_repeats(self),
         images=True,
     )
 
@@ -331,9 +325,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, tuple of float)
-        Temperature of all members, and probabilities of the classes that are added to their
-        average (none if it is left as it is).
+    calibration_ : Calibration
+        Calibration of the ensemble: `temperature` of all members, and probabilities of the classes
+        that are added to their average (`constant`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
@@ -525,10 +519,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, float, tuple of tuple of float)
-        Factor of the standard deviation, floor of the noise in units of the standardised y, and
-        the scale, a further floor and the share of each distribution of which those of the networks
-        are mixed (none if they are left as they are).
+    calibration_ : Calibration
+        Calibration of the ensemble, in units of the standardised y: `factor` of the standard
+        deviation, `floor` of the noise, and the scale, a further floor and the share of each
+        distribution of which those of the networks are mixed (`tail`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None

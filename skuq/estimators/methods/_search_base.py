@@ -26,8 +26,6 @@ from skuq.ensembles import Selection
 from skuq.estimators._base import Given, fits
 from skuq.estimators._task import Task, join_validation, read_task
 from skuq.estimators.methods._search_choice import (
-    NO_CALIBRATION,
-    NO_CLASS_CALIBRATION,
     choose,
     choose_each,
     make_retraining,
@@ -40,7 +38,6 @@ from skuq.estimators.methods._search_choice import (
 )
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
-    bind_space,
     check_arguments,
     collect_held_out,
     criterion,
@@ -59,7 +56,8 @@ from skuq.estimators.methods._search_store import (
 from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberRepeater, MemberTrainer
 from skuq.exceptions import SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
-from skuq.networks import Decisions, TabularSpace
+from skuq.networks import Decisions
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult
 from skuq.search._folder import read_retrained, with_decisions
 from skuq.search._loop import Retraining
@@ -191,7 +189,7 @@ class SearchEstimator:
                     )
                 task = replace(task, entropy=store.entropy or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
-            task = task.with_linear_part() if isinstance(plan.space, TabularSpace) else task
+            task = plan.defaults.prepare(task)
             warn_of_few_validation_rows(task.splits, task.shifted)
             search, decisions = self._make_search(plan, task, store)
             # Everything that is known before the first trial: the scales, and no networks.
@@ -213,7 +211,7 @@ class SearchEstimator:
                 result = self._train_again(retraining, plan, task, search, validation, n_used)
                 chosen = recalibrate(found, chosen, result)
             vars(self).update(vars(found._predict_by(result, chosen)))
-            self.fitted_ = self.fitted_.with_far_uncertainty(task.rows, task.entropy)
+            self.fitted_ = plan.defaults.finish(self.fitted_, task, calibrates=self.calibrate)
             if store is not None:
                 found.fitted_ = replace(found.fitted_, far=self.fitted_.far)
                 store_again(store, found)
@@ -224,7 +222,7 @@ class SearchEstimator:
     def _make_search(self, plan: SearchPlan, task: Task, store: Any) -> tuple[Search, Decisions]:
         """Make the search, and list the decisions that it could vary."""
         held_out, x_of_trials = collect_held_out(task)
-        space, head = bind_space(plan, task), task.targets.head
+        space, head = plan.defaults.bind(plan.space, task), task.targets.head
         decisions = space.decisions(task.data.x.shape[1:], head.n_raw)
         max_epochs = None if isinstance(self.epochs, str) else self.epochs
         strategy = plan.strategy
@@ -349,9 +347,9 @@ class SearchEstimator:
     def _predict_by(self, result: SearchResult, chosen: dict[str, Any]) -> Any:
         """Return a copy that predicts by a selection; `chosen` are attributes that describe it."""
         members, weights = result.members(chosen["selection_"])
-        empty: Any = self.fitted_.targets
-        targets = empty.with_calibration(*chosen["calibration_"])
-        ensemble = replace(self.fitted_, targets=targets, members=members, weights=weights)
+        ensemble = replace(
+            self.fitted_, members=members, weights=weights, calibration=chosen["calibration_"]
+        )
         return self._copy(
             catalog_=result.catalog,
             refitted_=result.refitted,
@@ -552,7 +550,6 @@ class SearchEstimator:
             result.check_complete()
             result, indices = SearchResult(self.catalog_), self.catalog_.completed
         n_sets = len(self.selections_)
-        uncalibrated = NO_CLASS_CALIBRATION if is_classifier(self) else NO_CALIBRATION
 
         def alone(k):
             one = Selection(np.array([k]), np.ones(1))
@@ -560,8 +557,8 @@ class SearchEstimator:
                 "selection_": one,
                 "selections_": (one,) * n_sets,
                 # The calibration is only valid for the whole ensemble.
-                "calibration_": uncalibrated,
-                "calibrations_": (uncalibrated,) * n_sets,
+                "calibration_": UNCALIBRATED,
+                "calibrations_": (UNCALIBRATED,) * n_sets,
             }
             estimator = self._predict_by(result, chosen)
             if every_trial:

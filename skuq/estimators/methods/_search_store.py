@@ -21,7 +21,7 @@ from skuq._params import Interval, Settings
 from skuq.exceptions import UnsavableError
 from skuq.files import dumps, loads
 from skuq.files._save import MissingPart
-from skuq.networks import Decisions, TabularSpace
+from skuq.networks import Decisions
 from skuq.search import Catalog, CatalogFolder, NESEvolution
 from skuq.search._fingerprint import describe, digest_of
 from skuq.search._folder import (
@@ -111,8 +111,8 @@ def open_store(
         parts["score of trials, by `calibrate`"] = (
             "log loss at the best temperature" if at_best else "log loss"
         )
-    elif isinstance(plan.space, TabularSpace):  # trials of earlier versions learnt y itself
-        parts["targets of trials"] = "what ridge regression leaves, where y is linear"
+    else:
+        parts |= plan.defaults.fingerprint
     return CatalogFolder(catalog_dir, parts, math.inf if max_wait is None else max_wait)
 
 

@@ -1,4 +1,4 @@
-"""Learn from training rows what is not known away from them; see `skuq/fitted/_far.py`.
+"""Learn from training rows what is not known away from them; see ``_far.py``.
 
 Notation: n rows, d columns, m outputs or classes, R reference rows, G rows of the process.
 """
@@ -18,7 +18,9 @@ from scipy.spatial.distance import cdist
 
 from skuq._random import generator
 from skuq._threads import one_thread_if_small
-from skuq.fitted._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
+from skuq.estimators._task import Task
+from skuq.estimators.tabular._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
+from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks._head_classes import CategoricalHead
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST, RobustScaling
@@ -58,6 +60,11 @@ _REGION_ROWS = 4  # independent errors that a region counts as
 _CLASS_FACTORS = 2.0 ** np.arange(-4, 0.1, 0.5)  # tried
 _LEAST_KNOWN = 0.05  # share by which the difference of a process' mean is divided at least
 _LEAST_PROBABILITY = 1e-6  # of a class in a left-out region
+
+
+def with_far_uncertainty(ensemble: FittedEnsemble, task: Task) -> FittedEnsemble:
+    """Return the ensemble with what it learns away from its training rows."""
+    return replace(ensemble, far=learn_far_uncertainty(ensemble, task.rows, task.entropy))
 
 
 @one_thread_if_small(PROCESS_ROWS)  # dozens of small factorisations
@@ -210,7 +217,7 @@ def _mean_slopes(ensemble: Any, numbers: np.ndarray, inverse_stds: np.ndarray) -
     def predict(rows: np.ndarray) -> np.ndarray:
         raw = predict_members(ensemble.members, inputs.transform(rows))
         if hasattr(ensemble.targets, "classes"):
-            return ensemble.targets.distribution(raw, ensemble.weights).mean
+            return ensemble.distribution_of_raw(raw).mean
         return np.tensordot(ensemble.weights, ensemble.targets.head.moments(raw)[0], axes=1)
 
     base, slopes = predict(numbers), np.zeros(n_columns)
@@ -239,7 +246,7 @@ def _narrowest_noise(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     """
     raw = predict_members(ensemble.members, ensemble.inputs.transform(numbers[:PROCESS_ROWS]))
     weights = ensemble.weights
-    (_, std, probability), _ = ensemble.targets.components(raw, weights)
+    (_, std, probability), _ = ensemble.targets.components(raw, weights, ensemble.calibration)
     precision = np.tensordot(weights, (probability / std**2).sum(axis=1), axes=1)
     harmonic_mean: np.ndarray = 1 / precision.mean(axis=0)
     return harmonic_mean
