@@ -349,7 +349,7 @@ def finish(
                 (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
                 for member, weight, (_, rows) in zip(members, weights, parts)
             ]
-        warn_if_worse_than_constant(targets, calibration, task.data, parts)
+        warn_if_worse_than_constant(targets.head, calibration, task.data, parts)
 
 
 # ------------------------------------------------------------------ noise with loss="mse"

@@ -31,12 +31,10 @@ from skuq.ensembles._stacking import (
 )
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.networks import Member, TabularSpace
-from skuq.networks._head_normals import SquaredErrorHead
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import class_recipes, embed_categories, numeric_columns
 from skuq.predictive._calibration import UNCALIBRATED
 from skuq.predictive._learners import fit_out_of_bag, limit_noise, pool_variances
-from skuq.tables._targets import normal_components
 from skuq.training import TrainingJob, predict_members
 from skuq.training._job import pad_splits
 from skuq.training._network_checks import has_diverged
@@ -168,11 +166,7 @@ def _held_out(task, members, origins):
             y, weight = data.y[origin.part[1]], data.weight[origin.part[1]]
         raw = member.held_out.astype("float64")
         if len(raw):
-            yield y, weight, raw, _means(head, raw)
-
-
-def _means(head, raw):
-    return raw if isinstance(head, SquaredErrorHead) else head.moments(raw)[0]
+            yield y, weight, raw, head.means(raw)
 
 
 def train_kinds(estimator, task, network, kinds, given, n_members):
@@ -452,7 +446,7 @@ def calibrate(task, members, weights, origins):
     unseen = np.concatenate([unseen[:, rows] & (kinds == k) for k in np.unique(kinds)], axis=1)
     times = unseen.shape[1] // len(rows)
     raw = predict_members(members, data.x[rows])
-    normals = normal_components(task.targets.head, raw.astype("float64"))
+    normals = task.targets.head.normals(raw.astype("float64"))
     loc, scale, probability = (np.concatenate([part] * times, axis=2) for part in normals)
     rows = np.tile(rows, times)
     # Rows count as the members that predict them do: one that errs much hardly predicts new rows.
