@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special
 
 from skuq.files._registry import saved_as
-from skuq.predictive._distributions import FILLED_IN, Continuous, Parametric, Uncertainty
+from skuq.predictive._distributions import FILLED_IN, Continuous, Uncertainty
 from skuq.predictive._normals import check_location_and_stds
 
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
@@ -141,7 +141,7 @@ class ConformalMixture(Continuous):
 
 @saved_as("predictive.TwoPieceNormal")
 @dataclass(frozen=True, eq=False)
-class TwoPieceNormal(Parametric):
+class TwoPieceNormal(Continuous):
     """Two-piece normal distribution for every row, with its mode at the point prediction.
 
     The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to

@@ -22,7 +22,6 @@ from skuq.search import Catalog, SearchResult
 from skuq.search._loop import Retraining
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import Splits, standardise_rows
-from skuq.tables._targets import normal_components
 from skuq.training import predict_members
 
 # Share of their epochs for which networks have to be trained to count as trained.
@@ -63,7 +62,7 @@ def _calibrate(estimator: Any, chosen: Selection, candidates: Candidates) -> Cal
         rng = np.random.default_rng(0)
         rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
     raws = [candidates.raw[k][rows].astype("float64") for k in chosen.indices]
-    parts = [normal_components(candidates.head, raw[None]) for raw in raws]
+    parts = [candidates.head.normals(raw[None]) for raw in raws]
     # Trials with fewer repeats have fewer components: fill up with some of no probability.
     most = max(loc.shape[1] for loc, _, _ in parts)
     loc, scale, probability = (
@@ -217,7 +216,7 @@ def warn_of_trials(estimator: Any, task: Task) -> None:
     raw = np.stack([np.asarray(catalog[k].result.held_out)[rows] for k in selection.indices])
     parts = [(raw, selection.weights, y, weight)]
     fitted = estimator.fitted_
-    warn_if_worse_than_constant(fitted.targets, fitted.calibration, task.data, parts)
+    warn_if_worse_than_constant(fitted.targets.head, fitted.calibration, task.data, parts)
 
 
 def predict_candidates(
