@@ -381,6 +381,7 @@ class NOMURegressor(UncertaintyRegressor):
         """
         if name not in _EXPERIMENTS:
             raise ValueError(f"`name` must be one of {list(_EXPERIMENTS)}. Got {name!r}.")
+        # Some settings depend on the number of features.
         has_grid = name == "toy" and n_features == 1
         settings = asdict(_ToyOfOneFeature() if has_grid else _EXPERIMENTS[name]())
         if "artificial__box" in settings:
@@ -448,19 +449,16 @@ class NOMURegressor(UncertaintyRegressor):
         task = _read(self, given, readout)
         trainer = _make_trainer(self, task, network, loss, artificial, readout, recipe)
         parts = _split(self, task, readout)
+        # With validation data given, or nothing to choose, all rows train at once. Without a refit
+        # there is a single network: on all rows, or on those of one split.
+        refits = readout.is_chosen and self.refit and task.validation is None
         with training_progress(self.verbose) as progress:
             networks = trainer.train(parts, progress.epochs)
-            # Without a refit there is a single network: on all rows, or on those of one split.
-            (used, _), network = parts[0], networks[0]
-            # With validation data given, it has been trained on all rows already.
-            if readout.is_chosen and self.refit and task.validation is None:
-                used, network = (
-                    np.arange(len(trainer.rows.X)),
-                    trainer.refit(networks, progress.epochs),
-                )
+            network = trainer.refit(networks, progress.epochs) if refits else networks[0]
         chosen = Readout(readout.kind, self.band, readout.l_min, readout.l_max, readout.c)
         if readout.is_chosen:
-            chosen = _choose(trainer, readout, self.band, task, parts, networks, network, used)
+            rows = trainer.rows if refits else trainer.rows.take(parts[0][0])
+            chosen = _choose(trainer, readout, self.band, task, parts, networks, network, rows)
         # Only a band that is as wide as y varies can say how fast it grows.
         box = trainer.sampler.box if chosen.growth else None
         fitted = FittedNomu(task.inputs, task.targets, network, chosen, box)
@@ -500,6 +498,7 @@ class NOMURegressor(UncertaintyRegressor):
 def _refuse_without_effect(model: Any, readout: NOMUReadout) -> None:
     """Raise ValueError for parameters that have no effect with this readout."""
     of_kind = isinstance(model.validation, str)
+    # Numbers are taken as they are: no rows are held out.
     if not readout.is_chosen:
         automatic = {"validation": "auto", "refit": True, "early_stopping_patience": "auto"}
         given = {
@@ -532,6 +531,7 @@ def _is_noiseless(model: Any) -> bool:
 def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
     """Raise ValueError for parameters that contradict each other about the mean f."""
     given, learns = model.pretrained is not None, isinstance(model.noise_std, str)
+    # An "auto" that would contradict others does not stop f early.
     stops = isinstance(model.early_stopping_patience, Integral)
     # Ways in which f is trained or known before r.
     mean_first = {
@@ -657,11 +657,11 @@ def _split(model: Any, task: Task, readout: NOMUReadout) -> list[Part]:
     return split_parts(model.validation, rows, task.entropy, groups, refits=model.refit)
 
 
-def _choose(trainer, given, band, task, parts, networks, network, used) -> Readout:
-    """Choose the readout of the final network, trained on the rows `used`, on held-out rows."""
-    rows = trainer.rows
+def _choose(trainer, given, band, task, parts, networks, network, rows) -> Readout:
+    """Choose the readout of the final network, which `rows` have trained, on held-out rows."""
+    take = trainer.rows.take
     held_out = [
-        (of_part, task.validation if valid is None else rows.take(valid), rows.take(train))
+        (of_part, task.validation if valid is None else take(valid), take(train))
         for of_part, (train, valid) in zip(networks, parts)
     ]
     warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
@@ -670,7 +670,7 @@ def _choose(trainer, given, band, task, parts, networks, network, used) -> Reado
     return choose_readout(
         given,
         band,
-        Evidence(held_out, network, rows.take(used), *between),
+        Evidence(held_out, network, rows, *between),
         task.inputs,
         task.targets,
         noiseless=trainer.noiseless,
