@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -201,6 +201,8 @@ class EpiNet(Settings):
     activation: str = "gelu"
     factorize: bool = True
 
+    is_trained: ClassVar[bool] = True  # with the network
+
     _parameter_constraints = {
         "units": ["array-like", Interval(Integral, 1, None, closed="left")],
         "prior_units": ["array-like", Interval(Integral, 1, None, closed="left")],
@@ -263,6 +265,8 @@ class ConditionedPrior(Settings):
 
     scale: Any = "auto"
     n_index: int = 16
+
+    is_trained: ClassVar[bool] = False
 
     _parameter_constraints = {
         "scale": [StrOptions({"auto"}), Interval(Real, 0, None, closed="left")],

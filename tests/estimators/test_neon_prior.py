@@ -17,15 +17,14 @@ from tiers import slow_after
 
 from skuq import CalibratedUncertaintyRegressor, NEONRegressor, OperatorEnsembleRegressor
 from skuq.estimators.methods import _neon_conditioned as _conditioned
-from skuq.estimators.methods import _neon_prior as _prior
 
-learn_scale = _prior.learn_scale
+learn_scale = _conditioned.learn_scale
 
 NOISE = 0.2
 
 
 def learn_prior(*arguments):
-    return _prior.learn_prior(*arguments, n_functions=len(arguments[2]))
+    return _conditioned.learn_prior(*arguments, n_functions=len(arguments[2]))
 
 
 def function(X):
@@ -301,7 +300,7 @@ def test_learn_noiseless_prior_errs_as_much_as_it_says(rough):
     jacobian, y = drawn(200, 150, 3.0, rough)
     members, make, *data = linear(jacobian[:100], y[:100])
     given = members, make, *data, ONE[:100], np.zeros((1, 1))
-    prior, (factor, noise), error = _prior.learn_noiseless_prior(*given, n_functions=100)
+    prior, (factor, noise), error = _conditioned.learn_noiseless_prior(*given, n_functions=100)
     gram, cross = jacobian[:100] @ jacobian[:100].T, jacobian[100:] @ jacobian[:100].T
     unit = np.diag(gram).mean()
     solution = np.linalg.solve(gram / unit + np.diag(prior.noise), cross.T / unit)
