@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.training import _refine
+from skuq.training import _predict as _refine
 
 U = inputs(len(VALUES))
 
