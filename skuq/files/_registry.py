@@ -113,9 +113,6 @@ class PickledByValue:
         return cloudpickle.loads, (cloudpickle.dumps(self.value),)
 
 
-_MOST_CHARACTERS = 60  # length of one value's text
-
-
 def record_repr(record: Any) -> str:
     """Represent a dataclass by its fields, each in a few words: ``__repr__ = record_repr``."""
     fields = [
@@ -125,10 +122,12 @@ def record_repr(record: Any) -> str:
     return f"{type(record).__name__}({', '.join(fields)})"
 
 
-def _brief(value: Any) -> str:
+def _brief(
+    value: Any, *, most_numbers: int = 5, most_items: int = 3, most_characters: int = 60
+) -> str:
     """Describe one value: small values in full, others by their type and size."""
     if isinstance(value, np.ndarray):
-        if value.size <= 5:
+        if value.size <= most_numbers:
             return np.array2string(value, precision=4, separator=", ")
         return f"<{value.dtype} array {value.shape}>"
     if isinstance(value, float):
@@ -136,10 +135,13 @@ def _brief(value: Any) -> str:
     if isinstance(value, list | tuple) and len(value):
         # Short lists of plain values are shown in full.
         kinds = {type(item).__name__ for item in value}
-        if len(kinds) == 1 and (len(value) > 3 or not isinstance(value[0], str | int | float)):
+        if len(kinds) == 1 and (
+            len(value) > most_items or not isinstance(value[0], str | int | float)
+        ):
             return f"<{type(value).__name__} of {len(value)} {kinds.pop()}>"
     # The default would show the address, which differs from run to run.
-    if type(value).__repr__ is object.__repr__:
+    shows_address: Any = object.__repr__
+    if type(value).__repr__ is shows_address:
         return f"<{type(value).__name__}>"
     text = repr(value)
-    return text if len(text) <= _MOST_CHARACTERS else f"<{type(value).__name__}>"
+    return text if len(text) <= most_characters else f"<{type(value).__name__}>"
