@@ -253,13 +253,6 @@ class _Predicting(DrawingNetwork):
 
 
 MAX_DUAL_VALUES = 1500  # with more, systems of n equations take longer than first-order steps
-_MAX_DUAL_STEPS, _MAX_LBFGS_STEPS = 50, 300
-_TOLERANCE = 1e-6  # root mean square of the residuals, in units of the standardised targets
-# Damping, in units of the tangent kernel's mean diagonal. With less than the least, rounding makes
-# the kernel of nearly equal rows indefinite.
-_FIRST_DAMPING, _LEAST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e-10, 1e8
-_LEAST_GAIN = 0.02  # share of the squared error that a step must remove, or it was the last one
-_ROWS_AT_ONCE = 4096  # whose derivatives are computed at once
 
 # Computes raw outputs and derivatives from weights (P,) at some of the rows.
 _DerivativesOfRows: TypeAlias = Callable[[np.ndarray, slice], Derivatives]
@@ -325,24 +318,36 @@ def levenberg_marquardt(
     flat: np.ndarray,
     targets: np.ndarray,
     root: np.ndarray,
+    *,
+    max_steps: int = 50,
+    tolerance: float = 1e-6,
+    damping_range: tuple[float, float] = (1e-10, 1e8),
+    first_damping: float = 1e-3,
+    least_gain: float = 0.02,
 ) -> np.ndarray:
     """Minimise ``|root * (targets - raw(flat))|^2`` over weights (P,), where n < P.
 
     A step is J^T (J J^T + damping I)^-1 residual, with J the derivatives of the weighted values:
     the change of the weights that Levenberg and Marquardt's normal equations give, from a system
     of n equations. Damping follows Nielsen's rule (1999).
+
+    The search ends at a root mean square of the residuals of `tolerance`, in units of the
+    standardised targets, or after a step that removes less than the share `least_gain` of the
+    squared error. Damping is in units of the tangent kernel's mean diagonal. With less than the
+    least, rounding makes the kernel of nearly equal rows indefinite.
     """
+    least_damping, largest_damping = damping_range
     current = derivatives(flat)
     residual = root * (targets - current.raw.ravel())
     loss, damping, growth = residual @ residual, None, 2.0
-    for _ in range(_MAX_DUAL_STEPS):
-        if loss <= len(targets) * _TOLERANCE**2:
+    for _ in range(max_steps):
+        if loss <= len(targets) * tolerance**2:
             break
         # Kernel of the weighted values, diag(root) J J^T diag(root).
         gram = current.gram() * np.multiply.outer(root, root)
         unit = np.trace(gram) / len(gram)
-        damping = _FIRST_DAMPING * unit if damping is None else max(damping, _LEAST_DAMPING * unit)
-        while damping <= _LARGEST_DAMPING * unit:
+        damping = first_damping * unit if damping is None else max(damping, least_damping * unit)
+        while damping <= largest_damping * unit:
             damped = gram + damping * np.eye(len(gram))
             # The step is J^T diag(root) dual.
             dual = linalg.cho_solve(linalg.cho_factor(damped, lower=True), residual)
@@ -358,7 +363,7 @@ def levenberg_marquardt(
         else:
             return flat  # no step gains any more
         flat, current, residual, loss = tried, tried_derivatives, after, after @ after
-        if gain < _LEAST_GAIN * (loss + gain):
+        if gain < least_gain * (loss + gain):
             break
         # Nielsen's rule: more trust in the linear model, the better it predicted the gain.
         damping *= max(1 / 3, 1 - (2 * gain / predicted_gain - 1) ** 3)
@@ -372,16 +377,20 @@ def _lbfgs(
     targets: np.ndarray,
     root: np.ndarray,
     n_raw: int,
+    *,
+    max_steps: int = 300,
+    rows_at_once: int = 4096,
+    n_pairs: int = 20,
 ) -> np.ndarray:
     """Minimise the same by L-BFGS, with derivatives of some rows at a time."""
     n_rows = len(targets) // n_raw
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
         total, gradient = 0.0, np.zeros_like(flat)
-        for start in range(0, n_rows, _ROWS_AT_ONCE):
-            part = derivatives(flat, slice(start, start + _ROWS_AT_ONCE))
+        for start in range(0, n_rows, rows_at_once):
+            part = derivatives(flat, slice(start, start + rows_at_once))
             # A row has `n_raw` neighbouring values.
-            values = slice(start * n_raw, (start + _ROWS_AT_ONCE) * n_raw)
+            values = slice(start * n_raw, (start + rows_at_once) * n_raw)
             residual = root[values] * (targets[values] - part.raw.ravel())
             total += residual @ residual
             # The gradient is -2 J^T diag(root) residual.
@@ -395,9 +404,9 @@ def _lbfgs(
         jac=True,
         method="L-BFGS-B",
         options={
-            "maxiter": _MAX_LBFGS_STEPS,
-            "maxfun": 2 * _MAX_LBFGS_STEPS,
-            "maxcor": 20,
+            "maxiter": max_steps,
+            "maxfun": 2 * max_steps,
+            "maxcor": n_pairs,
             "ftol": 0.0,
             "gtol": 0.0,
         },

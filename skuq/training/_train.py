@@ -48,18 +48,29 @@ from skuq.training._predict import predict_members
 _OWN_LAYER = re.compile(r'"registered_name": "skuq>')  # skuq's layers for tables
 _CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
 
-_COMPILE_SECONDS = 1.2  # additional time to compile for XLA
-_SAVED_PER_STEP = 1.5e-4  # seconds
-_SAVED_PER_WEIGHT = 2e-9  # seconds a step
-# Seconds a step for each of skuq's layers for tables, which has many small operations: five
-# networks of nine such layers took 5 ms a step as a graph and 1.7 ms in XLA.
-_SAVED_PER_OWN_LAYER = 3.5e-4
-# Seconds a step with artificial inputs, for which the network runs and is differentiated a second
-# time: NOMU's networks of 350 to 35,000 weights took 1.6 to 3 ms of processor time a step as a
-# graph and 0.1 to 0.6 ms in XLA.
-_SAVED_PER_ARTIFICIAL_STEP = 1.3e-3
-_SHARE_OF_EPOCHS = 0.6  # share of its epochs that a run with early stopping takes on average
-_RUNS_AT_ONCE = 2  # runs of one program that train at the same time, on the smallest usual machine
+
+@dataclass(frozen=True)
+class _Costs:
+    """Seconds that XLA costs and saves on a usual machine, as measured by benchmarks/engine.py."""
+
+    compile: float = 1.2  # additional time to compile for XLA
+    # Saved in each step: by itself, and by each weight that is updated.
+    step: float = 1.5e-4
+    weight: float = 2e-9
+    # By each of skuq's layers for tables, which has many small operations: five networks of nine
+    # such layers took 5 ms a step as a graph and 1.7 ms in XLA.
+    own_layer: float = 3.5e-4
+    # By artificial inputs, for which the network runs and is differentiated a second time: NOMU's
+    # networks of 350 to 35,000 weights took 1.6 to 3 ms of processor time a step as a graph and
+    # 0.1 to 0.6 ms in XLA.
+    artificial: float = 1.3e-3
+    # Share of its epochs that a run with early stopping takes on average, and runs of one program
+    # that train at the same time on the smallest usual machine.
+    share_of_epochs: float = 0.6
+    runs_at_once: int = 2
+
+
+_XLA = _Costs()
 
 
 def worth_xla(
@@ -80,12 +91,12 @@ def worth_xla(
     """
     if _CONVOLUTION.search(network):
         return False
-    n_in_turn = math.ceil(n_alike / _RUNS_AT_ONCE)
-    expected = n_in_turn * n_steps * (_SHARE_OF_EPOCHS if stops_early else 1.0)
-    saved = _SAVED_PER_STEP + _SAVED_PER_WEIGHT * n_weights
-    saved += _SAVED_PER_OWN_LAYER * len(_OWN_LAYER.findall(network))
-    saved += _SAVED_PER_ARTIFICIAL_STEP * has_artificial
-    return expected * saved > _COMPILE_SECONDS
+    n_in_turn = math.ceil(n_alike / _XLA.runs_at_once)
+    expected = n_in_turn * n_steps * (_XLA.share_of_epochs if stops_early else 1.0)
+    saved = _XLA.step + _XLA.weight * n_weights
+    saved += _XLA.own_layer * len(_OWN_LAYER.findall(network))
+    saved += _XLA.artificial * has_artificial
+    return expected * saved > _XLA.compile
 
 
 #: Compiled training programs of this process, by their keys.
@@ -395,13 +406,21 @@ class TrainingRun:
         return member.with_held_out(raw.astype("float32"))
 
 
-_SAFETY = 0.9  # share of the time left that epochs are planned for
-_BEGINNING = 0.25  # share of the time after which no further job begins
-# A job that has fewer seconds trains as a plain graph: XLA halves a step, but takes three to seven
-# times as long to compile, on usual machines 6 to 12 seconds.
-_SHORT = 20.0
-_LONG_EPOCH = 0.2  # share of the time left from which a second epoch is not timed
-_CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
+@dataclass(frozen=True)
+class _Budget:
+    """How a deadline is divided among epochs and jobs."""
+
+    planned: float = 0.9  # share of the time left that epochs are planned for
+    beginning: float = 0.25  # share of the time after which no further job begins
+    # A job that has fewer seconds trains as a plain graph: XLA halves a step, but takes three to
+    # seven times as long to compile, on usual machines 6 to 12 seconds.
+    short: float = 20.0
+    long_epoch: float = 0.2  # share of the time left from which a second epoch is not timed
+    # Seconds; avoids division by zero for jobs of one epoch, which are not timed.
+    clock_tick: float = 1e-6
+
+
+_BUDGET = _Budget()
 
 #: Members, with an error in the place of each diverged one.
 Members = list[Member | FloatingPointError]
@@ -532,10 +551,10 @@ def seconds_needed(
         nonlocal to_predict
         for job, data in jobs:
             left, groups = deadline - time.monotonic(), job.groups()
-            if measured and not needs_all and left < (1 - _BEGINNING) * seconds:
+            if measured and not needs_all and left < (1 - _BUDGET.beginning) * seconds:
                 break
             run = TrainingRun(groups[0], data)
-            is_short = left < _SHORT * len(jobs)
+            is_short = left < _BUDGET.short * len(jobs)
             if run.jit and job.jit is None and is_short and not run.is_compiled:
                 run = TrainingRun(replace(groups[0], jit=False), data)
             run.compile()
@@ -543,7 +562,7 @@ def seconds_needed(
                 began = time.monotonic()
                 run.advance(1, cancelled=ended.is_set)
                 trained = time.monotonic()
-                if trained - began > _LONG_EPOCH * (deadline - trained):
+                if trained - began > _BUDGET.long_epoch * (deadline - trained):
                     break
             run.members()
             needed.extend([(trained - began) * job.recipe.epochs] * len(groups))
@@ -560,7 +579,7 @@ def seconds_needed(
 
 def share_in_time(needed: float, seconds: float) -> float:
     """Compute the share of a training of `needed` seconds that fits into `seconds`, at most 1."""
-    return min(1.0, _SAFETY * max(seconds, 0.0) / max(needed, _CLOCK_TICK))
+    return min(1.0, _BUDGET.planned * max(seconds, 0.0) / max(needed, _BUDGET.clock_tick))
 
 
 def with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
