@@ -19,6 +19,7 @@ chapters 3 and 6 (poisedness, geometry-improving steps).
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from numbers import Integral
 
 import numpy as np
@@ -30,12 +31,22 @@ from skuq._messages import short_repr
 
 #: Points of a domain that is small enough to list.
 SMALL_DOMAIN = 4096
-# Workers may round points to single precision: this is the relative error, and the largest error
-# that counts, as a share of a side.
-_ROUNDING, _MOST_ROUNDING = 2.0**-24, 2e-4
-_SLACK = 1e-9  # share of a side by which other rounding may carry a point over the edge
-_EQUAL = 1e-6  # distance in unit coordinates up to which points are equal, but for the rounding
-_MANY_POINTS = 2**62  # from here on a discrete domain counts as infinite
+
+
+@dataclass(frozen=True)
+class _Tolerances:
+    """Up to which errors points are taken for equal, and for inside of the box."""
+
+    # Workers may round points to single precision: this is the relative error, and the largest
+    # error that counts, as a share of a side.
+    rounding: float = 2.0**-24
+    most_rounding: float = 2e-4
+    slack: float = 1e-9  # share of a side by which other rounding may carry a point over the edge
+    equal: float = 1e-6  # distance in unit coordinates, in addition to the rounding
+    most_points: int = 2**62  # from here on a discrete domain counts as infinite
+
+
+_TOLERANCES = _Tolerances()
 
 
 class Domain:
@@ -65,19 +76,21 @@ class Domain:
                     f"Got {tuple(sides[wrong[0]].tolist())} in column {columns[wrong[0]]}."
                 )
         widths = np.diff(self.bounds, axis=1)[:, 0]
-        rounding = _ROUNDING * np.abs(self.bounds).max(axis=1)
+        rounding = _TOLERANCES.rounding * np.abs(self.bounds).max(axis=1)
         self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
         # Whole numbers must be equal.
-        self._rounding = np.where(self._whole, 0, np.minimum(rounding, _MOST_ROUNDING * widths))
+        self._rounding = np.where(
+            self._whole, 0, np.minimum(rounding, _TOLERANCES.most_rounding * widths)
+        )
         #: Distance in unit coordinates up to which points are equal.
-        self.tolerance = _EQUAL + np.linalg.norm(2 * self._rounding / widths)
+        self.tolerance = _TOLERANCES.equal + np.linalg.norm(2 * self._rounding / widths)
         #: Number of columns d, and which of them are continuous (d,).
         self.n_columns, self.is_continuous = d, ~self._whole
         #: Number of points; inf if any column is continuous.
         self.n_points = math.inf
         if self._whole.all():
             counts = math.prod(int(high - low) + 1 for low, high in self.bounds)
-            self.n_points = counts if counts < _MANY_POINTS else math.inf
+            self.n_points = counts if counts < _TOLERANCES.most_points else math.inf
         # A category becomes one column, 0 or 1, for each of its codes.
         is_category = np.isin(np.arange(d), self.categories)
         sizes = np.where(is_category, self.bounds[:, 1] + 1, 1).astype(int)
@@ -97,7 +110,7 @@ class Domain:
                 f"there are {self.n_columns} bounds. Got shape {X.shape}."
             )
         low, high = self.bounds.T
-        slack = _SLACK * (high - low) + self._rounding
+        slack = _TOLERANCES.slack * (high - low) + self._rounding
         outside = ~((low - slack <= X) & (high + slack >= X))  # NaN is outside
         if outside.any():
             row, column = np.argwhere(outside)[0]
@@ -175,11 +188,12 @@ class Domain:
         codes = [np.arange(low, high + 1) for low, high in self.bounds]
         return np.stack(np.meshgrid(*codes, indexing="ij"), axis=-1).reshape(-1, self.n_columns)
 
-    def neighbours(self, x, n, rng) -> np.ndarray:
+    def neighbours(self, x, n, rng, *, exponents=(-4, -0.5)) -> np.ndarray:
         """Get points (k, d) near x (d,) that differ in one discrete column, or in continuous ones.
 
         A whole number moves by 1, a category to each other one. The continuous columns move
-        together, n times at random, by 0.01 % to 30 % of their ranges.
+        together, n times at random, by log-uniform shares of their ranges: 10 to the power of
+        numbers between the exponents, which is 0.01 % to 30 %.
         """
         steps = []
         for column in np.flatnonzero(self._whole):
@@ -194,8 +208,7 @@ class Domain:
             steps.append(moved)
         if not self._whole.all():
             low, high = self.bounds.T
-            # Log-uniform lengths, from 10**-4 to 10**-0.5 of each range.
-            reach = (high - low) * 10 ** rng.uniform(-4, -0.5, (n, 1))
+            reach = (high - low) * 10 ** rng.uniform(*exponents, (n, 1))
             jittered = x + np.where(self._whole, 0, reach * rng.normal(size=(n, len(x))))
             steps.append(np.clip(jittered, low, high))
         return np.concatenate(steps)
@@ -239,16 +252,16 @@ def _check_columns(name, columns, d):
     return tuple(sorted(set(columns)))
 
 
-_NEAR = 0.1  # distance of near points in unit coordinates, in units of sqrt(D)
-_N_NEAR = 3  # number of near results at which a search counts as converging there
-_MOVE = 0.02  # length of a move, as a share of the side
-# Share of the side within which a proposal is on a face. DIRECT stops this near to it in up to
-# about six dimensions.
-_ON_FACE = 1e-3
-
-
 def moves_off_faces(
-    domain: Domain, batch: np.ndarray, results: np.ndarray, others: np.ndarray
+    domain: Domain,
+    batch: np.ndarray,
+    results: np.ndarray,
+    others: np.ndarray,
+    *,
+    near: float = 0.1,
+    n_near: int = 3,
+    move: float = 0.02,
+    on_face: float = 1e-3,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find moves of proposals off faces on which all points near them lie.
 
@@ -261,6 +274,15 @@ def moves_off_faces(
     others : ndarray of shape (k, d)
         Further points, whose results are expected or have failed: they count as near, too, so that
         no move is made twice.
+    near : float, default=0.1
+        Distance of near points in unit coordinates, in units of sqrt(D).
+    n_near : int, default=3
+        Number of near results at which a search counts as converging there.
+    move : float, default=0.02
+        Length of a move, as a share of the side.
+    on_face : float, default=1e-3
+        Share of the side within which a proposal is on a face. DIRECT stops this near to it in up
+        to about six dimensions.
 
     Returns
     -------
@@ -270,20 +292,20 @@ def moves_off_faces(
         The proposal moved inwards along one continuous column.
     """
     rows, moved = [], []
-    near = _NEAR * math.sqrt(len(domain.encoded_bounds))
+    reach = near * math.sqrt(len(domain.encoded_bounds))
     points = np.vstack([results, others, batch])
-    is_near = cdist(domain.unit(batch), domain.unit(points)) <= near
+    is_near = cdist(domain.unit(batch), domain.unit(points)) <= reach
     for row, x in enumerate(batch):
-        if is_near[row, : len(results)].sum() < _N_NEAR:
+        if is_near[row, : len(results)].sum() < n_near:
             continue
         for column in np.flatnonzero(domain.is_continuous):
             low, high = domain.bounds[column]
             face, inwards = (low, high - low) if 2 * x[column] < low + high else (high, low - high)
             shares = (points[is_near[row], column] - face) / inwards
-            if (x[column] - face) / inwards > _ON_FACE or shares.max() > _MOVE / 2:
+            if (x[column] - face) / inwards > on_face or shares.max() > move / 2:
                 continue
             inside = x.copy()
-            inside[column] = face + _MOVE * inwards
+            inside[column] = face + move * inwards
             rows.append(row)
             moved.append(inside)
     return np.array(rows, dtype=int), np.array(moved).reshape(-1, domain.n_columns)

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from skuq._checks import as_floats, fill_masked
+from skuq._formulas import SQUARABLE
 from skuq._messages import warn_user
 from skuq._random import generator
 from skuq.bayesopt._domain import SMALL_DOMAIN, Domain
 
-_LARGEST = 1e150  # surrogates compute variances, and squares of larger numbers overflow
 _NEAR = 0.02  # distance in unit coordinates that may come from rounding by hand
-_NOT_USABLE = f"NaN, inf or beyond {_LARGEST:g}"
+_NOT_USABLE = f"NaN, inf or beyond {SQUARABLE:g}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +234,7 @@ class ResultLog:
 
 def _is_usable(values):
     """Tell which values a surrogate can be fitted to."""
-    return np.abs(values) <= _LARGEST  # NaN is not
+    return np.abs(values) <= SQUARABLE  # NaN is not
 
 
 @dataclass(frozen=True)
