@@ -33,7 +33,7 @@ from skuq.predictive import CategoricalMixture, GaussianMixture, NestedGaussianM
 from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
-MODULE = "skuq.estimators.tabular._kinds"
+MODULE, STACKING = (f"skuq.estimators.tabular.{name}" for name in ("_kinds", "_stacking_of_kinds"))
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
@@ -201,8 +201,8 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
         seen.append(((probability * loc).sum(axis=1), members, unseen, y, weight))
         return 2.0, 0.5, ((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)), 0.7
 
-    monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
-    weigh = f"{MODULE.removesuffix('_kinds')}_tabular.weigh_members"
+    monkeypatch.setattr(f"{STACKING}.fit_out_of_bag", fit)
+    weigh = f"{MODULE.removesuffix('_kinds')}_tabular_ensemble.weigh_members"
     monkeypatch.setattr(weigh, lambda *_: np.array([7, 3, 1, 1]) / 12)
     weight = np.linspace(1, 3, 160)
     model = skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
@@ -219,7 +219,7 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
     expected = weight[abs(rows - given).argmin(axis=1)] * (members @ unseen) / unseen.sum(axis=0)
     assert_allclose(own_weight / own_weight.sum(), expected / expected.sum(), rtol=1e-5)
     # Of many rows there is a sample, which repeats.
-    monkeypatch.setattr(f"{MODULE}._MOST_CALIBRATION_ROWS", 60)
+    monkeypatch.setattr(f"{STACKING}.tuned.MOST_CALIBRATION_ROWS", 60)
     for _ in range(2):
         skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert len(seen[1][3]) == 60
@@ -240,7 +240,7 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
 
     train, given = training.train, []
     monkeypatch.setattr(training, "train", noted)
-    monkeypatch.setattr(f"{MODULE}.stacking_weights", weigh)
+    monkeypatch.setattr(f"{STACKING}.stacking_weights", weigh)
     settings = REGRESSOR | {"loss": "gaussian-mixture", "calibrate": False}
     model = skuq.TabularEnsembleRegressor(**settings).fit(X, y, np.linspace(1, 2, 160))
     # One program trains both kinds.
@@ -321,7 +321,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
         mixed.append(parts)
         return mix_classes(*parts)
 
-    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
+    monkeypatch.setattr(f"{STACKING}.fit_class_mixture", noted)
     monkeypatch.setattr("skuq.estimators.tabular._tabular_ensemble.mix_classes", noted_parts)
     monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     X, y = classes
@@ -346,7 +346,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     few = class_evidence(task.data.x[:40].astype(float), codes[:40])
     assert given[3][1]["evidence"] == pytest.approx(few)
     # With more rows the factor of the temperature is measured on the rows held out.
-    monkeypatch.setattr(f"{MODULE}._FEW_ROWS", 100)
+    monkeypatch.setattr(f"{MODULE}.tuned.FEW_ROWS_OF_CLASSES", 100)
     _, averaged = mix_classes(task, members, origins)
     whole = fit_class_mixture(*given[4][0], **given[4][1])[1]
     factor = averaging_factor(logits / whole, weight, 5)
@@ -466,7 +466,7 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
         weights = np.array([0.5, 0.3, 0.2])[: len(logits)]
         return weights / weights.sum(), 1.0, np.zeros(3)
 
-    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", weigh)
+    monkeypatch.setattr(f"{STACKING}.fit_class_mixture", weigh)
     monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
         model = skuq.TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 2}).fit(*classes)
@@ -481,7 +481,7 @@ def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, plan, va
     model = skuq.TabularEnsembleRegressor(**{**REGRESSOR, "n_members": 1, "validation": validation})
     ((_, valid),) = plan(model, *table)[0][0].splits
     assert len(valid) == (16 if validation == "auto" else 48)
-    monkeypatch.setattr(f"{MODULE}._MOST_VALIDATION_ROWS", 10)  # instead of 10,000
+    monkeypatch.setattr(f"{MODULE}.tuned.MOST_VALIDATION_ROWS", 10)  # instead of 10,000
     ((_, valid),) = plan(model, *table)[0][0].splits
     assert len(valid) == n
 

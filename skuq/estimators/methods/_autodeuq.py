@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from numbers import Integral
 from typing import Any
 
@@ -73,15 +74,16 @@ def _plan(self: Any, X: Any) -> SearchPlan:
     )
 
 
-def _papers() -> dict[str, dict[str, Any]]:
+def _papers(**of_numbers: str) -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's experiments: section III, and its toy task."""
     common = {
         "n_trials": 500,
         "n_members": 5,
         "search": AgEBO(population_size=100, sample_size=10),
-        "selection": GreedySelection("nll", min_members=1),
+        "selection": GreedySelection("nll", min_members=1, max_size=None),
         "repeats": 0,
         "calibrate": False,
+        **of_numbers,
     }
     return {
         "benchmark": {**common, "space": "benchmark", "epochs": 100, "validation": 0.25},
@@ -280,7 +282,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     target_transform: str = "auto"
 
     _plan = _plan
-    _papers = staticmethod(_papers)
+    _papers = staticmethod(functools.partial(_papers, target_transform="standard"))
     _settings = SETTINGS
     _selection_arrays = {"y": "y", "loc": "loc", "scale": "scale"}
     _parameter_constraints = {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import parameters
@@ -98,7 +99,7 @@ def _plan(self: Any, X: Any) -> SearchPlan:
     )
 
 
-def _papers() -> dict[str, dict[str, Any]]:
+def _papers(**of_numbers: str) -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's two spaces of images, and of tables in their place."""
     common = {
         "n_trials": 400,
@@ -106,6 +107,7 @@ def _papers() -> dict[str, dict[str, Any]]:
         "selection": "forward",
         "validation": 0.25,
         "calibrate": False,
+        **of_numbers,
     }
     return {space: {**common, "space": space} for space in ("darts", "nas-bench-201", "dense")}
 
@@ -187,7 +189,11 @@ def baseline(self, kind, severity=None, *, architecture=None):
         "selection": selection,
         "n_trials": self.n_members if kind == "deep-ensemble" else self.n_trials,
         "fixed": architectures.check(architecture, "architecture"),
+        # The paper's baselines are their members alone.
+        "calibrate": False,
     }
+    if not is_classifier(self):
+        settings["target_transform"] = "standard"
     if kind != "hyper-ensemble":
         settings["fixed"] |= hyperparameters.restrict(configuration)
     return clone(self).set_params(**settings)
@@ -579,7 +585,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     target_transform: str = "auto"
 
     _plan = _plan
-    _papers = staticmethod(_papers)
+    _papers = staticmethod(functools.partial(_papers, target_transform="standard"))
     _settings = SETTINGS
     _parameter_constraints = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
 
