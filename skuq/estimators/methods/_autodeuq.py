@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import field
 from numbers import Integral
 from typing import Any
-
-from sklearn.base import is_classifier
 
 from skuq._params import Interval, StrOptions, parameters
 from skuq.ensembles import GreedySelection
@@ -13,18 +13,18 @@ from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
-    LOSSES,
+    SearchDefaults,
     SearchPlan,
     automatic_repeats,
     constraints_with,
+    defaults_of,
     is_splitter,
-    make_targets,
+    plan_parts,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
 from skuq.files._registry import saved_as
-from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import AUTODEUQ_SPACES
 from skuq.search import AgEBO, RandomSearch
 from skuq.search._strategies import AUTODEUQ_STRATEGIES
@@ -45,43 +45,43 @@ AUTODEUQ_CONSTRAINTS: dict = {
 }
 
 
-def _plan(self: Any, X: Any) -> SearchPlan:
+def make_plan(estimator: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
-    space, rule = resolve_space(self), resolve_rule(self)
-    is_tabular = isinstance(space, TabularSpace)
-    strategy = resolve_strategy(self, is_tabular)
-    if is_tabular and isinstance(self.search, str) and self.search == "auto":
+    space, rule = resolve_space(estimator), resolve_rule(estimator)
+    defaults = defaults_of(space)
+    strategy = resolve_strategy(estimator, defaults)
+    if defaults.embeds and isinstance(estimator.search, str) and estimator.search == "auto":
         # After the space's recipes no proposer was better.
         strategy = RandomSearch()
-    repeats = self.repeats
-    if repeats != "auto" and repeats > 0:
-        if self.refit:
-            raise ValueError(
-                f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
-                "networks have no folds to repeat. Set refit=False."
-            )
-        if is_splitter(self.validation):
-            raise ValueError(
-                f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
-                f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
-            )
-    if isinstance(repeats, str):
-        repeats = automatic_repeats(self, is_tabular)
     return SearchPlan(
         strategy,
         space,
         rule,
-        TableInputs(self.preprocess, embed=is_tabular),
-        make_targets(self, is_tabular),
-        # In the tabular space folds train as one program.
-        in_folds=is_tabular,
-        losses=() if is_classifier(self) else LOSSES,
-        starts_with_recipes=True,
-        n_repeats=repeats,
+        TableInputs(estimator.preprocess, embed=defaults.embeds),
+        n_repeats=_count_repeats(estimator, defaults),
+        **plan_parts(estimator, defaults),
     )
 
 
-def _papers() -> dict[str, dict[str, Any]]:
+def _count_repeats(estimator: Any, defaults: SearchDefaults) -> int:
+    """Resolve `repeats`, and refuse those that have no folds."""
+    repeats = estimator.repeats
+    if isinstance(repeats, str):
+        return automatic_repeats(estimator, defaults)
+    if repeats > 0 and estimator.refit:
+        raise ValueError(
+            f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
+            "networks have no folds to repeat. Set refit=False."
+        )
+    if repeats > 0 and is_splitter(estimator.validation):
+        raise ValueError(
+            f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
+            f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
+        )
+    return repeats
+
+
+def papers() -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's experiments: section III, and its toy task."""
     common = {
         "n_trials": 500,
@@ -233,9 +233,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
-    fitted_ : FittedEnsemble
-        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
-        and y.
+    fitted_ : FittedSearch
+        Fitted search, whose ensemble predicts; `fitted_.inputs` and `fitted_.targets` hold the
+        scales of X and y.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
@@ -283,12 +283,27 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
+    n_trials: int | str = field(default="auto", kw_only=False)
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
     selection: Any = "greedy"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
     repeats: int | str = "auto"
+    calibrate: bool = True
+    preprocess: Any = "auto"
     target_transform: str = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    _plan = _plan
-    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "y", "loc": "loc", "scale": "scale"}
     _parameter_constraints = {
@@ -296,6 +311,13 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         "calibrate": ["boolean"],
         **TARGET_CONSTRAINTS,
     }
+
+    def _plan(self, X: Any) -> SearchPlan:
+        return make_plan(self)
+
+    @staticmethod
+    def _papers() -> dict[str, dict[str, Any]]:
+        return papers()
 
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
@@ -440,9 +462,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
-    fitted_ : FittedEnsemble
-        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
-        and y.
+    fitted_ : FittedSearch
+        Fitted search, whose ensemble predicts; `fitted_.inputs` and `fitted_.targets` hold the
+        scales of X and y.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
@@ -484,11 +506,34 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     (2, 3)
     """
 
+    n_trials: int | str = field(default="auto", kw_only=False)
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
     repeats: int | str = "auto"
+    calibrate: bool = True
     class_weight: Any = None
+    preprocess: Any = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    _plan = _plan
-    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "codes", "proba": "proba"}
     _parameter_constraints = {**AUTODEUQ_CONSTRAINTS, **CLASS_CONSTRAINTS}
+
+    def _plan(self, X: Any) -> SearchPlan:
+        return make_plan(self)
+
+    @staticmethod
+    def _papers() -> dict[str, dict[str, Any]]:
+        return papers()

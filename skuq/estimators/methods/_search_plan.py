@@ -6,8 +6,8 @@ import contextlib
 import copy
 import inspect
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
@@ -39,17 +39,9 @@ from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe
 
-_VALIDATION_SHARE = 0.25  # "auto", without folds
-_N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
-_MANY_ROWS = 20_000
-# Classes: a table on which a network takes some seconds, and the number of trials for which there
-# has to be time. With too little for all folds, trials have some of smaller ones.
-_LARGE_ROWS, _SECONDS_OF_NETWORK, _FEWEST_TRIALS, _N_SMALL_FOLDS = 10_000, 12.0, 4, 10
-LOSSES = ("crps", "nll")  # of networks that predict mixtures of normals, in a tabular space
-_N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
-_SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
+
 
 #: Constraints of the parameters of all searches.
 SEARCH_CONSTRAINTS: dict = {
@@ -90,6 +82,90 @@ def constraints_with(short_forms: dict[str, Any]) -> dict[str, Any]:
     return {**SEARCH_CONSTRAINTS, **own}
 
 
+@dataclass(frozen=True)
+class SearchDefaults:
+    """What a search does where its parameters are "auto". The defaults here are the papers'.
+
+    Attributes
+    ----------
+    n_trials : int
+        Number of trials without `max_time`.
+    validation_share : float
+        Share of the rows that validates, where there are no folds.
+    n_folds, n_folds_of_many, many_rows : int
+        Number of folds, 0 for none, and the number of them for more rows than `many_rows`.
+    n_small_folds, fewest_trials : int
+        Number of folds of large tables of classes of which a search uses some, where `max_time` is
+        too short for so many trials in all folds.
+    large_rows : int
+        Number of rows of a large table.
+    seconds_of_network : float
+        Time that the training of one network takes on a large table.
+    n_repeats, most_repeats : int
+        Number of repeats of the chosen trials without `max_time`, and largest number with it.
+    search_share : float
+        Share of `max_time` for the search, if there are repeats.
+    loss : str
+        Loss of networks that predict numbers.
+    losses : tuple of str
+        Losses among which a tabular space decides for numbers.
+    embeds : bool
+        Whether networks embed numbers and categories.
+    varies : {"architecture", "both"}
+        What the strategy varies.
+    starts_with_recipes : bool
+        Whether a search starts with the recipes that its space knows.
+    identity : dict
+        What identifies the trials besides parameters and rows, for numbers.
+    """
+
+    n_trials: int = 50
+    validation_share: float = 0.25
+    n_folds: int = 0
+    n_folds_of_many: int = 0
+    many_rows: float = math.inf
+    n_small_folds: int = 0
+    fewest_trials: int = 0
+    large_rows: float = math.inf
+    seconds_of_network: float = math.inf
+    n_repeats: int = 0
+    most_repeats: int = 0
+    search_share: float = 0.6
+    loss: str = "nll"
+    losses: tuple[str, ...] = ()
+    embeds: bool = False
+    varies: str = "architecture"
+    starts_with_recipes: bool = True
+    identity: Mapping[str, str] = field(default_factory=dict)
+
+
+PAPERS = SearchDefaults()
+
+#: Defaults of the tabular space, in which the folds of a trial train as one program.
+TABULAR = SearchDefaults(
+    n_folds=8,
+    n_folds_of_many=5,
+    many_rows=20_000,
+    n_small_folds=10,
+    fewest_trials=4,
+    large_rows=10_000,
+    seconds_of_network=12.0,
+    n_repeats=2,
+    most_repeats=20,
+    loss="gaussian-mixture",
+    losses=("crps", "nll"),
+    embeds=True,
+    varies="both",
+    # Trials of earlier versions learnt y itself.
+    identity={"targets of trials": "what ridge regression leaves, where y is linear"},
+)
+
+
+def add_far_term(ensemble: Any, task: Task) -> Any:
+    """Let an ensemble learn its uncertainty far from the training rows."""
+    return ensemble.with_far_uncertainty(task.rows, task.entropy)
+
+
 @dataclass(frozen=True, eq=False)
 class SearchPlan:
     """Everything that a search reads from the parameters of its estimator.
@@ -102,16 +178,14 @@ class SearchPlan:
     rule : SelectionRule
     inputs, targets : Inputs, Targets
         Encodings, not fitted yet.
-    n_trials : int
-        Default number of trials without `max_time`.
-    in_folds : bool
-        Whether ``validation="auto"`` means folds.
+    defaults : SearchDefaults
+    prepare : callable
+        ``prepare(task) -> task`` with what is learnt before the networks.
+    finish : callable
+        ``finish(ensemble, task) -> ensemble`` with what is learnt after them; with
+        ``calibrate=False`` members predict alone, without it.
     n_steps : int or None
         Number of optimiser steps from which the default number of epochs follows.
-    losses : tuple of str
-        Losses among which a tabular space decides.
-    starts_with_recipes : bool
-        Whether a search starts with the recipes that its space knows.
     stacks : bool
         Whether trials of one architecture that are known in advance train as one program. Their
         seeds then differ from those of other searches with the same `random_state`.
@@ -126,11 +200,10 @@ class SearchPlan:
     rule: SelectionRule
     inputs: Any
     targets: Any
-    n_trials: int = 50
-    in_folds: bool = False
+    defaults: SearchDefaults = PAPERS
+    prepare: Callable[[Task], Task] = lambda task: task
+    finish: Callable[[Any, Task], Any] = lambda ensemble, task: ensemble
     n_steps: int | None = None
-    losses: tuple[str, ...] = ()
-    starts_with_recipes: bool = False
     stacks: bool = False
     n_repeats: int = 0
     images: bool = False
@@ -138,21 +211,18 @@ class SearchPlan:
     @property
     def search_share(self) -> float:
         """Share of `max_time` for the search itself; the rest is for repeats."""
-        return _SEARCH_SHARE if self.n_repeats else 1.0
+        return self.defaults.search_share if self.n_repeats else 1.0
 
 
-def resolve_strategy(estimator: Any, is_tabular: bool) -> SearchStrategy:
-    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`.
-
-    `is_tabular` is whether the space is a `TabularSpace`, in which ``vary="auto"`` is "both".
-    """
+def resolve_strategy(estimator: Any, defaults: SearchDefaults) -> SearchStrategy:
+    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`."""
     strategy = resolve_settings(estimator, "search")
     if not isinstance(strategy, SearchStrategy):
         OracleSearch(strategy).validate()
         # Copy the oracle, so that the parameter does not change and `fit` can be called again.
         strategy = OracleSearch(copy.deepcopy(strategy))
     if strategy.vary == "auto":
-        strategy.vary = "both" if is_tabular else "architecture"
+        strategy.vary = defaults.varies
     return strategy
 
 
@@ -162,22 +232,35 @@ def resolve_space(estimator: Any) -> Any:
     return space if isinstance(space, Settings) else resolve_search_space(space)
 
 
-def automatic_repeats(estimator: Any, is_tabular: bool) -> int:
+def automatic_repeats(estimator: Any, defaults: SearchDefaults) -> int:
     """Return the number of repeats of the chosen trials, unless the user gives it.
 
-    They are for the tabular space. A refit has no folds to repeat, and a splitter no others.
+    A refit has no folds to repeat, and a splitter no others.
     """
-    if not is_tabular or estimator.refit or is_splitter(estimator.validation):
+    if estimator.refit or is_splitter(estimator.validation):
         return 0
-    return _N_REPEATS if estimator.max_time is None else _MOST_REPEATS
+    return defaults.n_repeats if estimator.max_time is None else defaults.most_repeats
 
 
-def make_targets(estimator: Any, is_tabular: bool) -> ClassTargets | NumberTargets:
-    """Make the encoding of y; numbers are mixtures of normals in a tabular space."""
+def make_targets(estimator: Any, defaults: SearchDefaults) -> ClassTargets | NumberTargets:
+    """Make the encoding of y."""
     if is_classifier(estimator):
         return ClassTargets(estimator.class_weight)
-    loss = "gaussian-mixture" if is_tabular else "nll"
-    return NumberTargets(estimator.target_transform, loss=loss)
+    return NumberTargets(estimator.target_transform, loss=defaults.loss)
+
+
+def defaults_of(space: Any) -> SearchDefaults:
+    """Choose the defaults of a search by its space of networks."""
+    return TABULAR if isinstance(space, TabularSpace) else PAPERS
+
+
+def plan_parts(estimator: Any, defaults: SearchDefaults) -> dict[str, Any]:
+    """Return the fields of a plan that follow from its defaults."""
+    return {
+        "targets": make_targets(estimator, defaults),
+        "defaults": defaults,
+        "finish": add_far_term,
+    } | ({"prepare": Task.with_linear_part} if defaults.embeds else {})
 
 
 def resolve_rule(estimator: Any) -> SelectionRule:
@@ -210,12 +293,14 @@ def is_splitter(validation: Any) -> bool:
 def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
     """Refuse arguments of `fit` that contradict parameters."""
     validation = estimator.validation
-    if given.validation_data is not None and not (validation is None or validation == "auto"):
+    parts = given.validation_data, *given.validation_parts
+    has_rows = any(part is not None for part in parts)
+    if has_rows and not (validation is None or validation == "auto"):
         raise ValueError(
             "Give either `validation` or `validation_data`: with a share or folds as `validation`, "
             f"rows of `fit` validate. Got both, with validation={validation!r}."
         )
-    if given.validation_data is None and validation is None:
+    if not has_rows and validation is None:
         raise ValueError(
             "`validation` must not be None without `validation_data`: a search compares networks "
             'on rows that they were not trained on. Use "auto", a share or folds.'
@@ -229,25 +314,26 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[An
 
     "auto" is folds, fewer for large data, or a share of the rows.
     """
-    validation = estimator.validation
-    if not isinstance(validation, str):
-        return validation, None
-    if not plan.in_folds or task.validation is not None:
-        return _VALIDATION_SHARE, None
-    if task.n_units < 2 * _N_FOLDS:
+    defaults = plan.defaults
+    if not isinstance(estimator.validation, str):
+        return estimator.validation, None
+    if not defaults.n_folds or task.validation is not None:
+        return defaults.validation_share, None
+    if task.n_units < 2 * defaults.n_folds:
         return max(2, task.n_units // 2), None
-    n_folds = _N_FOLDS if task.n_units <= _MANY_ROWS else _N_FOLDS_OF_MANY
-    if is_classifier(estimator) and task.n_units > _LARGE_ROWS and estimator.max_time is not None:
+    is_large, is_huge = (task.n_units > n for n in (defaults.large_rows, defaults.many_rows))
+    n_folds = defaults.n_folds_of_many if is_huge else defaults.n_folds
+    if is_classifier(estimator) and is_large and estimator.max_time is not None:
         # Several recipes in a few folds are better than one or two in all of them. Stored trials
         # keep their folds: a later fit may have more time.
         is_stored = estimator.catalog_dir is not None or estimator.warm_start
-        n_trials = _FEWEST_TRIALS
+        n_trials = defaults.fewest_trials
         if not isinstance(estimator.n_trials, str):
             n_trials = min(n_trials, estimator.n_trials)
         seconds = plan.search_share * estimator.max_time * effective_n_jobs(estimator.n_jobs)
-        n_in_time = int(seconds / (n_trials * _SECONDS_OF_NETWORK))
+        n_in_time = int(seconds / (n_trials * defaults.seconds_of_network))
         if n_in_time < n_folds and not is_stored:
-            return _N_SMALL_FOLDS, max(1, n_in_time)
+            return defaults.n_small_folds, max(1, n_in_time)
     return n_folds, None
 
 
@@ -275,7 +361,8 @@ def bind_space(plan: SearchPlan, task: Task) -> Any:
     if isinstance(plan.space, TabularSpace):
         classes = hasattr(task.targets.head, "probabilities")
         n_train, codes = task.splits.n_train, task.inputs.n_codes
-        return plan.space.bind(task.data.x, codes, n_train, classes, plan.losses, task.linear)
+        losses = () if classes else plan.defaults.losses
+        return plan.space.bind(task.data.x, codes, n_train, classes, losses, task.linear)
     if isinstance(plan.space, WithTraining):
         return plan.space.bind(len(task.rows.X))
     return plan.space
