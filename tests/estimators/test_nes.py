@@ -380,7 +380,7 @@ def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monk
     assert_allclose(plain.predict_proba(X), mixed, atol=1e-9)
     # All networks of a trial predict new rows, and one predicts each row held out.
     temperature = model.reselect().calibration_[0]
-    monkeypatch.setattr("skuq.estimators.methods._search_choice.AVERAGING_FACTOR", 1.0)
+    monkeypatch.setattr("skuq.fitted._searched.AVERAGING_FACTOR", 1.0)
     assert_allclose(temperature, 0.9 * model.reselect().calibration_[0])
 
 

@@ -21,7 +21,7 @@ def rows():
 
 def raw_outputs(model, X):
     """What each member says, after checking that nothing is added to it."""
-    fitted = model.fitted_
+    fitted = model.fitted_.ensemble
     assert fitted.far is None and fitted.calibration == UNCALIBRATED
     for member in fitted.members:  # any number of columns
         assert "GlorotUniform" in member.network and "VarianceScaling" not in member.network
@@ -71,7 +71,7 @@ def test_ensembles_that_are_not_calibrated_predict_by_members_alone(rows):
     fixed = {"n_layers": 1, "width": 32, "embedding": "none"}
     search = AutoDEUQRegressor(1, fixed=fixed, validation=2, repeats=0, epochs=2, calibrate=False)
     ensemble = TabularEnsembleRegressor(2, epochs=2, calibrate=False)
-    for model in (search, ensemble):
-        fitted = model.set_params(random_state=0).fit(X, X[:, 0]).fitted_
+    search.set_params(random_state=0).fit(X, X[:, 0])
+    for fitted in (search.fitted_.ensemble, ensemble.fit(X, X[:, 0]).fitted_):
         assert fitted.far is None and fitted.calibration == UNCALIBRATED
     assert search.set_params(calibrate=True).fit(X, X[:, 0]).fitted_.far is not None
