@@ -15,6 +15,7 @@ from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
+from skuq.networks._head_base import Head
 from skuq.predictive._calibration import Calibration
 from skuq.tables._inputs import (
     Inputs,
@@ -280,12 +281,11 @@ def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 _FEWEST = 10  # validation rows: fewer show little
-_TINY = 1e-300  # smallest probability of which a logarithm is taken
 _CLEARLY = 1.1  # factor of the loss of a constant above which a model is clearly worse
 
 
 def warn_if_worse_than_constant(
-    targets: Any, calibration: Calibration, data: TrainingData, parts: Sequence[tuple]
+    head: Head, calibration: Calibration, data: TrainingData, parts: Sequence[tuple]
 ) -> None:
     """Warn if a model predicts its validation rows clearly worse than a constant does.
 
@@ -293,8 +293,8 @@ def warn_if_worse_than_constant(
 
     Parameters
     ----------
-    targets : Targets
-        Targets whose head reads the predictions.
+    head : Head
+        Head that reads the predictions.
     calibration : Calibration
         Calibration of their mixture.
     data : TrainingData
@@ -304,20 +304,11 @@ def warn_if_worse_than_constant(
         their mixture, standardised y (n, m) and weights (n,).
     """
     losses, of_constant, weights = [], [], []
+    constant = head.constant(data.y, data.weight)
     for raw, mix, y, weight in parts:
-        head, raw = targets.head, np.asarray(raw, dtype="float64")
-        if hasattr(head, "probabilities"):
-            code, rows = y[:, 0].astype(int), np.arange(len(y))
-            share = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=head.n_raw)
-            proba = np.average(targets.probabilities(raw, calibration), axis=0, weights=mix)
-            constant = (share / share.sum())[code]
-            losses.append(-np.log(np.maximum(proba[rows, code], _TINY)))
-            of_constant.append(-np.log(np.maximum(constant, _TINY)))
-        else:
-            mean, center = np.average(data.y, axis=0, weights=data.weight), head.moments(raw)[0]
-            error = np.average(center, axis=0, weights=mix) - y
-            losses.append(np.square(error, dtype="float64").sum(axis=1))
-            of_constant.append(np.square(y - mean, dtype="float64").sum(axis=1))
+        mean = head.mean(np.asarray(raw, dtype="float64"), mix, calibration)
+        losses.append(head.error(y, mean))
+        of_constant.append(head.error(y, constant))
         weights.append(weight)
     warn_if_worse(*map(np.concatenate, (losses, of_constant, weights)))
 

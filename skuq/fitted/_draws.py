@@ -21,14 +21,13 @@ import numpy as np
 from scipy import special
 
 from skuq.networks import Member
-from skuq.networks._head_normals import GaussianMixtureHead
-from skuq.networks._nomu_network import READOUTS, NomuHead
+from skuq.networks._head_nomu import NomuHead
+from skuq.networks._nomu_network import READOUTS
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
 from skuq.predictive._calibration import NumberArrays, calibrated_moments
 from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
-from skuq.tables._targets import normal_components
 
 _TINY = 1e-30  # keeps the gradient of a root finite at 0
 _AGREES = 1e-12  # difference of members' means below which they agree, in standardised y
@@ -48,7 +47,6 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     far = ensemble.far
     plans = _make_plans(members)
     scaled_only = inputs.scales_only and not targets.is_transformed
-    is_mixture = isinstance(targets.head, GaussianMixtureHead)
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
         weights = ensemble.raw_weights
         n_columns = _count_columns(ensemble, len(weights))
@@ -78,7 +76,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         calibrated=calibration is not None,
         shared=ensemble.calibration.shares_errors,
         clip=type(inputs.scaling).clip,
-        head=targets.head if is_mixture or calibration is not None else None,
+        head=targets.head.without_noise(),
         far=None if far is None else far.draws,
     )
     scalers = _scalers(inputs, targets)
@@ -177,7 +175,7 @@ class _MemberMeans:
     calibrated: bool
     shared: bool  # whether members share errors
     clip: Callable[[Any, Any], Any]  # of `Scaling`
-    head: Any  # None if the first raw numbers are the means
+    head: Any
     far: Any = None  # adds the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
@@ -198,17 +196,16 @@ class _MemberMeans:
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
         functions = []  # of which each draw has a random multiple
         if self.calibrated:
-            components = normal_components(self.head, means, xp)
-            means, _, variance = calibrated_moments(components, weights, arrays, xp)
+            normals = self.head.normals(means, xp)
+            means, _, variance = calibrated_moments(normals, weights, arrays, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
                 # Members that agree, such as a single one, have the same error.
                 apart = (apart + _AGREES) * xp.sqrt(weights)[:, None, None]
                 length = xp.sum(xp.square(apart), axis=0) + _TINY
                 functions.append(apart * xp.sqrt((variance + _TINY) / length))
-        elif self.head is not None:
-            means, _ = self.head.moments(means, xp)
-        means = means[..., : self.n_outputs]  # (K, n, m)
+        else:
+            means = self.head.means(means, xp)  # (K, n, m)
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)

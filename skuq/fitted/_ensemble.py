@@ -21,9 +21,8 @@ from skuq._random import generator
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._draws import member_posterior
 from skuq.networks import Member
-from skuq.networks._head_classes import CategoricalHead
 from skuq.predictive import CategoricalMixture, Posterior
-from skuq.predictive._calibration import UNCALIBRATED, Calibration
+from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrated_moments
 from skuq.predictive._distributions import epistemic_factor
 from skuq.tables._inputs import ForeignInputs, ImageInputs, TableInputs
 from skuq.tables._targets import Targets
@@ -82,6 +81,10 @@ class Fitted:
             return np.concatenate(parts)
         joined = [np.concatenate(part) for part in zip(*parts)]
         return type(parts[0])(*joined) if hasattr(parts[0], "_fields") else tuple(joined)
+
+    def quantile(self, distribution: Any, probability: Any) -> np.ndarray:
+        """Compute quantiles of a distribution that is predicted, by the model's own rule if any."""
+        return distribution.quantile(probability)
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row of validated X, as the distributions have it."""
@@ -234,7 +237,8 @@ class FittedEnsemble(Fitted):
 
     def distribution_of_raw(self, raw: np.ndarray) -> Any:
         """Mix the members' raw outputs (K, n, n_raw), as calibrated."""
-        return self.targets.distribution(raw, self.raw_weights, self.calibration)
+        head = self.targets.head
+        return head.mixture(raw, self.raw_weights, self.targets, self.calibration)
 
     def encode(self, X: Any) -> np.ndarray:
         """Encode validated X as numbers (n, d), with unseen categories marked."""
@@ -253,7 +257,7 @@ class FittedEnsemble(Fitted):
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row; what is added away from the rows is not computed."""
         # It does not move the mean of numbers, unless y is transformed.
-        moves = self.targets.is_transformed or hasattr(self.targets, "classes")
+        moves = self.targets.is_transformed or self.targets.head.classifies
         return Fitted.predict_mean(self if moves else replace(self, far=None), X, **query)
 
     def n_numbers(self) -> int:
@@ -307,7 +311,7 @@ class FittedEnsemble(Fitted):
         # Raw outputs (n, K, n_raw).
         raws = [keras.tree.flatten(network(scaled))[0] for network in networks]  # may be in a list
         raw = ops.stack([ops.cast(of_member, "float64") for of_member in raws], axis=1)
-        if isinstance(targets.head, CategoricalHead):
+        if targets.head.classifies:
             outputs = self._class_outputs(raw, weights, inputs)
         else:
             outputs = self._number_outputs(raw, weights, ddof, inputs)
@@ -319,9 +323,8 @@ class FittedEnsemble(Fitted):
         """Compute a regressor's outputs from raw numbers (n, K, n_raw) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
         # Members come first where moments are computed, and rows everywhere else.
-        means, noise, shared = targets.moments(
-            ops.transpose(raw, (1, 0, 2)), weights, self.calibration, ops
-        )
+        normals = targets.head.normals(ops.transpose(raw, (1, 0, 2)), ops)
+        means, noise, shared = calibrated_moments(normals, weights, self.calibration.arrays, ops)
         means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
         # Law of total variance, as in `Mixture`, in standardised units.
         mean = _average(means, weights, ops)
@@ -344,7 +347,7 @@ class FittedEnsemble(Fitted):
     def _class_outputs(self, raw: Any, weights: np.ndarray, inputs: Any) -> dict[str, Any]:
         """Compute a classifier's outputs from logits (n, K, n_classes) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
-        proba = targets.probabilities(raw, self.calibration, ops)
+        proba = targets.head.probabilities(raw, ops, self.calibration)
         if self.far is not None:
             proba = self.far.classes_of_tensors(ops, inputs, proba, weights)
 

@@ -236,4 +236,4 @@ def warn_of_trials(fitted: FittedSearch, task: Task, max_time: float | None) -> 
     rows, y, weight = fitted.trials.sets[0]
     raw = np.stack([np.asarray(catalog[k].result.held_out)[rows] for k in selection.indices])
     parts = [(raw, selection.weights, y, weight)]
-    warn_if_worse_than_constant(fitted.targets, fitted.choice.calibration, task.data, parts)
+    warn_if_worse_than_constant(fitted.targets.head, fitted.choice.calibration, task.data, parts)

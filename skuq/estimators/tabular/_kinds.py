@@ -23,7 +23,6 @@ from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._tuned_space import bind_space, class_recipes
 from skuq.networks import Member
-from skuq.networks._head_normals import SquaredErrorHead
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import embed_categories, numeric_columns
 from skuq.training import TrainingJob, predict_members
@@ -139,11 +138,7 @@ def held_out_rows(task, members, origins):
             y, weight = data.y[origin.part[1]], data.weight[origin.part[1]]
         raw = member.held_out.astype("float64")
         if len(raw):
-            yield y, weight, raw, _means(head, raw)
-
-
-def _means(head, raw):
-    return raw if isinstance(head, SquaredErrorHead) else head.moments(raw)[0]
+            yield y, weight, raw, head.means(raw)
 
 
 def train_kinds(estimator, task, network, kinds, given, n_members):

@@ -56,13 +56,7 @@ def _with_ridge(
         unit = np.where(coefficients.any(axis=0), unit, 1.0)  # others stay as they are
         coefficients, intercept = coefficients / unit, intercept / unit
         targets, y, y_valid = targets.in_units(unit), y / unit, y_valid / unit
-    # Raw outputs that are means: the first ones, in a mixture one for each component, after
-    # their logits.
-    head = targets.head
-    n_means = getattr(head, "n_components", 1)
-    means = np.zeros(head.n_raw // coefficients.shape[1])
-    means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
-    linear = np.kron(means, coefficients), np.kron(means, intercept)
+    linear = targets.head.raw_of_means(coefficients), targets.head.raw_of_means(intercept)
     return replace(task, data=replace(data, y=y, y_valid=y_valid), targets=targets, linear=linear)
 
 

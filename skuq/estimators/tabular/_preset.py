@@ -17,7 +17,6 @@ from skuq.estimators.tabular._linear_part import linear_tasks
 from skuq.estimators.tabular._scaling_by_tails import make_targets
 from skuq.estimators.tabular._tuned_space import TunedSpace, bind_space
 from skuq.search import RandomSearch, SearchStrategy
-from skuq.tables._targets import NumberTargets
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class TunedDefaults(SearchDefaults):
 
     def bind(self, space: Any, task: Task) -> TunedSpace:
         """Bind the space to the rows; of numbers the loss is a decision."""
-        return bind_space(task, decides_loss=isinstance(task.targets, NumberTargets))
+        return bind_space(task, decides_loss=not task.targets.head.classifies)
 
     def finish(self, ensemble: Any, task: Task) -> Any:
         """Add the uncertainty away from the rows."""

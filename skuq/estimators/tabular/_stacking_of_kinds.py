@@ -24,7 +24,6 @@ from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._kinds import TINY, held_out_rows, indicate
 from skuq.predictive._calibration import UNCALIBRATED
 from skuq.predictive._learners import fit_out_of_bag, limit_noise, pool_variances
-from skuq.tables._targets import normal_components
 from skuq.training import predict_members
 
 
@@ -165,7 +164,7 @@ def calibrate(task, members, weights, origins):
     unseen = np.concatenate([unseen[:, rows] & (kinds == k) for k in np.unique(kinds)], axis=1)
     times = unseen.shape[1] // len(rows)
     raw = predict_members(members, data.x[rows])
-    normals = normal_components(task.targets.head, raw.astype("float64"))
+    normals = task.targets.head.normals(raw.astype("float64"))
     loc, scale, probability = (np.concatenate([part] * times, axis=2) for part in normals)
     rows = np.tile(rows, times)
     # Rows count as the members that predict them do: one that errs much hardly predicts new rows.
