@@ -82,6 +82,10 @@ class Fitted:
         joined = [np.concatenate(part) for part in zip(*parts)]
         return type(parts[0])(*joined) if hasattr(parts[0], "_fields") else tuple(joined)
 
+    def quantile(self, distribution: Any, probability: Any) -> np.ndarray:
+        """Compute quantiles of a distribution that is predicted, by the model's own rule if any."""
+        return distribution.quantile(probability)
+
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row of validated X, as the distributions have it."""
         return self.summarise(X, lambda distribution: distribution.mean, **query)

@@ -6,5 +6,4 @@ from ._normals import EpistemicNormal as EpistemicNormal
 from ._normals import GaussianMixture as GaussianMixture
 from ._posterior import Posterior as Posterior
 from ._transformed import TransformedMixture as TransformedMixture
-from ._two_piece import ConformalMixture as ConformalMixture
 from ._two_piece import TwoPieceNormal as TwoPieceNormal

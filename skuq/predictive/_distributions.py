@@ -66,6 +66,54 @@ class ClassUncertainty(NamedTuple):
     epistemic: np.ndarray
 
 
+def ordered_quantiles(
+    inverse_cdf: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], probability: ArrayLike
+) -> np.ndarray:
+    """Compute quantiles of rows of this shape, as `Continuous.quantile` describes them.
+
+    ``inverse_cdf(levels)`` has the shape (q, n[, m]) for levels that broadcast to it.
+    """
+    p, (n, *outputs) = as_floats(probability, "probability"), shape
+    if not ((p > 0) & (p < 1)).all():
+        raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
+    levels = p.reshape(-1, *[1] * (1 + len(outputs)))  # (q, 1[, 1])
+    if p.ndim > 1:
+        expected = (n, p.shape[1], *outputs)
+        if p.ndim != levels.ndim or any(k not in (1, e) for k, e in zip(p.shape, expected)):
+            table = ", ".join(map(str, (n, "q", *outputs)))
+            raise ValueError(
+                "Probabilities must be a number, or have shape (q,) or, for levels of each "
+                f"row, ({table}). Got {p.shape}."
+            )
+        levels = np.moveaxis(p, 1, 0)
+    found = inverse_cdf(levels)  # (q, n[, m])
+    order = np.argsort(levels, axis=0, kind="stable")
+    # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.
+    ordered = np.maximum.accumulate(np.take_along_axis(found, order, axis=0), axis=0)
+    np.put_along_axis(found, order, ordered, axis=0)
+    return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+
+
+def central_interval(
+    quantile: Callable[[np.ndarray], np.ndarray], coverage: ArrayLike
+) -> np.ndarray:
+    """Compute central intervals, as `Continuous.interval` describes them, from quantiles."""
+    given = as_floats(coverage, "coverage")
+    upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
+    if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
+        raise ValueError(
+            "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
+            f"Got {coverage!r}."
+        )
+    levels = np.stack([(1 - given) / 2, upper], axis=-1)
+    # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
+    # the quantile at 0.05 where a distribution function has a step there.
+    is_near_end = np.minimum(levels, 1 - levels) < 1e-12
+    levels = np.where(is_near_end, levels, np.round(levels, 15))
+    found = quantile(levels.ravel())
+    return found.reshape(len(found), *levels.shape, *found.shape[2:])
+
+
 class Continuous:
     """Continuous distribution for every row, given by arrays of parameters.
 
@@ -179,11 +227,6 @@ class Continuous:
         Returns
         -------
         ndarray of shape (q, n[, m])
-
-        Raises
-        ------
-        ValueError
-            If a conformal distribution has learnt from too few rows for a level.
         """
         levels = as_floats(levels, "levels")
         return self._inverse_cdf_at(np.broadcast_to(levels, (len(levels), *self._shape)))
@@ -206,25 +249,7 @@ class Continuous:
         ValueError
             If a probability is outside (0, 1), or the array has another shape.
         """
-        p, (n, *outputs) = as_floats(probability, "probability"), self._shape
-        if not ((p > 0) & (p < 1)).all():
-            raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
-        levels = p.reshape(-1, *[1] * (1 + len(outputs)))  # (q, 1[, 1])
-        if p.ndim > 1:
-            expected = (n, p.shape[1], *outputs)
-            if p.ndim != levels.ndim or any(k not in (1, e) for k, e in zip(p.shape, expected)):
-                table = ", ".join(map(str, (n, "q", *outputs)))
-                raise ValueError(
-                    "Probabilities must be a number, or have shape (q,) or, for levels of each "
-                    f"row, ({table}). Got {p.shape}."
-                )
-            levels = np.moveaxis(p, 1, 0)
-        found = self.inverse_cdf(levels)  # (q, n[, m])
-        order = np.argsort(levels, axis=0, kind="stable")
-        # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.
-        ordered = np.maximum.accumulate(np.take_along_axis(found, order, axis=0), axis=0)
-        np.put_along_axis(found, order, ordered, axis=0)
-        return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+        return ordered_quantiles(self.inverse_cdf, self._shape, probability)
 
     def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
         """Compute the central interval, with equal probability on either side.
@@ -238,20 +263,7 @@ class Continuous:
         -------
         ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
         """
-        given = as_floats(coverage, "coverage")
-        upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
-        if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
-            raise ValueError(
-                "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
-                f"Got {coverage!r}."
-            )
-        levels = np.stack([(1 - given) / 2, upper], axis=-1)
-        # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
-        # the quantile at 0.05 where a distribution function has a step there.
-        is_near_end = np.minimum(levels, 1 - levels) < 1e-12
-        levels = np.where(is_near_end, levels, np.round(levels, 15))
-        found = self.quantile(levels.ravel())
-        return found.reshape(len(found), *levels.shape, *found.shape[2:])
+        return central_interval(self.quantile, coverage)
 
     def sample(
         self, n_samples: int = 1, rng: RandomSource = None, seed: int | None = None

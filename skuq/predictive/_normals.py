@@ -292,7 +292,9 @@ class GaussianMixture(Mixture):
 
         Raise ValueError if they overflow.
         """
-        loc, scale = (a.reshape(-1, *self._shape) for a in self._arrays[:2])
+        # All normals of all members, one after the other.
+        flat = (math.prod(self.loc.shape[: self._leading_axes]), *self._shape)
+        loc, scale = (array.reshape(flat) for array in self._arrays[:2])
         means, variances = [], []
         for mu, sigma in zip(loc, scale):
             # Moments about the median, which lies within a standard deviation of the mean, avoid

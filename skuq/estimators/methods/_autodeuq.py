@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import field
 from numbers import Integral
 from typing import Any
 
@@ -12,6 +14,7 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._presets import defaults_in
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
+    SearchDefaults,
     SearchPlan,
     constraints_with,
     is_splitter,
@@ -40,48 +43,53 @@ AUTODEUQ_CONSTRAINTS: dict = {
 }
 
 
-def _plan(self: Any, X: Any) -> SearchPlan:
+def make_plan(estimator: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
-    space, rule = resolve_space(self), resolve_rule(self)
+    space, rule = resolve_space(estimator), resolve_rule(estimator)
     defaults = defaults_in(space)
-    strategy = resolve_strategy(self, defaults.vary)
-    if isinstance(self.search, str) and self.search == "auto" and defaults.strategy is not None:
+    strategy = resolve_strategy(estimator, defaults)
+    is_auto = isinstance(estimator.search, str) and estimator.search == "auto"
+    if is_auto and defaults.strategy is not None:
         strategy = defaults.strategy()
-    repeats = self.repeats
-    if repeats != "auto" and repeats > 0:
-        if self.refit:
-            raise ValueError(
-                f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
-                "networks have no folds to repeat. Set refit=False."
-            )
-        if is_splitter(self.validation):
-            raise ValueError(
-                f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
-                f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
-            )
-    if isinstance(repeats, str):
-        repeats = defaults.n_repeats(self)
     return SearchPlan(
         strategy,
         space,
         rule,
-        TableInputs(self.preprocess, embed=defaults.embeds),
-        defaults.targets(self),
+        TableInputs(estimator.preprocess, embed=defaults.embeds),
+        defaults.targets(estimator),
         defaults,
-        starts_with_recipes=True,
-        n_repeats=repeats,
+        n_repeats=_count_repeats(estimator, defaults),
     )
 
 
-def _papers() -> dict[str, dict[str, Any]]:
+def _count_repeats(estimator: Any, defaults: SearchDefaults) -> int:
+    """Resolve `repeats`, and refuse those that have no folds."""
+    repeats = estimator.repeats
+    if isinstance(repeats, str):
+        return defaults.n_repeats(estimator)
+    if repeats > 0 and estimator.refit:
+        raise ValueError(
+            f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
+            "networks have no folds to repeat. Set refit=False."
+        )
+    if repeats > 0 and is_splitter(estimator.validation):
+        raise ValueError(
+            f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
+            f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
+        )
+    return repeats
+
+
+def papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's experiments: section III, and its toy task."""
     common = {
         "n_trials": 500,
         "n_members": 5,
         "search": AgEBO(population_size=100, sample_size=10),
-        "selection": GreedySelection("nll", min_members=1),
+        "selection": GreedySelection("nll", min_members=1, max_size=None),
         "repeats": 0,
         "calibrate": False,
+        **of_numbers,
     }
     return {
         "benchmark": {**common, "space": "benchmark", "epochs": 100, "validation": 0.25},
@@ -225,9 +233,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
-    fitted_ : FittedEnsemble
-        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
-        and y.
+    fitted_ : FittedSearch
+        Fitted search, whose ensemble predicts; `fitted_.inputs` and `fitted_.targets` hold the
+        scales of X and y.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
@@ -275,12 +283,27 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
+    n_trials: int | str = field(default="auto", kw_only=False)
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
     selection: Any = "greedy"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
     repeats: int | str = "auto"
+    calibrate: bool = True
+    preprocess: Any = "auto"
     target_transform: str = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    _plan = _plan
-    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "y", "loc": "loc", "scale": "scale"}
     _parameter_constraints = {
@@ -288,6 +311,13 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         "calibrate": ["boolean"],
         **TARGET_CONSTRAINTS,
     }
+
+    def _plan(self, X: Any) -> SearchPlan:
+        return make_plan(self)
+
+    @staticmethod
+    def _papers() -> dict[str, dict[str, Any]]:
+        return papers(target_transform="standard")
 
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
@@ -432,9 +462,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
-    fitted_ : FittedEnsemble
-        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
-        and y.
+    fitted_ : FittedSearch
+        Fitted search, whose ensemble predicts; `fitted_.inputs` and `fitted_.targets` hold the
+        scales of X and y.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
@@ -476,11 +506,34 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     (2, 3)
     """
 
+    n_trials: int | str = field(default="auto", kw_only=False)
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
     repeats: int | str = "auto"
+    calibrate: bool = True
     class_weight: Any = None
+    preprocess: Any = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    _plan = _plan
-    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "codes", "proba": "proba"}
     _parameter_constraints = {**AUTODEUQ_CONSTRAINTS, **CLASS_CONSTRAINTS}
+
+    def _plan(self, X: Any) -> SearchPlan:
+        return make_plan(self)
+
+    @staticmethod
+    def _papers() -> dict[str, dict[str, Any]]:
+        return papers()

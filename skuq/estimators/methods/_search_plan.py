@@ -7,9 +7,9 @@ import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -42,6 +42,7 @@ _VALIDATION_SHARE = 0.25  # "auto", without folds
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
+
 
 #: Constraints of the parameters of all searches.
 SEARCH_CONSTRAINTS: dict = {
@@ -82,33 +83,35 @@ def constraints_with(short_forms: dict[str, Any]) -> dict[str, Any]:
     return {**SEARCH_CONSTRAINTS, **own}
 
 
+@dataclass(frozen=True)
 class SearchDefaults:
-    """What searches do in the spaces of the papers where their parameters do not say.
+    """What searches do where their parameters do not say. These are the papers' defaults.
 
-    ``estimators/_presets.py`` chooses between these and the tuned ones of the recommended space.
+    ``estimators/_presets.py`` chooses between them and the tuned ones of the recommended space.
 
     Attributes
     ----------
+    n_trials, n_nes_trials : int
+        Number of trials of AutoDEUQ and of NES without `max_time`.
     embeds : bool
-        Whether networks embed the columns of X.
-    in_folds : bool
-        Whether ``validation="auto"`` means folds.
-    vary : str
-        What ``vary="auto"`` of a strategy means.
+        Whether networks embed numbers and categories.
+    varies : {"architecture", "both"}
+        What a strategy with ``vary="auto"`` varies.
     strategy : callable or None
         Makes the strategy that AutoDEUQ's ``search="auto"`` means; None is the paper's.
-    n_nes_trials : int
-        Default number of trials of NES without `max_time`.
-    fingerprint : dict
-        Facts that identify trials of regressors, beside the parameters.
+    starts_with_recipes : bool
+        Whether a search starts with the recipes that its space knows.
+    identity : dict
+        What identifies the trials besides parameters and rows, for numbers.
     """
 
-    embeds: bool = False
-    in_folds: bool = False
-    vary: str = "architecture"
-    strategy: ClassVar[Callable[[], SearchStrategy] | None] = None
+    n_trials: int = 50
     n_nes_trials: int = 50
-    fingerprint: Mapping[str, str] = {}
+    embeds: bool = False
+    varies: str = "architecture"
+    strategy: Callable[[], SearchStrategy] | None = None
+    starts_with_recipes: bool = True
+    identity: Mapping[str, str] = field(default_factory=dict)
 
     def targets(self, estimator: Any) -> ClassTargets | NumberTargets:
         """Make the encoding of y: a network predicts one normal of the standardised y."""
@@ -129,15 +132,15 @@ class SearchDefaults:
         return _VALIDATION_SHARE, None
 
     def prepare(self, task: Task) -> Task:
-        """Change the task before the search, whose rows are split."""
+        """Learn what networks are given before the search, from rows that are split."""
         return task
 
     def bind(self, space: Any, task: Task) -> Any:
         """Bind the space to the rows, if networks and training depend on them."""
         return space.bind(len(task.rows.X)) if isinstance(space, WithTraining) else space
 
-    def finish(self, ensemble: Any, task: Task, *, calibrates: bool) -> Any:
-        """Change the fitted ensemble after the search; the papers' are their members alone."""
+    def finish(self, ensemble: Any, task: Task) -> Any:
+        """Add what is learnt after the search to an ensemble that is calibrated: here nothing."""
         return ensemble
 
 
@@ -154,13 +157,8 @@ class SearchPlan:
     inputs, targets : Inputs, Targets
         Encodings, not fitted yet.
     defaults : SearchDefaults
-        What the parameters leave open.
-    n_trials : int
-        Default number of trials without `max_time`.
     n_steps : int or None
         Number of optimiser steps from which the default number of epochs follows.
-    starts_with_recipes : bool
-        Whether a search starts with the recipes that its space knows.
     stacks : bool
         Whether trials of one architecture that are known in advance train as one program. Their
         seeds then differ from those of other searches with the same `random_state`.
@@ -176,9 +174,7 @@ class SearchPlan:
     inputs: Any
     targets: Any
     defaults: SearchDefaults
-    n_trials: int = 50
     n_steps: int | None = None
-    starts_with_recipes: bool = False
     stacks: bool = False
     n_repeats: int = 0
     images: bool = False
@@ -189,18 +185,15 @@ class SearchPlan:
         return _SEARCH_SHARE if self.n_repeats else 1.0
 
 
-def resolve_strategy(estimator: Any, vary: str) -> SearchStrategy:
-    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`.
-
-    `vary` is what the strategy's ``vary="auto"`` means.
-    """
+def resolve_strategy(estimator: Any, defaults: SearchDefaults) -> SearchStrategy:
+    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`."""
     strategy = resolve_settings(estimator, "search")
     if not isinstance(strategy, SearchStrategy):
         OracleSearch(strategy).validate()
         # Copy the oracle, so that the parameter does not change and `fit` can be called again.
         strategy = OracleSearch(copy.deepcopy(strategy))
     if strategy.vary == "auto":
-        strategy.vary = vary
+        strategy.vary = defaults.varies
     return strategy
 
 
@@ -240,12 +233,14 @@ def is_splitter(validation: Any) -> bool:
 def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
     """Refuse arguments of `fit` that contradict parameters."""
     validation = estimator.validation
-    if given.validation_data is not None and not (validation is None or validation == "auto"):
+    parts = given.validation_data, *given.validation_parts
+    has_rows = any(part is not None for part in parts)
+    if has_rows and not (validation is None or validation == "auto"):
         raise ValueError(
             "Give either `validation` or `validation_data`: with a share or folds as `validation`, "
             f"rows of `fit` validate. Got both, with validation={validation!r}."
         )
-    if given.validation_data is None and validation is None:
+    if not has_rows and validation is None:
         raise ValueError(
             "`validation` must not be None without `validation_data`: a search compares networks "
             'on rows that they were not trained on. Use "auto", a share or folds.'
@@ -256,9 +251,8 @@ def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
 
 def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[Any, int | None]:
     """Resolve `validation`: a share or folds, and the number of folds that are used, if not all."""
-    validation = estimator.validation
-    if not isinstance(validation, str):
-        return validation, None
+    if not isinstance(estimator.validation, str):
+        return estimator.validation, None
     if task.validation is not None:
         return _VALIDATION_SHARE, None
     return plan.defaults.validation(estimator, task, plan.search_share)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from joblib import effective_n_jobs
@@ -14,20 +16,23 @@ from skuq.estimators.tabular._far_learning import with_far_uncertainty
 from skuq.estimators.tabular._linear_part import linear_tasks
 from skuq.estimators.tabular._scaling_by_tails import make_targets
 from skuq.estimators.tabular._tuned_space import TunedSpace, bind_space
-from skuq.search import RandomSearch
-from skuq.tables._targets import NumberTargets
+from skuq.search import RandomSearch, SearchStrategy
 
 
+@dataclass(frozen=True)
 class TunedDefaults(SearchDefaults):
-    """Defaults of searches in a `TabularSpace`; the papers' are those of the base class."""
+    """Defaults of searches in a `TabularSpace`; the base class has the papers'."""
 
-    embeds = True
-    in_folds = True
-    vary = "both"
-    strategy = RandomSearch  # after the space's recipes no proposer was better
-    n_nes_trials = tuned.N_NES_TRIALS
+    n_nes_trials: int = tuned.N_NES_TRIALS
+    embeds: bool = True
+    varies: str = "both"
+    strategy: Callable[[], SearchStrategy] | None = RandomSearch  # after recipes none was better
     # Trials of earlier versions learnt y itself.
-    fingerprint = {"targets of trials": "what ridge regression leaves, where y is linear"}
+    identity: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "targets of trials": "what ridge regression leaves, where y is linear"
+        }
+    )
 
     def targets(self, estimator: Any) -> Any:
         """Make the encoding of y: numbers are mixtures of normals."""
@@ -66,8 +71,8 @@ class TunedDefaults(SearchDefaults):
 
     def bind(self, space: Any, task: Task) -> TunedSpace:
         """Bind the space to the rows; of numbers the loss is a decision."""
-        return bind_space(task, decides_loss=isinstance(task.targets, NumberTargets))
+        return bind_space(task, decides_loss=not task.targets.head.classifies)
 
-    def finish(self, ensemble: Any, task: Task, *, calibrates: bool) -> Any:
-        """Add the uncertainty away from the rows to an ensemble that is calibrated."""
-        return with_far_uncertainty(ensemble, task) if calibrates else ensemble
+    def finish(self, ensemble: Any, task: Task) -> Any:
+        """Add the uncertainty away from the rows."""
+        return with_far_uncertainty(ensemble, task)

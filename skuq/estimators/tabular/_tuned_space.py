@@ -18,7 +18,6 @@ from skuq.estimators.tabular import _recipes as tuned
 from skuq.networks import Decisions
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import TabularArchitectures
-from skuq.tables._targets import ClassTargets
 
 
 def bind_space(task: Task, *, decides_loss: bool) -> TunedSpace:
@@ -28,7 +27,7 @@ def bind_space(task: Task, *, decides_loss: bool) -> TunedSpace:
         task.inputs.n_codes,
         task.linear,
         n_rows=task.splits.n_train,
-        classes=isinstance(task.targets, ClassTargets),
+        classes=task.targets.head.classifies,
         decides_loss=decides_loss,
     )
 
