@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from skuq.backend import BoundedCache, compile_program, to_host, to_tensors
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._member import Member
+from skuq.networks._operator_network import EpistemicNetwork
 from skuq.tables._splits import TrainingData
 from skuq.training._job import (
     HostStreams,

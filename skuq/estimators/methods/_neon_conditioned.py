@@ -45,7 +45,7 @@ from skuq._threads import one_thread_if_small
 from skuq.estimators.methods._neon_training import train_bases, train_briefly
 from skuq.fitted._fitted_operator import ConditionedDraws
 from skuq.networks._dense import Derivatives
-from skuq.networks._epinet import PRIOR_SCALE
+from skuq.networks._operator_network import PRIOR_SCALE
 from skuq.predictive._learners import fit_scale, minimise, root_mean_square
 from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._predict import parts_of

@@ -25,9 +25,8 @@ from skuq._messages import warn_user
 from skuq._random import generator, trial_seed
 from skuq.fitted._fitted_operator import IndexDraws, MemberDraws
 from skuq.networks import Member
-from skuq.networks._epinet import PRIOR_SCALE, EpistemicNetwork
 from skuq.networks._keras_models import rebuild
-from skuq.networks._operator_network import OperatorHead
+from skuq.networks._operator_network import PRIOR_SCALE, EpistemicNetwork, OperatorHead
 from skuq.networks._plan_parts import ARRAYS
 from skuq.predictive._learners import fit_scale
 from skuq.predictive._posterior import quasi_random_normals
