@@ -137,20 +137,7 @@ class _Values(NamedTuple):
 def train_conditioned(trainer, report, *, prior, n_draws):
     """Train base networks and condition random changes of their weights on the data.
 
-    Parameters
-    ----------
-    trainer : OperatorTrainer
-    report : callable
-        Told of finished epochs.
-    prior : skuq.networks.ConditionedPrior
-    n_draws : int
-        Number of draws that predictions average over.
-
-    Returns
-    -------
-    draws : ConditionedDraws
-    widths : tuple of two ndarrays of the shape of the noise, or None
-        Factor of the epistemic part and standard deviation of the noise; None if not learnt.
+    `prior` is a `ConditionedPrior`; see `train_epinet` for the other parameters and the results.
     """
     members, left_out = train_bases(trainer, report, learns_scale=prior.scale == "auto")
     rng, m = generator(trainer.entropy, "prior"), trainer.head.n_outputs

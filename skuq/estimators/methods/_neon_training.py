@@ -399,19 +399,8 @@ def train_epinet(trainer, report, *, epinet, n_draws):
 def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     """Train an ensemble, and learn widths from the functions that its members leave out.
 
-    Parameters
-    ----------
-    trainer : OperatorTrainer
-    report : callable
-        Told of finished epochs.
-    n_members, prior_scale, subsample
-        See `OperatorEnsembleRegressor`.
-
-    Returns
-    -------
-    draws : MemberDraws
-    widths : tuple of two ndarrays of the shape of the noise, or None
-        Factor of the epistemic part and standard deviation of the noise; None if not learnt.
+    See `OperatorEnsembleRegressor` for its parameters, and `train_epinet` for the others and for
+    the results.
     """
     network = EpistemicNetwork(trainer.base, trainer.head.n_raw, prior_scale=float(prior_scale))
     # A function's error needs a member that has not seen it, and another for the spread.
