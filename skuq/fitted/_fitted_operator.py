@@ -19,6 +19,7 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from skuq import backend
+from skuq._random import quasi_random_normals
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, check_pretrained, predict_pretrained
 from skuq.networks import Member
@@ -26,7 +27,6 @@ from skuq.networks._nomu_network import last_features
 from skuq.networks._operator_network import EpistemicNetwork, OperatorHead
 from skuq.networks._plan_parts import ARRAYS, Namespace, Run, tensors
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
-from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables._functions import FunctionInputs, FunctionTargets, pair_rows
 from skuq.tables._scaling import hard_clip
 from skuq.training._network_checks import DrawingNetwork

@@ -22,14 +22,13 @@ from scipy.stats import rankdata
 
 from skuq import training
 from skuq._messages import warn_user
-from skuq._random import generator, trial_seed
+from skuq._random import generator, quasi_random_normals, trial_seed
 from skuq.fitted._fitted_operator import IndexDraws, MemberDraws
 from skuq.networks import Member
 from skuq.networks._keras_models import rebuild
 from skuq.networks._operator_network import PRIOR_SCALE, EpistemicNetwork, OperatorHead
 from skuq.networks._plan_parts import ARRAYS
 from skuq.predictive._learners import fit_scale
-from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._job import seed_words, template_of_model
