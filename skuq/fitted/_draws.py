@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from skuq._random import quasi_random_normals
 from skuq.networks import Member
 from skuq.networks._head_nomu import NomuHead
 from skuq.networks._nomu_network import READOUTS
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
 from skuq.predictive._calibration import NumberArrays, calibrated_moments
-from skuq.predictive._posterior import Posterior, quasi_random_normals
+from skuq.predictive._posterior import Posterior
 from skuq.tables._scaling import ImageScaling, hard_clip
 
 _TINY = 1e-30  # keeps the gradient of a root finite at 0

@@ -19,15 +19,14 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from skuq import backend
+from skuq._random import quasi_random_normals
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, check_pretrained, predict_pretrained
 from skuq.networks import Member
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._nomu_network import last_features
-from skuq.networks._operator_network import OperatorHead
+from skuq.networks._operator_network import EpistemicNetwork, OperatorHead
 from skuq.networks._plan_parts import ARRAYS, Namespace, Run, tensors
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
-from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables._functions import FunctionInputs, FunctionTargets, pair_rows
 from skuq.tables._scaling import hard_clip
 from skuq.training._network_checks import DrawingNetwork
@@ -129,23 +128,15 @@ _CHUNK_ENTRIES = 2**20  # numbers held at a time: 8 MB
 
 
 class Draws:
-    """Base of the draws of fitted networks, each of which has an index.
+    """Base of the draws of fitted networks, each of which has an index."""
 
-    Attributes
-    ----------
-    index : ndarray of shape (n_draws, n_index), or of int of shape (n_members,)
-        The indices that predictions average over.
-    is_linear : bool
-        Whether draws are linear in their indices.
-    """
-
-    index: Any
+    #: Whether draws are linear in their indices.
     is_linear: ClassVar[bool] = False
 
     def basis(self) -> np.ndarray | None:
-        """Find orthonormal columns whose combinations are all draws' differences from their mean.
+        """Find orthonormal columns that span the draws' differences from their mean.
 
-        None if there are no fewer than draws.
+        None if they would be as many as the draws.
         """
         return None
 
@@ -155,7 +146,9 @@ class Draws:
 
 
 class NormalIndices(Draws):
-    """Base of draws whose indices are normal random numbers."""
+    """Base of draws whose indices are normal random numbers; `index` are those of predictions."""
+
+    index: np.ndarray
 
     def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw indices (n, n_index) that are spread more evenly than chance does it."""
@@ -202,7 +195,7 @@ class ConditionedDraws(NormalIndices):
         return np.linalg.qr(self.index - self.index.mean(axis=0))[0]
 
     def of_mean(self) -> ConditionedDraws:
-        """Return the mean networks alone, if indices have a mean of 0."""
+        """Return the networks without random directions, if indices have a mean of 0."""
         if abs(self.index.mean(axis=0)).max() >= _ZERO:
             return self
         return replace(self, index=np.zeros((1, 0)), directions=self.directions[:, :1])
@@ -391,7 +384,7 @@ class FittedOperator(Fitted):
 
     inputs: FunctionInputs
     targets: FunctionTargets
-    draws: Draws
+    draws: IndexDraws | ConditionedDraws | MemberDraws
     given: GivenBase | None = None
     widths: Widths | None = None
 
@@ -453,7 +446,8 @@ class FittedOperator(Fitted):
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict means (n, q * m); draws around the networks' own mean are not computed."""
-        draws, fitted = self.draws.of_mean(), self
+        draws: Any = self.draws.of_mean()
+        fitted = self
         if draws is not self.draws:  # widths do not change the mean
             fitted = replace(self, draws=draws, widths=None)
         return Fitted.predict_mean(fitted, X, **query)

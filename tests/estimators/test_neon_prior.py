@@ -17,6 +17,7 @@ from tiers import slow_after
 
 from skuq import CalibratedUncertaintyRegressor, NEONRegressor, OperatorEnsembleRegressor
 from skuq.estimators.methods import _neon_conditioned as _conditioned
+from skuq.estimators.methods import _neon_training as _training
 
 learn_scale = _conditioned.learn_scale
 
@@ -136,7 +137,7 @@ def test_draws_of_noiseless_data_are_as_wide_as_networks_disagree(monkeypatch):
 def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     X, y = noisy_rows(20, 0, noise=0.0)
     model = small(noise_std=0.0, training__steps=50, warm_start=True).fit(X[:12], y[:12])
-    monkeypatch.setattr(_conditioned, "_SCALE_STEPS", 50)
+    monkeypatch.setattr(_training, "_SCALE_STEPS", 50)
     numbers, learn = [], _conditioned.learn_noiseless_prior
 
     def spy(members, *rest):
@@ -146,7 +147,7 @@ def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     monkeypatch.setattr(_conditioned, "learn_noiseless_prior", spy)
     calls = []
     diverged = lambda member: calls.append(1) or len(calls) == 1  # noqa: E731
-    monkeypatch.setattr(_conditioned, "has_diverged", diverged)
+    monkeypatch.setattr(_training, "has_diverged", diverged)
     model.fit(X, y)
     assert numbers == [4]
     # The next fit keeps the scale, since few functions are new.

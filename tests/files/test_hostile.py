@@ -25,7 +25,6 @@ import skuq
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
 from skuq.files import _archive, dumps, loads
-from skuq.files import _registry as _trees
 from skuq.networks import MLP
 from skuq.networks._member import check_network
 
@@ -480,7 +479,7 @@ def test_arrays_of_values_that_there_are_not_are_refused(array):
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, array, version=(1, 0), allow_pickle=False)
     with pytest.raises(FileFormatError):
-        _trees._read_npy(buffer.getvalue())
+        _archive._read_npy(buffer.getvalue())
 
 
 def test_load_refuses_what_is_no_estimator_or_catalog(tmp_path):

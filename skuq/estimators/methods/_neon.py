@@ -44,9 +44,14 @@ from skuq.estimators.methods._neon_training import (
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_operator import FittedOperator, GivenBase, Widths
 from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
-from skuq.networks._epinet import PRIOR_SCALE, PRIORS
 from skuq.networks._keras_models import check_builder
-from skuq.networks._operator_network import OPERATOR_NETWORKS, OUTPUT_MAPS, keras_base
+from skuq.networks._operator_network import (
+    OPERATOR_NETWORKS,
+    OUTPUT_MAPS,
+    PRIOR_SCALE,
+    PRIORS,
+    keras_base,
+)
 from skuq.tables import TrainingData
 from skuq.tables._functions import FunctionInputs, FunctionTargets, flat_values
 from skuq.training._recipe import TRAINING, Training

@@ -40,14 +40,13 @@ import numpy as np
 from scipy import linalg, optimize, stats
 
 from skuq._messages import warn_user
-from skuq._random import generator
+from skuq._random import generator, quasi_random_normals
 from skuq._threads import one_thread_if_small
 from skuq.estimators.methods._neon_training import train_bases, train_briefly
 from skuq.fitted._fitted_operator import ConditionedDraws
 from skuq.networks._dense import Derivatives
-from skuq.networks._epinet import PRIOR_SCALE
+from skuq.networks._operator_network import PRIOR_SCALE
 from skuq.predictive._learners import fit_scale, minimise, root_mean_square
-from skuq.predictive._posterior import quasi_random_normals
 from skuq.training._predict import parts_of
 
 # Largest number of values that are conditioned on exactly, and largest number that are conditioned
@@ -137,20 +136,7 @@ class _Values(NamedTuple):
 def train_conditioned(trainer, report, *, prior, n_draws):
     """Train base networks and condition random changes of their weights on the data.
 
-    Parameters
-    ----------
-    trainer : OperatorTrainer
-    report : callable
-        Told of finished epochs.
-    prior : skuq.networks.ConditionedPrior
-    n_draws : int
-        Number of draws that predictions average over.
-
-    Returns
-    -------
-    draws : ConditionedDraws
-    widths : tuple of two ndarrays of the shape of the noise, or None
-        Factor of the epistemic part and standard deviation of the noise; None if not learnt.
+    `prior` is a `ConditionedPrior`; see `train_epinet` for the other parameters and the results.
     """
     members, left_out = train_bases(trainer, report, learns_scale=prior.scale == "auto")
     rng, m = generator(trainer.entropy, "prior"), trainer.head.n_outputs

@@ -22,15 +22,13 @@ from scipy.stats import rankdata
 
 from skuq import training
 from skuq._messages import warn_user
-from skuq._random import generator, trial_seed
+from skuq._random import generator, quasi_random_normals, trial_seed
 from skuq.fitted._fitted_operator import IndexDraws, MemberDraws
 from skuq.networks import Member
-from skuq.networks._epinet import PRIOR_SCALE, EpistemicNetwork
 from skuq.networks._keras_models import rebuild
-from skuq.networks._operator_network import OperatorHead
+from skuq.networks._operator_network import PRIOR_SCALE, EpistemicNetwork, OperatorHead
 from skuq.networks._plan_parts import ARRAYS
 from skuq.predictive._learners import fit_scale
-from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._job import seed_words, template_of_model
@@ -399,19 +397,8 @@ def train_epinet(trainer, report, *, epinet, n_draws):
 def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     """Train an ensemble, and learn widths from the functions that its members leave out.
 
-    Parameters
-    ----------
-    trainer : OperatorTrainer
-    report : callable
-        Told of finished epochs.
-    n_members, prior_scale, subsample
-        See `OperatorEnsembleRegressor`.
-
-    Returns
-    -------
-    draws : MemberDraws
-    widths : tuple of two ndarrays of the shape of the noise, or None
-        Factor of the epistemic part and standard deviation of the noise; None if not learnt.
+    See `OperatorEnsembleRegressor` for its parameters, and `train_epinet` for the others and for
+    the results.
     """
     network = EpistemicNetwork(trainer.base, trainer.head.n_raw, prior_scale=float(prior_scale))
     # A function's error needs a member that has not seen it, and another for the spread.
