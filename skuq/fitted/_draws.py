@@ -197,8 +197,8 @@ class _MemberMeans:
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
         functions = []  # of which each draw has a random multiple
         if self.calibrated:
-            normals = self.head.normals(means, xp)
-            means, _, variance = calibrated_moments(normals, weights, arrays, xp)
+            components = self.head.normals(means, xp)
+            means, _, variance = calibrated_moments(components, weights, arrays, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
                 # Members that agree, such as a single one, have the same error.
