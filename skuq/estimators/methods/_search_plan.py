@@ -242,25 +242,19 @@ def automatic_repeats(estimator: Any, defaults: SearchDefaults) -> int:
     return defaults.n_repeats if estimator.max_time is None else defaults.most_repeats
 
 
-def make_targets(estimator: Any, defaults: SearchDefaults) -> ClassTargets | NumberTargets:
-    """Make the encoding of y."""
-    if is_classifier(estimator):
-        return ClassTargets(estimator.class_weight)
-    return NumberTargets(estimator.target_transform, loss=defaults.loss)
-
-
 def defaults_of(space: Any) -> SearchDefaults:
     """Choose the defaults of a search by its space of networks."""
     return TABULAR if isinstance(space, TabularSpace) else PAPERS
 
 
 def plan_parts(estimator: Any, defaults: SearchDefaults) -> dict[str, Any]:
-    """Return the fields of a plan that follow from its defaults."""
-    return {
-        "targets": make_targets(estimator, defaults),
-        "defaults": defaults,
-        "finish": add_far_term,
-    } | ({"prepare": Task.with_linear_part} if defaults.embeds else {})
+    """Return the fields of a plan that follow from its defaults: targets and what trains around."""
+    if is_classifier(estimator):
+        targets: Any = ClassTargets(estimator.class_weight)
+    else:
+        targets = NumberTargets(estimator.target_transform, loss=defaults.loss)
+    prepare = {"prepare": Task.with_linear_part} if defaults.embeds else {}
+    return {"targets": targets, "defaults": defaults, "finish": add_far_term, **prepare}
 
 
 def resolve_rule(estimator: Any) -> SelectionRule:
