@@ -20,16 +20,14 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from skuq.fitted._far import FarArrays, far_spread, far_spread_of_tensors
 from skuq.networks import Member
-from skuq.networks._head_normals import GaussianMixtureHead
-from skuq.networks._nomu_network import READOUTS, NomuHead
+from skuq.networks._head_nomu import NomuHead
+from skuq.networks._nomu_network import READOUTS
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
 from skuq.predictive._calibration import NumberArrays, calibrated_moments
 from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
-from skuq.tables._targets import normal_components
 
 _TINY = 1e-30  # keeps the gradient of a root finite at 0
 _AGREES = 1e-12  # difference of members' means below which they agree, in standardised y
@@ -49,7 +47,6 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     far = ensemble.far
     plans = _make_plans(members)
     scaled_only = inputs.scales_only and not targets.is_transformed
-    is_mixture = isinstance(targets.head, GaussianMixtureHead)
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
         weights = ensemble.raw_weights
         n_columns = _count_columns(ensemble, len(weights))
@@ -79,8 +76,8 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         calibrated=calibration is not None,
         shared=ensemble.calibration.shares_errors,
         clip=type(inputs.scaling).clip,
-        head=targets.head if is_mixture or calibration is not None else None,
-        kernel=None if far is None else far.kernel,
+        head=targets.head.without_noise(),
+        far=None if far is None else far.draws,
     )
     scalers = _scalers(inputs, targets)
     if calibration is not None:
@@ -101,7 +98,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 
 def _count_columns(ensemble: Any, n_members: int) -> int:
     """Count the functions of which a draw has a random multiple each."""
-    n_far = 0 if ensemble.far is None else 2 * ensemble.far.frequencies.shape[1]
+    n_far = 0 if ensemble.far is None else ensemble.far.draws.n_functions
     return n_far + n_members * ensemble.calibration.shares_errors
 
 
@@ -178,18 +175,18 @@ class _MemberMeans:
     calibrated: bool
     shared: bool  # whether members share errors
     clip: Callable[[Any, Any], Any]  # of `Scaling`
-    head: Any  # None if the first raw numbers are the means
-    kernel: str | None = None  # of the uncertainty away from the training rows
+    head: Any
+    far: Any = None  # adds the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), Run(ARRAYS if xp is np else tensors())
         if self.calibrated:
             weights, arrays = next(rest), NumberArrays(*islice(rest, len(NumberArrays._fields)))
-        if self.shared or self.kernel is not None:
+        if self.shared or self.far is not None:
             normals = next(rest)
-        if self.kernel is not None:
-            far = FarArrays(*islice(rest, len(FarArrays._fields)))
+        if self.far is not None:
+            far_arrays = list(islice(rest, self.far.n_arrays))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -199,23 +196,21 @@ class _MemberMeans:
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
         functions = []  # of which each draw has a random multiple
         if self.calibrated:
-            components = normal_components(self.head, means, xp)
-            means, _, variance = calibrated_moments(components, weights, arrays, xp)
+            normals = self.head.normals(means, xp)
+            means, _, variance = calibrated_moments(normals, weights, arrays, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
                 # Members that agree, such as a single one, have the same error.
                 apart = (apart + _AGREES) * xp.sqrt(weights)[:, None, None]
                 length = xp.sum(xp.square(apart), axis=0) + _TINY
                 functions.append(apart * xp.sqrt((variance + _TINY) / length))
-        elif self.head is not None:
-            means, _ = self.head.moments(means, xp)
-        means = means[..., : self.n_outputs]  # (K, n, m)
+        else:
+            means = self.head.means(means, xp)  # (K, n, m)
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
-        if self.kernel is not None:
-            compute = far_spread if xp is np else far_spread_of_tensors
-            functions.append(compute(xp, far, self.kernel, X, xp.mean(means, axis=0)))
+        if self.far is not None:
+            functions.append(self.far(xp, far_arrays, X, xp.mean(means, axis=0)))
         if functions:
             means = means + xp.tensordot(normals, xp.concatenate(functions, axis=0), axes=1)
         means = means * y_scale + y_mean

@@ -20,12 +20,12 @@ from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted
 from skuq.predictive import (
     CategoricalMixture,
-    ConformalMixture,
     GaussianMixture,
     Mixture,
     TwoPieceNormal,
 )
 from skuq.predictive._classes import scaled_probabilities
+from skuq.predictive._conformal import conformal_quantile
 from skuq.predictive._learners import fit_std_factor, shrink_std_factor
 from skuq.predictive._normals import shift
 from skuq.tables._columns import frame_to_pandas, is_frame
@@ -61,10 +61,13 @@ class Recalibration:
 
     def apply(self, mixture: Mixture | TwoPieceNormal, X: Any) -> Any:
         """Calibrate predictions for the rows X."""
-        scaled = mixture.scaled(self.scale)
+        return mixture.scaled(self.scale)
+
+    def quantile(self, distribution: Any, probability: Any) -> np.ndarray:
+        """Compute quantiles of calibrated predictions: by the scores, if there are any."""
         if self.scores is None:
-            return scaled
-        return ConformalMixture(scaled, self.scores, self.coverage)
+            return distribution.quantile(probability)
+        return conformal_quantile(distribution, self.scores, self.coverage, probability)
 
 
 @saved_as("fitted.ConditionalRecalibration")
@@ -184,6 +187,10 @@ class FittedCalibrated(Fitted):
     def distribution(self, X: Any) -> Any:
         """Predict the calibrated distribution of each row."""
         return self.calibration.distribution(self.estimator, X)
+
+    def quantile(self, distribution: Any, probability: Any) -> np.ndarray:
+        """Compute quantiles by the rule of the calibration."""
+        return self.calibration.quantile(distribution, probability)
 
     def n_numbers(self) -> int:
         """Count the numbers of the estimator's raw prediction of one row."""

@@ -28,7 +28,6 @@ from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.predictive._learners import fit_out_of_bag
 from skuq.search import SearchResult, TrialRecord
 from skuq.search._folder import with_decisions
-from skuq.tables._targets import normal_components
 from skuq.training import predict_members
 
 _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
@@ -104,7 +103,7 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
         rng = np.random.default_rng(0)
         rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
     raws = [candidates.raw[k][rows].astype("float64") for k in selection.indices]
-    parts = [normal_components(candidates.head, raw[None]) for raw in raws]
+    parts = [candidates.head.normals(raw[None]) for raw in raws]
     # Trials with fewer repeats have fewer components: fill up with some of no probability.
     most = max(loc.shape[1] for loc, _, _ in parts)
     loc, scale, probability = (

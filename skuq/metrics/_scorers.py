@@ -6,7 +6,7 @@ Notation: n rows, m outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -331,7 +331,10 @@ def _crps(predicted, weight):
 def _score_intervals(kind, predicted, weight, coverage):
     """Compute one of the `_INTERVAL_SCORES` of central intervals."""
     if predicted.offers("interval"):
-        ends = np.moveaxis(np.asarray(predicted.distribution.interval(coverage)), 1, 0)
+        # Intervals of a model may follow another rule than quantiles of its distributions.
+        own = getattr(predicted.model, "predict_interval", None)
+        interval = predicted.distribution.interval if own is None else partial(own, predicted.X)
+        ends = np.moveaxis(np.asarray(interval(coverage=coverage)), 1, 0)
     else:
         mean, std = predicted.normal
         reach = special.ndtri((1 + coverage) / 2) * std

@@ -85,8 +85,8 @@ class NumberArrays(NamedTuple):
     shares: Any  # (S,)
 
 
-def calibrate_components(
-    components: tuple[Any, Any, Any], weights: Any, arrays: NumberArrays, xp: Any = np
+def calibrate_normals(
+    normals: tuple[Any, Any, Any], weights: Any, arrays: NumberArrays | None, xp: Any = np
 ) -> tuple[tuple[Any, Any, Any], Any]:
     """Calibrate the normals (K, J, n, m) of members, in units of the standardised y.
 
@@ -96,9 +96,12 @@ def calibrate_components(
     standard deviation that is epistemic: `shared` times the standard deviation of the members'
     means as they were, the tail's floor, and the noise beyond `most_noise`, but at most 0.95 of the
     normal's own, since each keeps some noise. Where noise exceeds `most_noise`, the normals of a
-    member get nearer to each other and wider, so that its variance stays.
+    member get nearer to each other and wider, so that its variance stays. Without `arrays` nothing
+    changes.
     """
-    loc, scale, probability = components
+    if arrays is None:
+        return normals, 0.0
+    loc, scale, probability = normals
     factor, floor, shared, most_noise, scales, floors, shares = arrays
     mean = xp.sum(probability * loc, axis=1)
     centre = xp.tensordot(weights, mean, axes=1)
@@ -127,10 +130,14 @@ def calibrate_components(
 
 
 def calibrated_moments(
-    components: tuple[Any, Any, Any], weights: Any, arrays: NumberArrays, xp: Any
+    normals: tuple[Any, Any, Any], weights: Any, arrays: NumberArrays | None, xp: Any
 ) -> tuple[Any, Any, Any]:
-    """Compute the moments of calibrated normals; see `NumberTargets.moments`."""
-    (loc, scale, probability), part = calibrate_components(components, weights, arrays, xp)
+    """Compute the moments of calibrated normals (K, J, n, m), arrays or tensors.
+
+    Returns means and variances of the members' noise, (K, n, m) each, and the variance (n, m) of
+    the errors that they share.
+    """
+    (loc, scale, probability), part = calibrate_normals(normals, weights, arrays, xp)
     mean = xp.sum(probability * loc, axis=1)
     variance = xp.square(scale) + xp.square(loc - mean[:, None])
     # Means move by the average of their components.

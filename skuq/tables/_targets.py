@@ -1,6 +1,6 @@
-"""Convert a user's y to numbers for training, and raw outputs to predictive distributions.
+"""Convert a user's y to numbers for training, and predictions back to units of y.
 
-Notation: n rows, m outputs, K members or passes; raw outputs are (K, n, n_raw).
+Notation: n rows, m outputs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,10 @@ from skuq.files._registry import saved_as
 from skuq.networks import GaussianHead
 from skuq.networks._head_classes import CategoricalHead
 from skuq.networks._head_normals import GaussianMixtureHead, SquaredErrorHead
-from skuq.predictive import (
-    CategoricalMixture,
-    GaussianMixture,
-    Mixture,
-    NestedGaussianMixture,
-    TransformedMixture,
-)
-from skuq.predictive._calibration import Calibration, calibrate_components, calibrated_moments
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
-from skuq.tables._transforms import TargetTransform, transform_of_tails
+from skuq.tables._transforms import TargetTransform
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
@@ -66,8 +58,6 @@ class Targets:
     fit_encoder: Callable[..., np.ndarray]
     #: ``encode(y)`` checks the y of validation rows, and returns it as numbers (n, m).
     encode: Callable[..., np.ndarray]
-    #: ``distribution(raw, weights, calibration)`` converts raw outputs (K, n, n_raw), weights (K,).
-    distribution: Callable[..., Any]
 
     def weigh(self, rows: Rows) -> Rows:
         """Return the rows with their weights in training."""
@@ -92,7 +82,7 @@ class NumberTargets(Targets):
 
     Parameters
     ----------
-    transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="standard"
+    transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         The estimators' parameter `target_transform`.
     loss : str, default="nll"
         Loss by its name in `DeepEnsembleRegressor`, which determines the head of the networks.
@@ -102,6 +92,8 @@ class NumberTargets(Targets):
         Whether an output with one value in 20 rows or more, from which no validation row differs,
         is predicted to the precision of float32, and the unit of fewer rows is a part of the
         value's size. Otherwise it is 1.
+    scaling : TargetScaling, optional
+        Scale of y in place of that of `transform`. Its `fit` may return another scale or transform.
 
     Attributes
     ----------
@@ -114,7 +106,7 @@ class NumberTargets(Targets):
     scaling : TargetScaling or TargetTransform
         Scale of y, fitted by `fit`.
     is_automatic : bool
-        Whether `fit` chooses between scaling and transforms by the tails of y.
+        Whether `fit` may choose a transform of y.
     """
 
     _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
@@ -126,12 +118,13 @@ class NumberTargets(Targets):
         loss: str = "nll",
         standardize: bool = True,
         narrow_constants: bool = True,
+        scaling: TargetScaling | None = None,
     ) -> None:
         self.loss = loss
         self.narrow_constants = narrow_constants and standardize
-        self.scaling: Any = TargetScaling(standardize)
-        self.is_automatic = transform == "auto"
-        if transform not in ("auto", "standard"):
+        self.scaling: Any = scaling or TargetScaling(standardize)
+        self.is_automatic = scaling is not None
+        if transform != "standard":
             self.scaling = TargetTransform(transform)
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
@@ -184,10 +177,7 @@ class NumberTargets(Targets):
 
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y."""
-        if self.is_automatic:
-            kind = transform_of_tails(y, weight)
-            self.scaling = TargetScaling() if kind == "standard" else TargetTransform(kind)
-        self.scaling.fit(y, weight)
+        self.scaling = self.scaling.fit(y, weight)
         # The unit of a constant would be 1, and its predictions as vague as that.
         if self.narrow_constants and self._constant is not None:
             self.scaling.rescale_equal(self._constant, self._n_used)
@@ -228,86 +218,6 @@ class NumberTargets(Targets):
         other = copy.copy(self)
         other.head = replace(self.head, scale=tuple(scale))
         return other
-
-    def moments(
-        self, raw: Any, weights: np.ndarray, calibration: Calibration, xp: Any = np
-    ) -> tuple[Any, Any, Any]:
-        """Compute moments of the standardised y from members' raw outputs (K, n, n_raw).
-
-        Returns means and variances of the members' noise, (K, n, m) each, and the variance of the
-        errors that they share, (n, m) or 0. `raw` is an array or a tensor.
-        """
-        arrays = calibration.arrays
-        if arrays is None:
-            mean, std = self.head.moments(raw, xp)
-            return mean, xp.square(std), 0.0
-        components = normal_components(self.head, raw, xp)
-        return calibrated_moments(components, weights, arrays, xp)
-
-    def components(
-        self, raw: np.ndarray, weights: np.ndarray, calibration: Calibration
-    ) -> tuple[Any, Any]:
-        """Compute the calibrated normals of members, (K, J, n, m), in units of the standardised y.
-
-        Returns their means, standard deviations and probabilities, and the parts of the standard
-        deviations that are epistemic, or 0.
-        """
-        normals = normal_components(self.head, raw)
-        arrays = calibration.arrays
-        if arrays is None:
-            return normals, 0.0
-        return calibrate_components(normals, weights, arrays)
-
-    def distribution(
-        self, raw: np.ndarray, weights: np.ndarray, calibration: Calibration
-    ) -> Mixture:
-        """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
-        # Moments of a nonlinear transform are integrals, which the mixture computes when needed.
-        if not self.is_transformed:
-            return self._mixture(raw, weights, calibration, self.restore)
-        mixture = self._mixture(raw, weights, calibration, lambda loc, scale: (loc, scale))
-        scaling = self.scaling
-        return TransformedMixture(mixture, scaling.output(0) if self.is_1d else scaling)
-
-    def _mixture(
-        self,
-        raw: np.ndarray,
-        weights: np.ndarray,
-        calibration: Calibration,
-        restore: Callable[[Any, Any], tuple[Any, Any]],
-    ) -> Mixture:
-        """Make the mixture of the head's normals; ``restore(loc, scale)`` sets the units."""
-
-        def drop_axis(*arrays: np.ndarray) -> list[np.ndarray]:
-            """Drop the axis of outputs if y had one axis."""
-            return [array[..., 0] if self.is_1d else array for array in arrays]
-
-        components, shared = self.components(raw, weights, calibration)
-        loc, scale, probability = drop_axis(*restore(*components[:2]), components[2])
-        given: dict[str, Any] = {"weights": weights}
-        if calibration.shares_errors:
-            (given["shared_scale"],) = drop_axis(restore(0.0, shared)[1])
-        if loc.shape[1] == 1 and not isinstance(self.head, GaussianMixtureHead):
-            given = {
-                name: array[:, 0] if array.ndim > 1 else array for name, array in given.items()
-            }
-            return GaussianMixture(loc[:, 0], scale[:, 0], **given)
-        return NestedGaussianMixture(loc, scale, probability, **given)
-
-
-def normal_components(head: Any, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
-    """Compute means, standard deviations and probabilities of the members' normals.
-
-    Each is (K, J, n, m), from raw outputs (K, n, n_raw); J is 1 unless the head predicts a mixture.
-    """
-    if isinstance(head, GaussianMixtureHead):
-        loc, scale, log_probability = head.distribution(raw, xp)  # (K, n, J, m)
-        loc, scale, probability = (
-            xp.moveaxis(array, 2, 1) for array in (loc, scale, xp.exp(log_probability))
-        )
-        return loc, scale, probability
-    loc, scale = (array[:, None] for array in head.distribution(raw, xp))
-    return loc, scale, xp.ones_like(loc)
 
 
 @saved_as("tables.ClassTargets")
@@ -381,21 +291,3 @@ class ClassTargets(Targets):
     def labels(self, y: np.ndarray) -> np.ndarray:
         """Return the classes of codes (n, 1), for stratified splits."""
         return self.classes[y[:, 0].astype(int)]
-
-    def probabilities(self, raw: Any, calibration: Calibration, xp: Any = np) -> Any:
-        """Compute calibrated probabilities (.., n_classes) of raw outputs, arrays or tensors.
-
-        Every member is calibrated alike, and so is their average.
-        """
-        raw = raw if calibration.temperature == 1 else raw / calibration.temperature
-        proba = self.head.probabilities(raw, xp)
-        if not calibration.constant:
-            return proba
-        constant = np.array(calibration.constant)
-        return proba * (1 - constant.sum()) + constant
-
-    def distribution(
-        self, raw: np.ndarray, weights: np.ndarray, calibration: Calibration
-    ) -> CategoricalMixture:
-        """Mix the members' predictions (K, n, n_raw) with weights (K,)."""
-        return CategoricalMixture(self.probabilities(raw, calibration), weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import field
 from numbers import Integral
@@ -11,22 +12,20 @@ from skuq._params import Interval, StrOptions, parameters
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._presets import defaults_in
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
     SearchDefaults,
     SearchPlan,
-    automatic_repeats,
     constraints_with,
-    defaults_of,
     is_splitter,
-    plan_parts,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
 from skuq.files._registry import saved_as
 from skuq.networks._given_spaces import AUTODEUQ_SPACES
-from skuq.search import AgEBO, RandomSearch
+from skuq.search import AgEBO
 from skuq.search._strategies import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
@@ -48,18 +47,19 @@ AUTODEUQ_CONSTRAINTS: dict = {
 def make_plan(estimator: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
     space, rule = resolve_space(estimator), resolve_rule(estimator)
-    defaults = defaults_of(space)
+    defaults = defaults_in(space)
     strategy = resolve_strategy(estimator, defaults)
-    if defaults.embeds and isinstance(estimator.search, str) and estimator.search == "auto":
-        # After the space's recipes no proposer was better.
-        strategy = RandomSearch()
+    is_auto = isinstance(estimator.search, str) and estimator.search == "auto"
+    if is_auto and defaults.strategy is not None:
+        strategy = defaults.strategy()
     return SearchPlan(
         strategy,
         space,
         rule,
         TableInputs(estimator.preprocess, embed=defaults.embeds),
+        defaults.targets(estimator),
+        defaults,
         n_repeats=_count_repeats(estimator, defaults),
-        **plan_parts(estimator, defaults),
     )
 
 
@@ -67,7 +67,7 @@ def _count_repeats(estimator: Any, defaults: SearchDefaults) -> int:
     """Resolve `repeats`, and refuse those that have no folds."""
     repeats = estimator.repeats
     if isinstance(repeats, str):
-        return automatic_repeats(estimator, defaults)
+        return defaults.n_repeats(estimator)
     if repeats > 0 and estimator.refit:
         raise ValueError(
             f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
@@ -81,15 +81,16 @@ def _count_repeats(estimator: Any, defaults: SearchDefaults) -> int:
     return repeats
 
 
-def papers() -> dict[str, dict[str, Any]]:
+def papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's experiments: section III, and its toy task."""
     common = {
         "n_trials": 500,
         "n_members": 5,
         "search": AgEBO(population_size=100, sample_size=10),
-        "selection": GreedySelection("nll", min_members=1),
+        "selection": GreedySelection("nll", min_members=1, max_size=None),
         "repeats": 0,
         "calibrate": False,
+        **of_numbers,
     }
     return {
         "benchmark": {**common, "space": "benchmark", "epochs": 100, "validation": 0.25},
@@ -312,7 +313,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         "calibrate": ["boolean"],
         **TARGET_CONSTRAINTS,
     }
-    _papers = staticmethod(papers)
+    _papers = staticmethod(functools.partial(papers, target_transform="standard"))
 
     def _plan(self, X: Any) -> SearchPlan:
         return make_plan(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -14,13 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._params import parameters
 from skuq.ensembles._rules import NES_SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._presets import defaults_in
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
-    automatic_repeats,
     constraints_with,
-    defaults_of,
-    plan_parts,
     resolve_rule,
     resolve_space,
     resolve_strategy,
@@ -34,7 +33,6 @@ from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
 
 # Optimiser steps of a training on tables; images have the paper's number of epochs.
 _N_STEPS = 500
-_N_FOLDED_TRIALS = 20  # default number of trials in the tabular space
 
 _VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")
 
@@ -77,11 +75,10 @@ def make_plan(estimator: Any, X: Any) -> SearchPlan:
             f"`space={estimator.space!r}` needs images: X of shape (n, height, width, channels), "
             "or flat rows and `image_shape=`."
         )
-    defaults = defaults_of(space)
-    # In the tabular space a trial trains eight networks, as folds of one program.
-    n_trials = _N_FOLDED_TRIALS if defaults.embeds else defaults.n_trials
+    defaults = defaults_in(space)
     # The paper's searches start at random.
-    defaults = replace(defaults, n_trials=n_trials, starts_with_recipes=defaults.embeds)
+    own = {"n_trials": defaults.n_nes_trials, "starts_with_recipes": defaults.embeds}
+    defaults = replace(defaults, **own)
     inputs: Any
     if holds_images:
         # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
@@ -95,16 +92,17 @@ def make_plan(estimator: Any, X: Any) -> SearchPlan:
         space,
         rule,
         inputs,
+        defaults.targets(estimator),
+        defaults,
         n_steps=None if holds_images and not inputs.flat else _N_STEPS,
         stacks=stacks,
         # The paper's baselines have no repeats.
-        n_repeats=0 if stacks else automatic_repeats(estimator, defaults),
+        n_repeats=0 if stacks else defaults.n_repeats(estimator),
         images=True,
-        **plan_parts(estimator, defaults),
     )
 
 
-def papers() -> dict[str, dict[str, Any]]:
+def papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's two spaces of images, and of tables in their place."""
     common = {
         "n_trials": 400,
@@ -112,14 +110,22 @@ def papers() -> dict[str, dict[str, Any]]:
         "selection": "forward",
         "validation": 0.25,
         "calibrate": False,
+        **of_numbers,
     }
     return {space: {**common, "space": space} for space in ("darts", "nas-bench-201", "dense")}
 
 
 def make_baseline(
-    search: Any, kind: str, severity: int | None, architecture: Mapping[str, Any] | None
+    search: Any,
+    kind: str,
+    severity: int | None,
+    architecture: Mapping[str, Any] | None,
+    own: Mapping[str, Any] = {},
 ) -> Any:
-    """Make an estimator that the paper compares with; see `NESClassifier.baseline`."""
+    """Make an estimator that the paper compares with; see `NESClassifier.baseline`.
+
+    `own` are further parameters of regressors or of classifiers.
+    """
     if kind not in _BASELINES:
         raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
     vary, selection = _BASELINES[kind]
@@ -139,7 +145,8 @@ def make_baseline(
         selection=selection,
         n_trials=search.n_members if kind == "deep-ensemble" else search.n_trials,
         fixed=fixed,
-        calibrate=False,
+        calibrate=False,  # members alone, as in the paper
+        **own,
     )
 
 
@@ -620,7 +627,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
 
     _settings = SETTINGS
     _parameter_constraints = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
-    _papers = staticmethod(papers)
+    _papers = staticmethod(functools.partial(papers, target_transform="standard"))
 
     def _plan(self, X: Any) -> SearchPlan:
         return make_plan(self, X)
@@ -678,4 +685,5 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
             If there is no such kind, set or architecture, or the estimator was pickled, which keeps
             the members alone.
         """
-        return make_baseline(self, kind, severity, architecture)
+        own = {"target_transform": "standard"}
+        return make_baseline(self, kind, severity, architecture, own)

@@ -309,7 +309,7 @@ def finish(
                 (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
                 for member, weight, (_, rows) in zip(members, weights, parts)
             ]
-        warn_if_worse_than_constant(targets, calibration, data, held_out)
+        warn_if_worse_than_constant(targets.head, calibration, data, held_out)
     ensemble = FittedEnsemble(
         task.inputs, targets, tuple(members), weights, passes, calibration=calibration
     )

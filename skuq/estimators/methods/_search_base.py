@@ -158,7 +158,7 @@ class SearchEstimator(Predictor):
         with open_store(self, parts, time_left(self, task)) as store:
             task = replace(task, entropy=self._entropy_of(store) or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
-            task = plan.prepare(task)
+            task = plan.defaults.prepare(task)
             warn_of_few_validation_rows(task)
             search, decisions = make_search(self, plan, task, store)
             # Everything that is known before the first trial.
@@ -183,7 +183,7 @@ class SearchEstimator(Predictor):
                 trials = train_again(self, retraining, task, search, (validation, n_used))
                 fitted = fitted.with_networks(trials, rule)
             if self.calibrate:
-                fitted = fitted.finish(functools.partial(plan.finish, task=task))
+                fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
             if store is not None:
                 store_again(store, self, start._replace(empty=fitted.empty))
         warn_of_few_members(fitted, rule)

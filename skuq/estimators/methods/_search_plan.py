@@ -12,7 +12,6 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from joblib import effective_n_jobs
 from sklearn.base import is_classifier
 
 from skuq._params import (
@@ -39,6 +38,8 @@ from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe
 
+_VALIDATION_SHARE = 0.25  # "auto", without folds
+_SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
 
@@ -84,35 +85,20 @@ def constraints_with(short_forms: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SearchDefaults:
-    """What a search does where its parameters are "auto". The defaults here are the papers'.
+    """What searches do where their parameters do not say. These are the papers' defaults.
+
+    ``estimators/_presets.py`` chooses between them and the tuned ones of the recommended space.
 
     Attributes
     ----------
-    n_trials : int
-        Number of trials without `max_time`.
-    validation_share : float
-        Share of the rows that validates, where there are no folds.
-    n_folds, n_folds_of_many, many_rows : int
-        Number of folds, 0 for none, and the number of them for more rows than `many_rows`.
-    n_small_folds, fewest_trials : int
-        Number of folds of large tables of classes of which a search uses some, where `max_time` is
-        too short for so many trials in all folds.
-    large_rows : int
-        Number of rows of a large table.
-    seconds_of_network : float
-        Time that the training of one network takes on a large table.
-    n_repeats, most_repeats : int
-        Number of repeats of the chosen trials without `max_time`, and largest number with it.
-    search_share : float
-        Share of `max_time` for the search, if there are repeats.
-    loss : str
-        Loss of networks that predict numbers.
-    losses : tuple of str
-        Losses among which a tabular space decides for numbers.
+    n_trials, n_nes_trials : int
+        Number of trials of AutoDEUQ and of NES without `max_time`.
     embeds : bool
         Whether networks embed numbers and categories.
     varies : {"architecture", "both"}
-        What the strategy varies.
+        What a strategy with ``vary="auto"`` varies.
+    strategy : callable or None
+        Makes the strategy that AutoDEUQ's ``search="auto"`` means; None is the paper's.
     starts_with_recipes : bool
         Whether a search starts with the recipes that its space knows.
     identity : dict
@@ -120,50 +106,42 @@ class SearchDefaults:
     """
 
     n_trials: int = 50
-    validation_share: float = 0.25
-    n_folds: int = 0
-    n_folds_of_many: int = 0
-    many_rows: float = math.inf
-    n_small_folds: int = 0
-    fewest_trials: int = 0
-    large_rows: float = math.inf
-    seconds_of_network: float = math.inf
-    n_repeats: int = 0
-    most_repeats: int = 0
-    search_share: float = 0.6
-    loss: str = "nll"
-    losses: tuple[str, ...] = ()
+    n_nes_trials: int = 50
     embeds: bool = False
     varies: str = "architecture"
+    strategy: Callable[[], SearchStrategy] | None = None
     starts_with_recipes: bool = True
     identity: Mapping[str, str] = field(default_factory=dict)
 
+    def targets(self, estimator: Any) -> ClassTargets | NumberTargets:
+        """Make the encoding of y: a network predicts one normal of the standardised y."""
+        if is_classifier(estimator):
+            return ClassTargets(estimator.class_weight)
+        transform = estimator.target_transform
+        return NumberTargets("standard" if transform == "auto" else transform)
 
-PAPERS = SearchDefaults()
+    def n_repeats(self, estimator: Any) -> int:
+        """Return the number of repeats of the chosen trials, unless the user gives it."""
+        return 0
 
-#: Defaults of the tabular space, in which the folds of a trial train as one program.
-TABULAR = SearchDefaults(
-    n_folds=8,
-    n_folds_of_many=5,
-    many_rows=20_000,
-    n_small_folds=10,
-    fewest_trials=4,
-    large_rows=10_000,
-    seconds_of_network=12.0,
-    n_repeats=2,
-    most_repeats=20,
-    loss="gaussian-mixture",
-    losses=("crps", "nll"),
-    embeds=True,
-    varies="both",
-    # Trials of earlier versions learnt y itself.
-    identity={"targets of trials": "what ridge regression leaves, where y is linear"},
-)
+    def validation(self, estimator: Any, task: Task, search_share: float) -> tuple[Any, int | None]:
+        """Resolve ``validation="auto"``: a share, or folds and how many are used if not all.
 
+        `search_share` is the share of `max_time` for the search itself.
+        """
+        return _VALIDATION_SHARE, None
 
-def add_far_term(ensemble: Any, task: Task) -> Any:
-    """Let an ensemble learn its uncertainty far from the training rows."""
-    return ensemble.with_far_uncertainty(task.rows, task.entropy)
+    def prepare(self, task: Task) -> Task:
+        """Learn what networks are given before the search, from rows that are split."""
+        return task
+
+    def bind(self, space: Any, task: Task) -> Any:
+        """Bind the space to the rows, if networks and training depend on them."""
+        return space.bind(len(task.rows.X)) if isinstance(space, WithTraining) else space
+
+    def finish(self, ensemble: Any, task: Task) -> Any:
+        """Add what is learnt after the search to an ensemble that is calibrated: here nothing."""
+        return ensemble
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,11 +157,6 @@ class SearchPlan:
     inputs, targets : Inputs, Targets
         Encodings, not fitted yet.
     defaults : SearchDefaults
-    prepare : callable
-        ``prepare(task) -> task`` with what is learnt before the networks.
-    finish : callable
-        ``finish(ensemble, task) -> ensemble`` with what is learnt after them; with
-        ``calibrate=False`` members predict alone, without it.
     n_steps : int or None
         Number of optimiser steps from which the default number of epochs follows.
     stacks : bool
@@ -200,9 +173,7 @@ class SearchPlan:
     rule: SelectionRule
     inputs: Any
     targets: Any
-    defaults: SearchDefaults = PAPERS
-    prepare: Callable[[Task], Task] = lambda task: task
-    finish: Callable[[Any, Task], Any] = lambda ensemble, task: ensemble
+    defaults: SearchDefaults
     n_steps: int | None = None
     stacks: bool = False
     n_repeats: int = 0
@@ -211,7 +182,7 @@ class SearchPlan:
     @property
     def search_share(self) -> float:
         """Share of `max_time` for the search itself; the rest is for repeats."""
-        return self.defaults.search_share if self.n_repeats else 1.0
+        return _SEARCH_SHARE if self.n_repeats else 1.0
 
 
 def resolve_strategy(estimator: Any, defaults: SearchDefaults) -> SearchStrategy:
@@ -230,31 +201,6 @@ def resolve_space(estimator: Any) -> Any:
     """Resolve the parameter `space`, which is not bound to rows yet."""
     space = resolve_settings(estimator, "space")
     return space if isinstance(space, Settings) else resolve_search_space(space)
-
-
-def automatic_repeats(estimator: Any, defaults: SearchDefaults) -> int:
-    """Return the number of repeats of the chosen trials, unless the user gives it.
-
-    A refit has no folds to repeat, and a splitter no others.
-    """
-    if estimator.refit or is_splitter(estimator.validation):
-        return 0
-    return defaults.n_repeats if estimator.max_time is None else defaults.most_repeats
-
-
-def defaults_of(space: Any) -> SearchDefaults:
-    """Choose the defaults of a search by its space of networks."""
-    return TABULAR if isinstance(space, TabularSpace) else PAPERS
-
-
-def plan_parts(estimator: Any, defaults: SearchDefaults) -> dict[str, Any]:
-    """Return the fields of a plan that follow from its defaults: targets and what trains around."""
-    if is_classifier(estimator):
-        targets: Any = ClassTargets(estimator.class_weight)
-    else:
-        targets = NumberTargets(estimator.target_transform, loss=defaults.loss)
-    prepare = {"prepare": Task.with_linear_part} if defaults.embeds else {}
-    return {"targets": targets, "defaults": defaults, "finish": add_far_term, **prepare}
 
 
 def resolve_rule(estimator: Any) -> SelectionRule:
@@ -304,31 +250,12 @@ def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
 
 
 def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[Any, int | None]:
-    """Resolve `validation`: a share or folds, and the number of folds that are used, if not all.
-
-    "auto" is folds, fewer for large data, or a share of the rows.
-    """
-    defaults = plan.defaults
+    """Resolve `validation`: a share or folds, and the number of folds that are used, if not all."""
     if not isinstance(estimator.validation, str):
         return estimator.validation, None
-    if not defaults.n_folds or task.validation is not None:
-        return defaults.validation_share, None
-    if task.n_units < 2 * defaults.n_folds:
-        return max(2, task.n_units // 2), None
-    is_large, is_huge = (task.n_units > n for n in (defaults.large_rows, defaults.many_rows))
-    n_folds = defaults.n_folds_of_many if is_huge else defaults.n_folds
-    if is_classifier(estimator) and is_large and estimator.max_time is not None:
-        # Several recipes in a few folds are better than one or two in all of them. Stored trials
-        # keep their folds: a later fit may have more time.
-        is_stored = estimator.catalog_dir is not None or estimator.warm_start
-        n_trials = defaults.fewest_trials
-        if not isinstance(estimator.n_trials, str):
-            n_trials = min(n_trials, estimator.n_trials)
-        seconds = plan.search_share * estimator.max_time * effective_n_jobs(estimator.n_jobs)
-        n_in_time = int(seconds / (n_trials * defaults.seconds_of_network))
-        if n_in_time < n_folds and not is_stored:
-            return defaults.n_small_folds, max(1, n_in_time)
-    return n_folds, None
+    if task.validation is not None:
+        return _VALIDATION_SHARE, None
+    return plan.defaults.validation(estimator, task, plan.search_share)
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
@@ -348,18 +275,6 @@ def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
         y, weight = data.y, np.where(splits.tested, data.weight, 0)
     held_out = HeldOut(splits.positions, y, weight, tuple(sets))
     return held_out, np.concatenate(x) if task.shifted else None
-
-
-def bind_space(plan: SearchPlan, task: Task) -> Any:
-    """Bind the space to the rows, if networks and training depend on them."""
-    if isinstance(plan.space, TabularSpace):
-        classes = hasattr(task.targets.head, "probabilities")
-        n_train, codes = task.splits.n_train, task.inputs.n_codes
-        losses = () if classes else plan.defaults.losses
-        return plan.space.bind(task.data.x, codes, n_train, classes, losses, task.linear)
-    if isinstance(plan.space, WithTraining):
-        return plan.space.bind(len(task.rows.X))
-    return plan.space
 
 
 def default_epochs(plan: SearchPlan, space: Any, decisions: Decisions, n_train: int) -> int:

@@ -14,7 +14,6 @@ from skuq._random import generator
 from skuq.estimators._task import Task, warn_if_worse_than_constant
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
-    bind_space,
     collect_held_out,
     criterion,
     default_epochs,
@@ -91,7 +90,7 @@ def make_search(
 ) -> tuple[Search, Decisions]:
     """Make the search, and list the decisions that it can vary."""
     held_out, x_of_trials = collect_held_out(task)
-    space, head, strategy = bind_space(plan, task), task.targets.head, plan.strategy
+    space, head, strategy = plan.defaults.bind(plan.space, task), task.targets.head, plan.strategy
     decisions = space.decisions(task.data.x.shape[1:], head.n_raw)
     max_epochs = None if isinstance(estimator.epochs, str) else estimator.epochs
     trainer = MemberTrainer(
@@ -245,4 +244,4 @@ def warn_of_trials(fitted: FittedSearch, task: Task, max_time: float | None) -> 
     rows, y, weight = fitted.trials.sets[0]
     raw = np.stack([np.asarray(catalog[k].result.held_out)[rows] for k in selection.indices])
     parts = [(raw, selection.weights, y, weight)]
-    warn_if_worse_than_constant(fitted.targets, fitted.choice.calibration, task.data, parts)
+    warn_if_worse_than_constant(fitted.targets.head, fitted.choice.calibration, task.data, parts)

@@ -1,4 +1,4 @@
-"""Learn from training rows what is not known away from them; see `skuq/fitted/_far.py`.
+"""Learn from training rows what is not known away from them; see ``_far.py``.
 
 Notation: n rows, d columns, m outputs or classes, R reference rows, G rows of the process.
 """
@@ -18,8 +18,10 @@ from scipy.spatial.distance import cdist
 
 from skuq._random import generator
 from skuq._threads import one_thread_if_small
-from skuq.fitted._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
-from skuq.networks._head_classes import CategoricalHead
+from skuq.estimators._task import Task
+from skuq.estimators.tabular._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
+from skuq.fitted._ensemble import FittedEnsemble
+from skuq.predictive._calibration import calibrate_normals
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST, RobustScaling
 from skuq.training import predict_members
@@ -58,6 +60,11 @@ _REGION_ROWS = 4  # independent errors that a region counts as
 _CLASS_FACTORS = 2.0 ** np.arange(-4, 0.1, 0.5)  # tried
 _LEAST_KNOWN = 0.05  # share by which the difference of a process' mean is divided at least
 _LEAST_PROBABILITY = 1e-6  # of a class in a left-out region
+
+
+def with_far_uncertainty(ensemble: FittedEnsemble, task: Task) -> FittedEnsemble:
+    """Return the ensemble with what it learns away from its training rows."""
+    return replace(ensemble, far=learn_far_uncertainty(ensemble, task.rows, task.entropy))
 
 
 @one_thread_if_small(PROCESS_ROWS)  # dozens of small factorisations
@@ -103,7 +110,7 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     standardised = (rows.X - centre) * inverse_stds
     # An unseen category has no distance: members fill it with different known ones.
     slopes = _mean_slopes(ensemble, rows.X, inverse_stds)
-    if isinstance(head, CategoricalHead):  # in standard deviations of the indicators
+    if head.classifies:  # in standard deviations of the indicators
         slopes /= math.sqrt(max(mean @ (1 - mean), TINY))
     process = fit_process((standardised * slopes)[:PROCESS_ROWS], of_process)
     if process is None:
@@ -134,7 +141,7 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         doubt=np.ones(y.shape[1]),
         bounds=np.clip(bounds, -FARTHEST, FARTHEST),
     )
-    if isinstance(head, CategoricalHead):
+    if head.classifies:
         # The rows farthest from others have the shares of classes beyond them best.
         codes = rows.y[references[PROCESS_ROWS:], 0].astype(int)
         counts = np.bincount(codes, minlength=len(mean)) + _PRIOR_ROWS * mean
@@ -187,7 +194,7 @@ def _process_targets(targets: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray, 
     training rows, so that no class has the share 0.
     """
     few = rows.take(np.arange(min(len(rows.X), PROCESS_ROWS)))
-    if not hasattr(targets, "classes"):
+    if not targets.head.classifies:
         y = targets.transform(few.y)
         return y, y.mean(axis=0), y
     n_classes = len(targets.classes)
@@ -209,9 +216,7 @@ def _mean_slopes(ensemble: Any, numbers: np.ndarray, inverse_stds: np.ndarray) -
 
     def predict(rows: np.ndarray) -> np.ndarray:
         raw = predict_members(ensemble.members, inputs.transform(rows))
-        if hasattr(ensemble.targets, "classes"):
-            return ensemble.distribution_of_raw(raw).mean
-        return np.tensordot(ensemble.weights, ensemble.targets.head.moments(raw)[0], axes=1)
+        return ensemble.targets.head.mean(raw, ensemble.weights, ensemble.calibration)
 
     base, slopes = predict(numbers), np.zeros(n_columns)
     per_block = max(1, _SLOPE_NUMBERS // n)
@@ -239,7 +244,8 @@ def _narrowest_noise(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     """
     raw = predict_members(ensemble.members, ensemble.inputs.transform(numbers[:PROCESS_ROWS]))
     weights = ensemble.weights
-    (_, std, probability), _ = ensemble.targets.components(raw, weights, ensemble.calibration)
+    normals = ensemble.targets.head.normals(raw)
+    (_, std, probability), _ = calibrate_normals(normals, weights, ensemble.calibration.arrays)
     precision = np.tensordot(weights, (probability / std**2).sum(axis=1), axes=1)
     harmonic_mean: np.ndarray = 1 / precision.mean(axis=0)
     return harmonic_mean

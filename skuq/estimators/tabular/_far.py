@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import blas, cholesky, lapack
@@ -227,6 +227,22 @@ class FarUncertainty:
             alpha=np.pad(self.arrays.alpha, ((0, more), (0, 0))),
             whitening=np.pad(self.arrays.whitening, ((0, more), (0, more))),
         )
+
+    @property
+    def draws(self) -> FarDraws:
+        """Function that computes, for draws, what is added away from the rows."""
+        return FarDraws(self.kernel, 2 * self.frequencies.shape[1])
+
+    def variance_of_tensors(self, ops: Any, numbers: Any, mean: Any) -> Any:
+        """Compute the variance (n, m) that is added at encoded rows, in a Keras model.
+
+        `mean` (n, m) is the networks' mean, in units of the standardised y.
+        """
+        return ops.sum(ops.square(far_spread(ops, self.arrays, self.kernel, numbers, mean)), axis=0)
+
+    def classes_of_tensors(self, ops: Any, numbers: Any, proba: Any, weights: Any) -> Any:
+        """Compute what members predict at encoded rows, (n, K, C), in a Keras model."""
+        return far_classes(ops, self.arrays, self.kernel, numbers, proba, weights)
 
     def _covariance(self, rows: np.ndarray) -> np.ndarray:
         """Compute the covariance of noisy values at rows (G, d), in variances of the process."""
@@ -500,9 +516,23 @@ def far_classes(
     return doubt * (classes - proba) + proba
 
 
-def far_spread_of_tensors(ops: Any, arrays: Any, kernel: str, numbers: Any, mean: Any) -> Any:
-    """Compute `far_spread` of tensors, in double precision and returned in that of `mean`."""
-    arrays = FarArrays(*(ops.cast(array, "float64") for array in arrays))
-    numbers = ops.cast(numbers, "float64")
-    spread = far_spread(ops, arrays, kernel, numbers, ops.cast(mean, "float64"))
-    return ops.cast(spread, mean.dtype)
+@dataclass(frozen=True)
+class FarDraws:
+    """Function ``(xp, arrays, numbers, mean) -> (2F, n, m)`` that computes `far_spread` for draws.
+
+    It is part of the key of compiled programs, which are shared by fits with equal ones.
+    """
+
+    kernel: str
+    n_functions: int
+
+    n_arrays: ClassVar[int] = len(FarArrays._fields)
+
+    def __call__(self, xp: Any, arrays: Any, numbers: Any, mean: Any) -> Any:
+        """Compute the spread in double precision; of tensors, return it in that of `mean`."""
+        if xp is np:
+            return far_spread(np, FarArrays(*arrays), self.kernel, numbers, mean)
+        arrays = FarArrays(*(xp.cast(array, "float64") for array in arrays))
+        numbers = xp.cast(numbers, "float64")
+        spread = far_spread(xp, arrays, self.kernel, numbers, xp.cast(mean, "float64"))
+        return xp.cast(spread, mean.dtype)
