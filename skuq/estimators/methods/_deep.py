@@ -132,7 +132,7 @@ class DeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
@@ -267,7 +267,7 @@ class DeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
@@ -406,7 +406,7 @@ class MCDropoutRegressor(OneArchitecture, UncertaintyRegressor):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
@@ -527,7 +527,7 @@ class MCDropoutClassifier(OneArchitecture, UncertaintyClassifier):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.

@@ -185,13 +185,13 @@ class HyperDeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
     validation : float, default=0.2
-        Share of the rows, of each class in proportion, that is held out for validation and
-        selection.
+        Share of the rows, of each class in proportion, that is held out for validation. Settings
+        and members are selected on the same rows.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen.
     training : "auto" or Training, default="auto"
@@ -330,13 +330,13 @@ class HyperDeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
     validation : float, default=0.2
-        Share of the rows, of each class in proportion, that is held out for validation and
-        selection.
+        Share of the rows, of each class in proportion, that is held out for validation. Settings
+        and members are selected on the same rows.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen.
     training : "auto" or Training, default="auto"
