@@ -47,6 +47,7 @@ _TRAINING_FIELDS = shared.TRAINING_FIELDS - {"l2"}  # penalties are searched
 
 def _fit_settings(estimator: Any, given: Given) -> Fit:
     """Search settings, train the selected ones with several seeds, and select again."""
+    # Settings that contradict each other are refused before rows are read.
     network = shared.resolve_network(estimator, drops="dropout_range")
     fields = shared.training_fields(estimator, _TRAINING_FIELDS)
     n_members, n_trials = estimator.n_members, estimator.n_trials
@@ -76,7 +77,8 @@ def _fit_settings(estimator: Any, given: Given) -> Fit:
         # Rates of dropout and factors of l2 are drawn log-uniformly, one pair for each trial.
         # One generator for both, in this order: the settings of a seed never change.
         rng = generator(task.entropy, "settings")
-        drawn = [np.exp(rng.uniform(*np.log(bounds), n_trials)) for bounds in ranges.values()]
+        logarithms = [np.log(bounds) for bounds in ranges.values()]
+        drawn = [np.exp(rng.uniform(low, high, n_trials)) for low, high in logarithms]
         settings = [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
         first = draw_variables(model, task.seeds(1)[0])
         searched = train_settings(settings, task.seeds(n_trials), start=[first] * n_trials)
@@ -96,6 +98,7 @@ def _fit_settings(estimator: Any, given: Given) -> Fit:
         settings = [settings[kept[i]] for i in chosen.indices]
         if estimator.refit:
             members = _continue(task, train_settings, members, settings)
+    # The selection's weights are counts: a member may have been added more than once.
     fit = shared.finish(estimator, task, members, chosen.weights)
     found = {"search_results_": results, "member_settings_": settings}
     return replace(fit, attributes={**fit.attributes, **found})
