@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
 from sklearn.base import BaseEstimator, clone
+
+# It validates parameters, and not again those of estimators inside, and ends callbacks.
 from sklearn.base import _fit_context as fit_context
 from sklearn.model_selection._search import BaseSearchCV
 from sklearn.utils import _safe_indexing as safe_indexing
@@ -79,6 +81,7 @@ def resolve_settings(estimator: Any, name: str) -> Any:
     """
     value = getattr(estimator, name)
     short_forms = estimator._settings[name]
+    # The user's object is never touched: searches share it between clones.
     if isinstance(value, Settings):
         settings = clone(value)
     elif _is_short_form(value, short_forms):
@@ -98,6 +101,7 @@ def replace_short_forms(estimator: Any, params: Mapping[str, Any]) -> dict[str, 
     for key in [key for key in params if "__" in key]:
         name = key.partition("__")[0]
         value = params.get(name, known.get(name))
+        # scikit-learn would set an attribute of the string, and say that it has none.
         if name in short_forms and _is_short_form(value, short_forms[name]):
             replaced[name] = short_forms[name][value]()
         elif name in known and not hasattr(value, "set_params"):

@@ -23,7 +23,7 @@ import skuq
 from skuq.backend import keras
 from skuq.ensembles import GreedySelection
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._base import fits
+from skuq.estimators._base import Fit, Given
 from skuq.fitted._ensemble import Fitted
 from skuq.metrics import get_scorer
 from skuq.networks import TabularNetwork
@@ -443,83 +443,33 @@ def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
 
 
 class Interrupted(UncertaintyRegressor):
-    """Regressor whose fit sets two attributes, calls a function and sets a third."""
+    """Regressor that calls a function while it is fitted."""
 
-    _parameter_constraints = {"then": [callable], "warm_start": ["boolean"]}
+    _parameter_constraints = {"then": [callable]}
 
-    def __init__(self, then=list, warm_start=False):
+    def __init__(self, then=list):
         self.then = then
-        self.warm_start = warm_start
 
-    @fits
     def fit(self, X, y):
-        self.had_ = sorted(name for name in vars(self) if name.endswith("_"))
-        self.half_ = True
+        return self._fit_by(Given(X, y))
+
+    def _fit(self, given):
         self.then()
-        self.fitted_ = np.mean(y)
-        return self
+        return Fit(np.mean(given.y), {"n_": len(given.y)})
 
 
-def test_fits_keeps_the_earlier_fit_until_a_new_one_is_whole():
+def test_what_was_fitted_stays_until_a_new_fit_is_whole():
     seen = []
     model = Interrupted(lambda: seen.append(vars(model).copy()))
     with pytest.raises(NotFittedError):
         Interrupted(lambda: model.predict(X)).fit([[0]], [3.0])
     assert model.fit([[0]], [3.0]) is model
-    model.fit([[0]], [5.0])
-    assert "half_" not in seen[0] and seen[1]["fitted_"] == 3.0
-    assert (model.fitted_, model.had_) == (5.0, [])
-    before, failing = vars(model).copy(), {"then": lambda: 1 / 0, "warm_start": True}
-    with pytest.raises(ZeroDivisionError):
-        model.set_params(**failing).fit([[0]], [7.0])
-    assert vars(model) == {**before, **failing}
-    model.set_params(then=list).fit([[0]], [7.0])
-    assert model.had_ == ["fitted_", "had_", "half_"]
-
-
-class Interrupting:
-    """Weights that interrupt the fit when they are read, which is after X."""
-
-    def __array__(self, *args, **kwargs):
-        raise KeyboardInterrupt
-
-
-@cases(
-    "model",
-    CLASSES,
-    NETWORKS,
-    FUNCTIONS,
-    IMAGES,
-    skuq.CalibratedUncertaintyRegressor(BayesianRidge()),
-    CALIBRATED_CLASSES,
-    TEAM,
-    skuq.MCDropoutClassifier(),
-    skuq.AutoDEUQClassifier(),
-    skuq.NOMURegressor(),
-    skuq.TabularEnsembleRegressor(),
-    skuq.OperatorEnsembleRegressor(),
-    skuq.HyperDeepEnsembleRegressor(),
-    ids=lambda model: type(model).__name__,
-)
-def test_fit_that_fails_keeps_the_earlier_fit(model):
-    model, earlier = clone(model), object()
-    rows = PICTURES if type(model) is skuq.NESClassifier else X
-    fitted_parts = {"preprocessor_", "members_", "weights_", "estimator_", "scale_", "c_"}
-    for read in (
-        lambda: model.predict(rows),
-        lambda: model.fitted_,
-        *(lambda name=name: getattr(model, name) for name in fitted_parts & set(dir(type(model)))),
-    ):
-        with pytest.raises(NotFittedError, match=f"This {type(model).__name__} instance is not fi"):
-            read()
-    model.fitted_, model.n_features_in_ = earlier, 7
-    before = vars(model).copy()
-    with pytest.raises(ValueError):
-        model.fit(rows, [np.nan] * 4)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(rows, [0, 1, 0, 1], sample_weight=Interrupting())
-    assert vars(model) == before
-    assert not hasattr(clone(model), "fitted_")
+    model.fit([[0]], [5.0, 5.0])
+    assert "n_" not in seen[0] and (seen[1]["fitted_"], seen[1]["n_"]) == (3.0, 1)
+    assert (model.fitted_, model.n_) == (5.0, 2)
+    with pytest.raises(TypeError, match="'then' parameter"):
+        model.set_params(then=1).fit([[0]], [7.0])
+    assert model.fitted_ == 5.0
 
 
 @cases(

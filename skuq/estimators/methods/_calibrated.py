@@ -470,7 +470,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         model, prefit = rows.model, isinstance(self.cv, str)
         if isinstance(model, FittedProbabilities):
             model.find_classes(rows.X, y)
-        # A fitted classifier decides the order of the classes.
+        # A fitted classifier decides the order of the classes, and rows of any may be missing.
         is_fitted = learns_nothing(model)
         classes = np.asarray(model.classes_) if prefit or is_fitted else np.unique(y)
         class_codes(y, classes)  # raises for labels that the estimator does not know

@@ -46,6 +46,7 @@ _DROPOUT = 0.1  # of the default network in MC dropout
 
 def _fit_seeds(estimator: Any, given: Given) -> Fit:
     """Train networks of other seeds and, unless they are given, other validation rows."""
+    # Settings without effect are refused before rows are read.
     network, fields = shared.resolve_network(estimator), shared.training_fields(estimator)
     task, n_members = shared.read(estimator, given), estimator.n_members
     # Each member validates on other rows, so that nearly every row trains some member.
@@ -66,7 +67,7 @@ def _fit_seeds(estimator: Any, given: Given) -> Fit:
     )
     # All members are one stack: one program with a member axis.
     members = shared.train_jobs(estimator, task, [job], task.data)
-    kept = find_completed(members)
+    kept = find_completed(members)  # without those that diverged, of which it warns
     members, parts = [members[k] for k in kept], parts and [parts[k] for k in kept]
     return shared.finish(estimator, task, members, np.full(len(kept), 1 / len(kept)), parts=parts)
 
@@ -132,7 +133,7 @@ class DeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
@@ -267,7 +268,7 @@ class DeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
@@ -406,7 +407,7 @@ class MCDropoutRegressor(OneArchitecture, UncertaintyRegressor):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
@@ -527,7 +528,7 @@ class MCDropoutClassifier(OneArchitecture, UncertaintyClassifier):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.

@@ -46,6 +46,7 @@ _TRAINING_FIELDS = shared.TRAINING_FIELDS - {"l2"}  # penalties are searched
 
 def _fit_settings(estimator: Any, given: Given) -> Fit:
     """Search settings, train the selected ones with several seeds, and select again."""
+    # Settings that contradict each other are refused before rows are read.
     network = shared.resolve_network(estimator, drops="dropout_range")
     fields = shared.training_fields(estimator, _TRAINING_FIELDS)
     n_members, n_trials = estimator.n_members, estimator.n_trials
@@ -75,7 +76,8 @@ def _fit_settings(estimator: Any, given: Given) -> Fit:
         # Rates of dropout and factors of l2 are drawn log-uniformly, one pair for each trial.
         # One generator for both, in this order: the settings of a seed never change.
         rng = generator(task.entropy, "settings")
-        drawn = [np.exp(rng.uniform(*np.log(bounds), n_trials)) for bounds in ranges.values()]
+        logarithms = [np.log(bounds) for bounds in ranges.values()]
+        drawn = [np.exp(rng.uniform(low, high, n_trials)) for low, high in logarithms]
         settings = [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
         first = draw_variables(model, task.seeds(1)[0])
         searched = train_settings(settings, task.seeds(n_trials), start=[first] * n_trials)
@@ -95,6 +97,7 @@ def _fit_settings(estimator: Any, given: Given) -> Fit:
         settings = [settings[kept[i]] for i in chosen.indices]
         if estimator.refit:
             members = _continue(task, train_settings, members, settings)
+    # The selection's weights are counts: a member may have been added more than once.
     fit = shared.finish(estimator, task, members, chosen.weights)
     found = {"search_results_": results, "member_settings_": settings}
     return replace(fit, attributes={**fit.attributes, **found})
@@ -182,13 +185,13 @@ class HyperDeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
     validation : float, default=0.2
-        Share of the rows, of each class in proportion, that is held out for validation and
-        selection.
+        Share of the rows, of each class in proportion, that is held out for validation. Settings
+        and members are selected on the same rows.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen.
     training : "auto" or Training, default="auto"
@@ -327,13 +330,13 @@ class HyperDeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     batch_size : int or None, default=100
         Number of rows of a batch. None takes all rows.
     epochs : int, default=1000
-        Maximum number of epochs of one network.
+        Number of epochs of one network. Early stopping may end it sooner.
     early_stopping_patience : int or None, default=50
         Number of epochs without a better validation loss after which a network stops; its best
         epoch is kept. None never stops early and still keeps the best epoch.
     validation : float, default=0.2
-        Share of the rows, of each class in proportion, that is held out for validation and
-        selection.
+        Share of the rows, of each class in proportion, that is held out for validation. Settings
+        and members are selected on the same rows.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen.
     training : "auto" or Training, default="auto"
