@@ -47,13 +47,13 @@ from skuq.fitted._fitted_calibrated import (
     ClassRecalibration,
     ConditionalRecalibration,
     FittedCalibrated,
+    Recalibration,
     classifier_distribution,
     inputs_of_errors,
-    learn_calibration,
     regressor_distribution,
     without_classes,
 )
-from skuq.predictive._classes import fit_temperature
+from skuq.predictive._learners import fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
@@ -327,7 +327,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         )
         y, weight = y[held_out.order], held_out.weight
         is_conformal = self.method == "conformal"
-        calibration = learn_calibration(mixtures, y, weight, conformal=is_conformal)
+        calibration = Recalibration(*fit_scales(mixtures, y, weight, conformal=is_conformal))
         if self.method == "conditional":
             mean, std = (
                 np.concatenate([getattr(mixture, name) for mixture in mixtures])
