@@ -1,4 +1,4 @@
-from ._keras import flat_layers as flat_layers
+from ._keras import flatten_layers as flatten_layers
 from ._keras import keras as keras
 from ._keras import keras_tuner as keras_tuner
 from ._keras import ops as ops

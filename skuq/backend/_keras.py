@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # see `__getattr__`
     import keras_tuner
     from tensorflow_probability import distributions as tfd
 
-__all__ = ["flat_layers", "keras", "keras_tuner", "ops", "quiet_stderr", "tfd", "wake_xla"]
+__all__ = ["flatten_layers", "keras", "keras_tuner", "ops", "quiet_stderr", "tfd", "wake_xla"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -72,9 +72,12 @@ def wake_xla() -> None:
         add(_tensorflow.constant(1.0))
 
 
-def flat_layers(model: Any, *, include_self: bool = True) -> list[Any]:
-    """List the layers of a Keras model or layer, at any depth, the model itself first."""
-    return list(model._flatten_layers(include_self=include_self))  # private in Keras 3
+def flatten_layers(model: Any, include_self: bool = True) -> list[Any]:
+    """List a model or layer and the layers inside of it, at any depth.
+
+    The method is Keras' own. It is there from Keras 3.7, the oldest that skuq takes, to 3.15.
+    """
+    return list(model._flatten_layers(include_self=include_self))
 
 
 def _check_backend(name: str) -> None:

@@ -2,6 +2,17 @@
 
 Notation: points (k, d) lie in the domain. Values are those of the objective, negated when
 minimising, so that larger is better. The incumbent is the value that new points have to exceed.
+
+Proposals are moved off faces of the box. Maximisers end on faces often, because a surrogate
+extrapolates the trend of distant results to them. Results that all lie on a face say nothing of
+the slope away from it: the surrogate continues the trend, however wrong, and a search converges
+on the face. Model-based optimisation without derivatives therefore evaluates points that improve
+the geometry of its data.
+
+References
+----------
+A. R. Conn, K. Scheinberg, L. N. Vicente. "Introduction to Derivative-Free Optimization", 2009,
+chapters 3 and 6 (poisedness, geometry-improving steps).
 """
 
 from __future__ import annotations
@@ -11,13 +22,13 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from skuq._messages import warn_user
 from skuq._random import generator
 from skuq.bayesopt._acquisition import AcquisitionTask
-from skuq.bayesopt._domain import SMALL_DOMAIN, moves_off_faces
 from skuq.bayesopt._maximize import maximize_acquisition
-from skuq.bayesopt._results import Results
+from skuq.bayesopt._results import SMALL_DOMAIN, Domain, Results
 from skuq.bayesopt._surrogate import Fits, SearchSettings, Surrogate, derived_seed
 
 
@@ -46,7 +57,7 @@ class _Limits:
     n_starts: int = 3  # best known points among the starts, as in the NEON paper's code
     max_doublings: int = 15  # of beta, for NOMU's dynamic c
     # NOMU's dynamic c (Eq. 56): the nearest a proposal may be to a known point without doubling
-    # beta, at the first step (a quarter of a side over 8 points, of width 2) and at the last one.
+    # beta, at the first step (a quarter of a side, of length 2, over 8 points) and at the last one.
     first_threshold: float = 1 / 16
     last_threshold: float = 0.01
     max_moves: int = 50  # of one climb over a grid
@@ -387,3 +398,62 @@ class Step:
         """Limit a number of points to what the size of their draws allows."""
         outputs = self.posterior.n_draws * math.prod(self.posterior.output_shape)
         return max(_LIMITS.least_points, min(n, _LIMITS.entries // outputs))
+
+
+def moves_off_faces(
+    domain: Domain,
+    batch: np.ndarray,
+    results: np.ndarray,
+    others: np.ndarray,
+    *,
+    near: float = 0.1,
+    n_near: int = 3,
+    move: float = 0.02,
+    on_face: float = 1e-3,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find moves of proposals off faces on which all points near them lie.
+
+    Parameters
+    ----------
+    batch : ndarray of shape (q, d)
+        Proposals.
+    results : ndarray of shape (n, d)
+        Points with results. Proposals with few of them near are left where they are.
+    others : ndarray of shape (k, d)
+        Further points, whose results are expected or have failed: they count as near, too, so that
+        no move is made twice.
+    near : float, default=0.1
+        Distance of near points in unit coordinates, in units of sqrt(D).
+    n_near : int, default=3
+        Number of near results at which a search counts as converging there.
+    move : float, default=0.02
+        Length of a move, as a share of the side.
+    on_face : float, default=1e-3
+        Share of the side within which a proposal is on a face. DIRECT stops this near to it in up
+        to about six dimensions.
+
+    Returns
+    -------
+    rows : ndarray of int of shape (m,)
+        Number of the proposal that each move is for.
+    moved : ndarray of shape (m, d)
+        The proposal moved inwards along one continuous column.
+    """
+    rows, moved = [], []
+    reach = near * math.sqrt(len(domain.encoded_bounds))
+    points = np.vstack([results, others, batch])
+    is_near = cdist(domain.unit(batch), domain.unit(points)) <= reach
+    for row, x in enumerate(batch):
+        if is_near[row, : len(results)].sum() < n_near:
+            continue
+        for column in np.flatnonzero(domain.is_continuous):
+            low, high = domain.bounds[column]
+            face, inwards = (low, high - low) if 2 * x[column] < low + high else (high, low - high)
+            shares = (points[is_near[row], column] - face) / inwards
+            if (x[column] - face) / inwards > on_face or shares.max() > move / 2:
+                continue
+            inside = x.copy()
+            inside[column] = face + move * inwards
+            rows.append(row)
+            moved.append(inside)
+    return np.array(rows, dtype=int), np.array(moved).reshape(-1, domain.n_columns)

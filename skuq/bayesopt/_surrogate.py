@@ -32,8 +32,7 @@ from skuq._params import (
 from skuq._random import MAX_SEED, generator, trial_seed
 from skuq._threads import one_thread_if_small
 from skuq.bayesopt._acquisition import ACQUISITIONS, Acquisition
-from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._results import Results
+from skuq.bayesopt._results import Domain, Results
 from skuq.files._registry import saved_as
 from skuq.predictive import Posterior
 

@@ -10,10 +10,12 @@ import pandas as pd
 from sklearn.utils import column_or_1d
 
 from skuq._checks import unwrap_estimator
+from skuq._formulas import QUARTILES
 from skuq.metrics._scores import check_choice
 from skuq.plotting._display import (
     BLUE,
     GREY,
+    SIZES,
     VERMILION,
     Display,
     curve_style,
@@ -160,9 +162,9 @@ class SearchHistoryDisplay(Display):
         if by == "time" and self.seconds is None:
             raise ValueError('`by="time"` needs `seconds` of the trials.')
         x = np.nancumsum(self.seconds) if by == "time" else np.arange(len(scores))
-        # Trials above the upper quartile by 1.5 interquartile ranges are marked at the edge.
-        # Otherwise a network that diverged would squeeze all others into one line.
-        lower, upper = np.quantile(scores[done], [0.25, 0.75])
+        # Trials above Tukey's fence, as in box plots, are marked at the edge. Otherwise a network
+        # that diverged would squeeze all others into one line.
+        lower, _, upper = np.quantile(scores[done], QUARTILES)
         fence = min(scores[done].max(), upper + 1.5 * (upper - lower))
         within = done & (scores <= fence)
         ax = self._open(ax)
@@ -173,7 +175,9 @@ class SearchHistoryDisplay(Display):
         if self.name is not None:
             look = {**curve_style(ax), "label": self.name}
             points = {"color": look["color"]}
-        points = style("points", scatter_kwargs, s=18, alpha=0.7, linewidth=0, **points)
+        points = style(
+            "points", scatter_kwargs, s=SIZES.point_area, alpha=0.7, linewidth=0, **points
+        )
         self.scatter_ = ax.scatter(x[within], scores[within], **points)
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
         begun = np.isfinite(best)
@@ -361,7 +365,7 @@ class TeamDisplay(Display):
         self.thresholds_ = self._draw_thresholds(ax, score, colours, threshold_kwargs)
         self.best_ = self.average_ = self.selected_ = None
         if self.accuracies is not None:  # of the single models
-            shared = {"linewidth": 1.2, "zorder": 1}
+            shared = {"linewidth": SIZES.reference, "zorder": 1}
             best = {"color": VERMILION, "linestyle": "-.", "label": "best single model", **shared}
             average = {"color": "black", "linestyle": ":", "label": "average single model"}
             look = style("line", reference_kwargs, **best)
@@ -377,11 +381,11 @@ class TeamDisplay(Display):
                 here["accuracy"],
                 selected_kwargs,
                 marker="*",
-                markersize=16,
+                markersize=SIZES.star,
                 color=VERMILION,
                 markeredgecolor="black",
                 linestyle="none",
-                zorder=4,
+                zorder=SIZES.star_layer,
                 label="selected",
             )
         self.colorbar_ = colours.draw(ax)
@@ -415,7 +419,7 @@ class TeamDisplay(Display):
                 given,
                 linestyle="--",
                 color="black" if alone else colours.colours_of([size])[0],
-                linewidth=1.2,
+                linewidth=SIZES.reference,
                 label=f"{_TITLES[name]} threshold",
             )
             lines.append(ax.axvline(value, **look))
@@ -424,7 +428,7 @@ class TeamDisplay(Display):
 
 def _scatter(ax, teams, score, colours, look, given):
     """Draw the marks of one kind of teams, coloured by size, and their entry of the legend."""
-    look = {"s": 26, "linewidth": 0.8, "alpha": 0.85, **look}
+    look = {"s": SIZES.team_area, "linewidth": SIZES.edge, "alpha": 0.85, **look}
     label = f"{look.pop('label')} ({len(teams)})"
     paint = "edgecolor" if "facecolor" in look else "color"
     # The legend explains the marks in a neutral colour, as colours are the sizes of teams.
