@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import field
 from numbers import Integral
@@ -171,7 +172,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
         factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
-        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates. False
+        lets the members predict alone, without more uncertainty far from the rows.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -311,13 +313,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         "calibrate": ["boolean"],
         **TARGET_CONSTRAINTS,
     }
+    _papers = staticmethod(functools.partial(papers, target_transform="standard"))
 
     def _plan(self, X: Any) -> SearchPlan:
         return make_plan(self)
-
-    @staticmethod
-    def _papers() -> dict[str, dict[str, Any]]:
-        return papers(target_transform="standard")
 
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
@@ -400,7 +399,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
         temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
         With `shift_validation`, or fewer than 1,000 validation rows without folds, only `reselect`
-        on new rows calibrates.
+        on new rows calibrates. False lets the members predict alone, without more uncertainty far
+        from the rows.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
         and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
@@ -530,10 +530,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     _settings = SETTINGS
     _selection_arrays = {"y": "codes", "proba": "proba"}
     _parameter_constraints = {**AUTODEUQ_CONSTRAINTS, **CLASS_CONSTRAINTS}
+    _papers = staticmethod(papers)
 
     def _plan(self, X: Any) -> SearchPlan:
         return make_plan(self)
-
-    @staticmethod
-    def _papers() -> dict[str, dict[str, Any]]:
-        return papers()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -223,7 +224,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
         temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
         With `shift_validation`, or fewer than 1,000 validation rows without folds, only `reselect`
-        on new rows calibrates.
+        on new rows calibrates. False lets the members predict alone, without more uncertainty far
+        from the rows.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
         and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
@@ -358,13 +360,10 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
 
     _settings = SETTINGS
     _parameter_constraints = {**NES_CONSTRAINTS, **CLASS_CONSTRAINTS}
+    _papers = staticmethod(papers)
 
     def _plan(self, X: Any) -> SearchPlan:
         return make_plan(self, X)
-
-    @staticmethod
-    def _papers() -> dict[str, dict[str, Any]]:
-        return papers()
 
     def best_configuration(self, severity=None):
         """Return the configuration of the best single trial.
@@ -492,7 +491,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
         factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
-        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates. False
+        lets the members predict alone, without more uncertainty far from the rows.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
@@ -627,13 +627,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
 
     _settings = SETTINGS
     _parameter_constraints = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
+    _papers = staticmethod(functools.partial(papers, target_transform="standard"))
 
     def _plan(self, X: Any) -> SearchPlan:
         return make_plan(self, X)
-
-    @staticmethod
-    def _papers() -> dict[str, dict[str, Any]]:
-        return papers(target_transform="standard")
 
     def best_configuration(self, severity=None):
         """Return the configuration of the best single trial.

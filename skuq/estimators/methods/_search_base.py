@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skuq._messages import warn_user
 from skuq.estimators._base import Fit, Given, Predictor, unfitted_copy
-from skuq.estimators._task import Task, read_task
+from skuq.estimators._task import read_task
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
     check_arguments,
@@ -149,29 +149,33 @@ class SearchEstimator(Predictor):
     def _fit(self, given: Given) -> Fit:
         plan = self._plan(given.X)
         check_arguments(self, plan, given)
-        read = read_task(self, plan.inputs, plan.targets, given, min_rows=2)
-        validation, n_used = resolve_validation(self, plan, read)
+        task = read_task(self, plan.inputs, plan.targets, given, min_rows=2)
+        validation, n_used = resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
-        splits = read.make_splits(validation) if is_splitter(validation) else None
+        splits = task.make_splits(validation) if is_splitter(validation) else None
         folds = None if splits is None else splits.parts
-        parts = functools.partial(identify, self, plan, read, folds)
-        with open_store(self, parts, time_left(self, read)) as store:
-            task = replace(read, entropy=self._entropy_of(store) or read.entropy)
+        parts = functools.partial(identify, self, plan, task, folds)
+        with open_store(self, parts, time_left(self, task)) as store:
+            task = replace(task, entropy=self._entropy_of(store) or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
             task = plan.defaults.prepare(task)
             warn_of_few_validation_rows(task)
             search, decisions = make_search(self, plan, task, store)
             # Everything that is known before the first trial.
-            attributes = self._attributes(plan, task, decisions)
+            attributes = {
+                **task.attributes,
+                **({"classes_": task.targets.classes} if is_classifier(self) else {}),
+                **({"image_shape_": getattr(task.inputs, "shape", None)} if plan.images else {}),
+                "decisions_": decisions,
+            }
             empty = without_networks(task.inputs, task.targets)
-            start = SearchStart(
-                *(type(self).__name__, self.get_params(deep=False), attributes, empty),
-                *(decisions, search.held_out),
-            )
+            params = self.get_params(deep=False)
+            start = SearchStart(type(self).__name__, params, attributes, empty)
             if store is not None:
-                begin_search(store, self, start, loadable=self.catalog_dir is not None)
-            trials = search.run()
-            rule = self._ensemble_rule(plan.rule)
+                loadable = self.catalog_dir is not None
+                begin_search(store, self, start, search.held_out, loadable=loadable)
+            trials, rule = search.run(), self._ensemble_rule(plan.rule)
+            # Choose before training again: refits and repeats are of the chosen trials only.
             with keeping_trials(store, self, start, parts, trials.catalog):
                 fitted = FittedSearch.of_trials(empty, trials, rule)
             retraining = make_retraining(self, plan, fitted)
@@ -197,15 +201,6 @@ class SearchEstimator(Predictor):
                 "its trials are not in this copy. A new search starts."
             )
         return store.entropy
-
-    def _attributes(self, plan: SearchPlan, task: Task, decisions: Any) -> dict[str, Any]:
-        """List the fitted attributes that are known before the first trial."""
-        return {
-            **task.attributes,
-            **({"classes_": task.targets.classes} if is_classifier(self) else {}),
-            **({"image_shape_": getattr(task.inputs, "shape", None)} if plan.images else {}),
-            "decisions_": decisions,
-        }
 
     def _ensemble_rule(self, rule: Any) -> EnsembleRule:
         return EnsembleRule(rule, self.n_members, self.calibrate, self.refit)
@@ -365,9 +360,9 @@ class SearchEstimator(Predictor):
     def from_paper(cls, name=None, **changes):
         """Make an estimator with the settings of one of the paper's experiments.
 
-        The estimator does not calibrate its uncertainty, as the papers do not. By AutoDEUQ's rule
-        an ensemble may have a single member, whose epistemic uncertainty is 0: `fit` warns, and
-        ``selection="greedy"`` prevents it.
+        Its members predict alone, neither calibrated nor with more uncertainty far from the rows,
+        as in the papers. By AutoDEUQ's rule an ensemble may have a single member, whose epistemic
+        uncertainty is 0: `fit` warns, and ``selection="greedy"`` prevents it.
 
         Parameters
         ----------

@@ -67,6 +67,24 @@ def _run_options(
     return RunOptions(estimator.n_jobs, all_limits, estimator.verbose, name, score_name, is_open)
 
 
+def _make_proposer(
+    estimator: Any, plan: SearchPlan, space: Any, head: Any, decisions: Decisions, held_out: Any
+) -> Any:
+    """Let the strategy make its proposer for this space and number of trials."""
+    # Parents are selected on the clean rows, or on those of the highest severity.
+    parts = [held_out.sets[0], *held_out.sets[1:][-1:]]
+    n_trials = count_trials(estimator, plan)
+    problem = SearchProblem(
+        fix_decisions(decisions, estimator.fixed or {}),
+        n_trials,
+        plan.defaults.n_trials if isinstance(estimator.n_trials, str) else n_trials,
+        getattr(space, "mutate", None),
+        [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
+        getattr(space, "n_trainings", 1),
+    )
+    return plan.strategy.proposer(problem)
+
+
 def make_search(
     estimator: Any, plan: SearchPlan, task: Task, store: Any
 ) -> tuple[Search, Decisions]:
@@ -87,18 +105,8 @@ def make_search(
         objective=strategy.objective,
         calibrate=estimator.calibrate,
     )
-    # Parents are selected on the clean rows, or on those of the highest severity.
-    parts = [held_out.sets[0], *held_out.sets[1:][-1:]]
     n_trials, fixed = count_trials(estimator, plan), estimator.fixed or {}
-    problem = SearchProblem(
-        fix_decisions(decisions, fixed),
-        n_trials,
-        plan.defaults.n_trials if isinstance(estimator.n_trials, str) else n_trials,
-        getattr(space, "mutate", None),
-        [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
-        getattr(space, "n_trainings", 1),
-    )
-    proposer = strategy.proposer(problem)
+    proposer = _make_proposer(estimator, plan, space, head, decisions, held_out)
     # A search that knows all configurations trains them as one program.
     in_stacks = plan.stacks and isinstance(proposer, Fixed | RandomProposer)
     known = plan.defaults.starts_with_recipes and hasattr(space, "known_recipes")

@@ -13,7 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from sklearn.base import is_classifier
 
@@ -22,7 +22,6 @@ from skuq._params import Interval, Settings
 from skuq.exceptions import UnsavableError
 from skuq.files import _archive
 from skuq.files._save import Describer, MissingPart, Restorer
-from skuq.networks import Decisions
 from skuq.search import Catalog, CatalogFolder, NESEvolution
 from skuq.search._fingerprint import describe, digest_of
 from skuq.search._folder import (
@@ -95,18 +94,20 @@ def identify(estimator: Any, plan: Any, task: Any, folds: Any) -> dict[str, Any]
     return parts | {"score of trials, by `calibrate`": score}
 
 
-def open_store(estimator: Any, parts: Callable[[], dict[str, Any]], max_wait: float | None) -> Any:
+#: Describes what identifies a search, see `identify`.
+Identify: TypeAlias = Callable[[], dict[str, Any]]
+
+
+def open_store(estimator: Any, identify: Identify, max_wait: float | None) -> Any:
     """Open the store of a search's trials, or none: a folder of the user's or of a warm start.
 
-    ``parts()`` identifies the search, see `identify`. `max_wait` is the maximum number of seconds
-    to wait for another fit that runs the same search.
+    `max_wait` is the maximum number of seconds to wait for another fit that runs the same search.
     """
-    catalog_dir = estimator.catalog_dir
-    if estimator._folder is not None:
-        catalog_dir = estimator._folder.path
+    folder = estimator._folder
+    catalog_dir = estimator.catalog_dir if folder is None else folder.path
     if catalog_dir is None:
         return contextlib.nullcontext()
-    return CatalogFolder(catalog_dir, parts(), math.inf if max_wait is None else max_wait)
+    return CatalogFolder(catalog_dir, identify(), math.inf if max_wait is None else max_wait)
 
 
 def _remove(path: str, process: int) -> None:
@@ -151,31 +152,26 @@ class SearchStart(NamedTuple):
     empty : FittedEnsemble
         Scales of X and y without networks; after the search, with what was learnt about rows far
         away, since `from_catalog` has no rows.
-    decisions : Decisions
-        Decisions that the search can vary.
-    held_out : HeldOut
-        Rows that every trial predicts.
     """
 
     estimator: str
     params: dict[str, Any]
     attributes: dict[str, Any]
     empty: Any
-    decisions: Decisions
-    held_out: HeldOut
 
     def to_bytes(self, estimator: Any) -> bytes:
         """Encode as a file; raise UnsavableError if a parameter cannot be saved."""
-        tree = self._asdict()
-        return _archive.to_bytes(tree, kind=_KIND, describe=Describer(estimator))
+        return _archive.to_bytes(self._asdict(), kind=_KIND, describe=Describer(estimator))
 
 
 _KIND = "start of a search"
 
 
-def begin_search(store: Any, estimator: Any, start: SearchStart, *, loadable: bool) -> None:
+def begin_search(
+    store: Any, estimator: Any, start: SearchStart, held_out: HeldOut, *, loadable: bool
+) -> None:
     """Store what is known before the first trial, for `from_catalog` if it is to be `loadable`."""
-    halves = start.decisions._asdict()
+    halves = start.attributes["decisions_"]._asdict()
     space = {d.name: f"{half}: {d}" for half, space in halves.items() for d in space.decisions}
     saved = None
     try:
@@ -186,7 +182,7 @@ def begin_search(store: Any, estimator: Any, start: SearchStart, *, loadable: bo
             f"The search is stored and can be continued by `fit`, but not loaded by "
             f"`from_catalog`: {error}"
         )
-    store.begin(start.attributes["entropy_"], space, start.held_out, saved)
+    store.begin(start.attributes["entropy_"], space, held_out, saved)
 
 
 def store_again(store: Any, estimator: Any, start: SearchStart) -> None:
@@ -197,31 +193,26 @@ def store_again(store: Any, estimator: Any, start: SearchStart) -> None:
 
 @contextlib.contextmanager
 def keeping_trials(
-    store: Any,
-    estimator: Any,
-    start: SearchStart,
-    parts: Callable[[], dict[str, Any]],
-    trials: Catalog,
+    store: Any, estimator: Any, start: SearchStart, identify: Identify, trials: Catalog
 ) -> Iterator[None]:
     """Keep the trials in a folder if the user's `selection` raises, and name it in the error."""
+    held_out: Any = trials.held_out
     try:
         yield
     except Exception as error:
-        path = None if store is None else store.path
         # The user's error is raised, whatever hinders the storage.
         with contextlib.suppress(OSError, UnsavableError):
             if store is None:
-                with CatalogFolder(tempfile.mkdtemp(prefix="skuq-trials-"), parts()) as new:
-                    begin_search(new, estimator, start, loadable=True)
+                store = CatalogFolder(tempfile.mkdtemp(prefix="skuq-trials-"), identify())
+                with store:
+                    begin_search(store, estimator, start, held_out, loadable=True)
                     for record in trials:
-                        new.add(record)
-                    path = new.path
+                        store.add(record)
             elif estimator.catalog_dir is None:  # the folder of a warm start
-                begin_search(store, estimator, start, loadable=True)
-        if path is not None:
+                begin_search(store, estimator, start, held_out, loadable=True)
             error.add_note(
                 "No trial is lost. Choose among them with another selection, for example "
-                f'{start.estimator}.from_catalog({str(path)!r}, selection="top").'
+                f'{start.estimator}.from_catalog({str(store.path)!r}, selection="top").'
             )
         raise
 
@@ -233,11 +224,9 @@ def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tu
     the catalog of all trials and the folder.
     """
     path = find_search(path)
-    restorer = Restorer(None, trusted)
+    data, restore = read_estimator(path), Restorer(None, trusted)
     source = f"the start of the search in {path}"
-    tree = _archive.from_bytes(
-        read_estimator(path), kinds=(_KIND,), restore=restorer, source=source
-    )
+    tree = _archive.from_bytes(data, kinds=(_KIND,), restore=restore, source=source)
     with _archive.refuse_broken(source):
         start = SearchStart(**tree)
     if start.estimator != cls.__name__:
