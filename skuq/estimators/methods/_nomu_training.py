@@ -26,7 +26,7 @@ from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._network_checks import build_checked, draw_variables, has_diverged, keras_model
-from skuq.training._refine import refine
+from skuq.training._predict import refine
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
