@@ -25,11 +25,10 @@ from skuq.networks._head_nomu import NomuHead
 from skuq.networks._nomu_network import READOUTS
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
-from skuq.predictive._calibration import NumberArrays, calibrated_moments
+from skuq.predictive._calibration import ROOT_FLOOR, NumberArrays, calibrated_moments
 from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
 
-_TINY = 1e-30  # keeps the gradient of a root finite at 0
 _AGREES = 1e-12  # difference of members' means below which they agree, in standardised y
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 SMALLEST_STD = 1e-9
@@ -69,7 +68,6 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
-        targets.n_outputs,
         targets.is_1d,
         n_masks=len(masks),
         repeats=bool(repeats),
@@ -168,7 +166,6 @@ class _MemberMeans:
     """``(xp, arguments, X) -> (T, n[, m])``; see `member_posterior`."""
 
     plans: tuple[Plan, ...]  # each of one or more members
-    n_outputs: int
     y_is_1d: bool
     n_masks: int  # of dropout layers
     repeats: bool
@@ -196,14 +193,14 @@ class _MemberMeans:
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
         functions = []  # of which each draw has a random multiple
         if self.calibrated:
-            components = self.head.normals(means, xp)
-            means, _, variance = calibrated_moments(components, weights, arrays, xp)
+            of_members = self.head.normals(means, xp)
+            means, _, variance = calibrated_moments(of_members, weights, arrays, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
                 # Members that agree, such as a single one, have the same error.
                 apart = (apart + _AGREES) * xp.sqrt(weights)[:, None, None]
-                length = xp.sum(xp.square(apart), axis=0) + _TINY
-                functions.append(apart * xp.sqrt((variance + _TINY) / length))
+                length = xp.sum(xp.square(apart), axis=0) + ROOT_FLOOR
+                functions.append(apart * xp.sqrt((variance + ROOT_FLOOR) / length))
         else:
             means = self.head.means(means, xp)  # (K, n, m)
         # (T, K) times (K, n, m): members of larger weight are several draws.
@@ -242,7 +239,7 @@ class _NomuDraws:
         if self.has_box:  # outside of the box the raw uncertainty is that of its nearest point
             nearest = xp.minimum(xp.maximum(x, box[0]), box[1])
             _, raw = self.head.split(_output(self.plans[0], side_rest, nearest, run))
-            reach = growth * xp.sqrt(xp.sum((x - nearest) ** 2, axis=1) + _TINY)[:, None]
+            reach = growth * xp.sqrt(xp.sum((x - nearest) ** 2, axis=1) + ROOT_FLOOR)[:, None]
         # NOMU's Eq. 2, with least widths before and after the factor c as in `Readout`.
         spread = xp.maximum(READOUTS[self.readout](raw - level, l_min, l_max, xp), SMALLEST_STD)
         # (n, m) upwards and, with two sides, (n, m) downwards, in units of y.
@@ -276,10 +273,7 @@ def _predicted_draws(
 ) -> np.ndarray:
     """Compute draws (T, n[, m]) from the distribution that a NOMU model predicts."""
     distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X, mark_unseen=True))
-    if hasattr(distribution, "mode"):
-        spreads = [distribution.upper, distribution.lower]
-    else:
-        spreads = [distribution.epistemic]
+    spreads = distribution.sides
     parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
     mean, *spreads = parts
     draws = _draws(np, mean, indices, *spreads)

@@ -142,7 +142,7 @@ def predict_pretrained(model: Any, X: Any, shape: tuple[int, ...]) -> np.ndarray
     return mean.reshape(shape)
 
 
-_TINY = 1e-300  # smaller probabilities count as 0 in entropies
+_NO_PROBABILITY = 1e-300  # smaller ones count as 0 in entropies
 
 
 def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
@@ -352,7 +352,7 @@ class FittedEnsemble(Fitted):
             proba = self.far.classes_of_tensors(ops, inputs, proba, weights)
 
         def entropy(p: Any) -> Any:
-            return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
+            return -ops.sum(p * ops.log(ops.maximum(p, _NO_PROBABILITY)), axis=-1)
 
         mean = _average(proba, weights, ops)
         # Total entropy is the members' mean entropy plus mutual information (`CategoricalMixture`).

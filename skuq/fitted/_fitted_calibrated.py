@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,12 +25,10 @@ from skuq.predictive import (
 )
 from skuq.predictive._classes import scaled_probabilities
 from skuq.predictive._conformal import conformal_quantile
-from skuq.predictive._learners import fit_std_factor, shrink_std_factor
+from skuq.predictive._learners import SMALLEST_UNCERTAINTY
 from skuq.predictive._normals import shift
 from skuq.tables._columns import frame_to_pandas, is_frame
 from skuq.tables._inputs import ForeignInputs
-
-SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
 
 
 @saved_as("fitted.Recalibration")
@@ -272,55 +269,3 @@ def without_classes(mixture: CategoricalMixture, lost: np.ndarray) -> Categorica
     return CategoricalMixture(
         np.divide(proba, total, out=uniform, where=total > 0), mixture.weights
     )
-
-
-def learn_calibration(
-    mixtures: Sequence[Any], y: np.ndarray, weight: np.ndarray, *, conformal: bool = False
-) -> Recalibration:
-    """Learn the scale of each output and, if `conformal`, the scores.
-
-    Parameters
-    ----------
-    mixtures : sequence of distributions
-        Predictions, fold by fold.
-    y : ndarray of shape (n[, m])
-        Truths, in the order of the folds.
-    weight : ndarray of shape (n,)
-        Positive weights. Those of a row that repeated folds predict several times add up to the
-        row's own.
-    conformal : bool, default=False
-    """
-    single = y.ndim == 1
-    ends = np.cumsum([len(mixture.mean) for mixture in mixtures])[:-1]
-    outputs = [
-        _learn_output(
-            [m if single else m.output(k) for m in mixtures],
-            np.split(y if single else y[:, k], ends),
-            np.split(weight, ends),
-            conformal,
-        )
-        for k in range(1 if single else y.shape[1])
-    ]
-    scale, *scores = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
-    return Recalibration(float(scale) if single else scale, *scores)
-
-
-def _learn_output(
-    mixtures: Sequence[Any],
-    ys: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
-    conformal: bool,
-) -> tuple[Any, ...]:
-    """Learn the scale of one output and, if `conformal`, the scores and their coverage."""
-    scale = fit_std_factor(mixtures, ys, weights)
-    if not all((m.std == 1).all() for m in mixtures):
-        scale = shrink_std_factor(mixtures, ys, weights, scale)
-    elif not any((y != m.mean).any() for m, y in zip(mixtures, ys)):
-        scale = SMALLEST_UNCERTAINTY  # a regressor without uncertainty that makes no errors
-    if not conformal:
-        return (scale,)
-    scaled = [mixture.scaled(scale) for mixture in mixtures]
-    errors = np.concatenate([abs(y - m.mean) / m.std for m, y in zip(scaled, ys)])
-    weight, order = np.concatenate(weights), np.argsort(errors)
-    # The new row has weight 1 and an unknown error: it counts as outside (Lei et al., 2018).
-    return scale, errors[order], np.cumsum(weight[order]) / (weight.sum() + 1)

@@ -313,14 +313,11 @@ def _nll(predicted, weight):
 def _crps(predicted, weight):
     """Compute the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
+    if predicted.offers("normals"):  # of skuq's mixtures, with the spread that members share
+        return float(average(mixture_crps(y, *distribution.normals), weight).mean())
     if predicted.offers("loc", "scale", "weights"):
-        # Arrays of skuq's mixtures include the spread that all members share.
-        loc, scale = getattr(distribution, "_arrays", (distribution.loc, distribution.scale))[:2]
-        weights = distribution.weights
-        if predicted.offers("probabilities"):  # components (K, J, n[, m]) of each member
-            weights = (weights * distribution.probabilities.T).T
-            loc, scale, weights = (a.reshape(-1, *a.shape[2:]) for a in (loc, scale, weights))
-        return float(average(mixture_crps(y, loc, scale, weights), weight).mean())
+        normals = distribution.loc, distribution.scale, distribution.weights
+        return float(average(mixture_crps(y, *normals), weight).mean())
     if predicted.offers("quantile"):
         # The CRPS is twice the pinball loss, averaged over all levels.
         quantiles = distribution.quantile(_CRPS_LEVELS)

@@ -248,7 +248,7 @@ class GaussianHead(NormalsHead):
         return mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
 
 
-def mixture_crps(y, loc, scale, probability):
+def _crps_of_normals(y, loc, scale, probability):
     """Compute the CRPS (.., m) of mixtures of J normals (.., J, m) (Grimit et al., Eq. 5)."""
     n_components, xp = loc.shape[-2], backend.ops
     # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components: those
@@ -489,7 +489,7 @@ class GaussianMixtureHead(NormalsHead):
         """Compute the CRPS (.., n_outputs) of each output, from tensors."""
         ops = backend.ops
         loc, scale, log_probability = self.distribution(raw, ops)
-        return mixture_crps(y, loc, scale, ops.exp(log_probability))
+        return _crps_of_normals(y, loc, scale, ops.exp(log_probability))
 
 
 def _normal_scores(j):

@@ -13,7 +13,8 @@ import numpy as np
 from skuq.files._registry import saved_as
 
 _MOST_SHARED = 0.95  # largest epistemic part of a normal's standard deviation
-_ROOT_FLOOR = 1e-30  # keeps the gradient of a root finite at 0
+#: Keeps the gradient of a root finite at 0.
+ROOT_FLOOR = 1e-30
 
 
 @saved_as("predictive.Calibration")
@@ -121,7 +122,7 @@ def calibrate_normals(
     widths = [xp.sqrt(xp.square(scale * scales[s]) + floors[s] ** 2) for s in tail]
     unknown = xp.square(scale) * excess  # noise that no training row has shown
     errors = [
-        xp.sqrt(variance * shared**2 + unknown * scales[s] ** 2 + (floors[s] ** 2 + _ROOT_FLOOR))
+        xp.sqrt(variance * shared**2 + unknown * scales[s] ** 2 + (floors[s] ** 2 + ROOT_FLOOR))
         for s in tail
     ]
     probability = xp.concatenate([probability * shares[s] for s in tail], axis=1)

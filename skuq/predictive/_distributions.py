@@ -122,6 +122,9 @@ class Continuous:
     `_log_prob_at` and `_inverse_cdf_at`.
     """
 
+    #: Whether the distribution of each row is one normal.
+    is_normal: ClassVar[bool] | property = False
+
     @property
     def mean(self) -> np.ndarray:
         """Point prediction, of shape (n,) or (n, m), in units of y."""

@@ -1,4 +1,4 @@
-"""Fit the calibration of a regressor's predictions: scales, shapes, and rows out of the bag.
+"""Fit calibrations: scales, temperatures, conformal scores, and shapes from rows out of the bag.
 
 Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D); predictions come
 in folds, a mixture of each; weights (n,) are 1 for a row of average weight.
@@ -10,15 +10,18 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy import optimize, special
 
 from skuq.predictive._calibration import UNCALIBRATED, Calibration
+from skuq.predictive._classes import scaled_probabilities
 from skuq.predictive._distributions import Factor, Mixture
-from skuq.predictive._normals import GaussianMixture
 from skuq.predictive._two_piece import TwoPieceNormal
 
+SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
+_LEAST_DENSITY = np.finfo(float).tiny  # of which a logarithm is taken
 _STEP = 0.1  # of a factor's logarithm, for differences in place of derivatives
 _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 
@@ -45,7 +48,7 @@ def fit_std_factor(
     if moment == 0:
         return 1.0
     # One normal for each row: the maximum has a closed form.
-    if all(isinstance(m, GaussianMixture) and len(m.weights) == 1 for m in mixtures):
+    if all(m.is_normal for m in mixtures):
         return moment
 
     def nll(log_c: float) -> float:
@@ -96,6 +99,78 @@ def shrink_std_factor(
         return factor
     error = np.sqrt(weight @ score**2) / curvature  # a row of weight 2 counts as two rows
     return float(factor ** max(0.0, 1 - (2 * error / np.log(factor)) ** 2))
+
+
+def fit_scales(
+    mixtures: Sequence[Any], y: np.ndarray, weight: np.ndarray, *, conformal: bool = False
+) -> tuple[Any, ...]:
+    """Fit a factor of the standard deviations of each output and, if `conformal`, the scores.
+
+    Returns the factor (m,), or a number, and with `conformal` the sorted absolute errors in
+    calibrated standard deviations, and the coverage of intervals of each; see `conformal_quantile`.
+
+    Parameters
+    ----------
+    mixtures : sequence of distributions
+        Predictions, fold by fold.
+    y : ndarray of shape (n[, m])
+        Truths, in the order of the folds.
+    weight : ndarray of shape (n,)
+        Positive weights. Those of a row that repeated folds predict several times add up to the
+        row's own.
+    conformal : bool, default=False
+    """
+    single = y.ndim == 1
+    ends = np.cumsum([len(mixture.mean) for mixture in mixtures])[:-1]
+    outputs = [
+        _fit_scale_of_output(
+            [m if single else m.output(k) for m in mixtures],
+            np.split(y if single else y[:, k], ends),
+            np.split(weight, ends),
+            conformal,
+        )
+        for k in range(1 if single else y.shape[1])
+    ]
+    scale, *scores = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
+    return float(scale) if single else scale, *scores
+
+
+def _fit_scale_of_output(
+    mixtures: Sequence[Any],
+    ys: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray],
+    conformal: bool,
+) -> tuple[Any, ...]:
+    """Fit the factor of one output and, if `conformal`, the scores and their coverage."""
+    scale = fit_std_factor(mixtures, ys, weights)
+    if not all((m.std == 1).all() for m in mixtures):
+        scale = shrink_std_factor(mixtures, ys, weights, scale)
+    elif not any((y != m.mean).any() for m, y in zip(mixtures, ys)):
+        scale = SMALLEST_UNCERTAINTY  # a regressor without uncertainty that makes no errors
+    if not conformal:
+        return (scale,)
+    scaled = [mixture.scaled(scale) for mixture in mixtures]
+    errors = np.concatenate([abs(y - m.mean) / m.std for m, y in zip(scaled, ys)])
+    weight, order = np.concatenate(weights), np.argsort(errors)
+    # The new row has weight 1 and an unknown error: it counts as outside (Lei et al., 2018).
+    return scale, errors[order], np.cumsum(weight[order]) / (weight.sum() + 1)
+
+
+def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> float:
+    """Fit the temperature T of averaged probabilities by maximum likelihood (Guo et al., 2017).
+
+    The prior of log(T) is standard normal. Without it T would be 0 if every row's class is the most
+    probable one, and a few such rows do not show that the classifier never errs.
+    """
+    rows = np.arange(len(codes))
+
+    def nll(log_t: float) -> float:
+        proba = scaled_probabilities(probas, 1 / np.exp(log_t))[rows, codes]
+        # Minus the log prior of log(T), plus the NLL.
+        return 0.5 * log_t**2 - weights @ np.log(np.maximum(proba, _LEAST_DENSITY))
+
+    # Unimodal in 1 / T, as logistic regression with one coefficient is.
+    return float(np.exp(optimize.minimize_scalar(nll, bounds=(-4, 4), method="bounded").x))
 
 
 def root_mean_square(values: np.ndarray, weights: np.ndarray) -> float:

@@ -113,6 +113,11 @@ class GaussianMixture(Mixture):
         self._check_shared()
 
     @property
+    def is_normal(self) -> bool:  # type: ignore[override]
+        """Whether there is one member, which predicts one normal."""
+        return len(self.weights) == 1 and self.probabilities is None
+
+    @property
     def _array_kinds(self) -> dict[str, str]:  # type: ignore[override]
         kinds = {"loc": "location", "scale": "scale"}
         return kinds if self.probabilities is None else {**kinds, "probabilities": "shape"}
@@ -145,6 +150,19 @@ class GaussianMixture(Mixture):
         """Return the mixture with this spread, given as (r, n, m) also where y was 1-D."""
         spread = spread.reshape(len(spread), *self._shape)
         return replace(self, spread=spread)  # type: ignore[type-var]  # subclasses are dataclasses
+
+    @property
+    def normals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means, standard deviations and weights of all normals, whatever their member.
+
+        The first two are (N, n[, m]); weights are (N,), or (N, n[, m]) with several for a member.
+        """
+        loc, scale, *probabilities = self._arrays
+        if not probabilities:
+            return loc, scale, self.weights
+        weights = (self.weights * probabilities[0].T).T
+        loc, scale, weights = (a.reshape(-1, *a.shape[2:]) for a in (loc, scale, weights))
+        return loc, scale, weights
 
     def _member_average(self, values: np.ndarray) -> np.ndarray:
         """Average an array of the shape of `scale` over the normals of each member, (K, n[, m])."""
@@ -470,9 +488,9 @@ def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
 class EpistemicNormal(GaussianMixture):
     """Normal distribution for every row, with known aleatoric and epistemic variance.
 
-    It is a `GaussianMixture` of one member with the scale
-    ``sqrt(aleatoric**2 + epistemic**2)``. Its variance has the two given parts, whereas the
-    variance of other mixtures of one member is aleatoric only. Outputs are independent.
+    It is a `GaussianMixture` of one member with the scale ``sqrt(aleatoric**2 + epistemic**2)``.
+    Either part can be 0, which `shared_scale` does not allow, both keep their digits as given, and
+    outputs can share the errors of a draw. Outputs are independent otherwise.
 
     Parameters
     ----------
@@ -551,6 +569,11 @@ class EpistemicNormal(GaussianMixture):
     def epistemic_variance(self) -> np.ndarray:
         """Variance of the model, as given, in squared units of y."""
         return self.epistemic**2
+
+    @property
+    def sides(self) -> list[np.ndarray]:
+        """Standard deviation of the model, the same on both sides."""
+        return [self.epistemic]
 
     @property
     def std(self) -> np.ndarray:

@@ -221,7 +221,7 @@ def test_transformed_tails_too_heavy_for_the_transform_are_said():
     assert np.isfinite(m.quantile([0.05, 0.95])).all()  # they need no moments
     with pytest.raises(ValueError, match="grows too fast"):
         _ = m.std
-    with pytest.raises(TypeError, match="inner must be a Mixture"):
+    with pytest.raises(TypeError, match="inner must be a GaussianMixture"):
         TransformedMixture(np.zeros(3), Logarithm())
     with pytest.raises(ValueError, match="factor must be positive"):
         TransformedMixture(normals(), Logarithm(), factor=0.0)

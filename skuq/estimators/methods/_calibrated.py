@@ -41,13 +41,13 @@ from skuq.fitted._fitted_calibrated import (
     ClassRecalibration,
     ConditionalRecalibration,
     FittedCalibrated,
+    Recalibration,
     classifier_distribution,
     inputs_of_errors,
-    learn_calibration,
     regressor_distribution,
     without_classes,
 )
-from skuq.predictive._classes import fit_temperature
+from skuq.predictive._learners import fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
@@ -306,7 +306,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         return functools.partial(regressor_distribution, output_shape=output_shape)
 
     def _learn(self, X, mixtures, y, weight, groups, classes):
-        calibration = learn_calibration(mixtures, y, weight, conformal=self.method == "conformal")
+        fitted = fit_scales(mixtures, y, weight, conformal=self.method == "conformal")
+        calibration = Recalibration(*fitted)
         if self.method != "conditional":
             return calibration
         mean, std = (
