@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from skuq.fitted._far import FarArrays, far_spread, far_spread_of_tensors
 from skuq.networks import Member
 from skuq.networks._head_nomu import NomuHead
 from skuq.networks._nomu_network import READOUTS
@@ -76,7 +75,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         shared=ensemble.calibration.shares_errors,
         clip=type(inputs.scaling).clip,
         head=targets.head.without_noise(),
-        kernel=None if far is None else far.kernel,
+        far=None if far is None else far.draws,
     )
     scalers = _scalers(inputs, targets)
     if calibration is not None:
@@ -97,7 +96,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 
 def _count_columns(ensemble: Any, n_members: int) -> int:
     """Count the functions of which a draw has a random multiple each."""
-    n_far = 0 if ensemble.far is None else 2 * ensemble.far.frequencies.shape[1]
+    n_far = 0 if ensemble.far is None else ensemble.far.draws.n_functions
     return n_far + n_members * ensemble.calibration.shares_errors
 
 
@@ -174,17 +173,17 @@ class _MemberMeans:
     shared: bool  # whether members share errors
     clip: Callable[[Any, Any], Any]  # of `Scaling`
     head: Any
-    kernel: str | None = None  # of the uncertainty away from the training rows
+    far: Any = None  # adds the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), Run(ARRAYS if xp is np else tensors())
         if self.calibrated:
             weights, arrays = next(rest), NumberArrays(*islice(rest, len(NumberArrays._fields)))
-        if self.shared or self.kernel is not None:
+        if self.shared or self.far is not None:
             normals = next(rest)
-        if self.kernel is not None:
-            far = FarArrays(*islice(rest, len(FarArrays._fields)))
+        if self.far is not None:
+            far_arrays = list(islice(rest, self.far.n_arrays))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -207,9 +206,8 @@ class _MemberMeans:
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
-        if self.kernel is not None:
-            compute = far_spread if xp is np else far_spread_of_tensors
-            functions.append(compute(xp, far, self.kernel, X, xp.mean(means, axis=0)))
+        if self.far is not None:
+            functions.append(self.far(xp, far_arrays, X, xp.mean(means, axis=0)))
         if functions:
             means = means + xp.tensordot(normals, xp.concatenate(functions, axis=0), axes=1)
         means = means * y_scale + y_mean
