@@ -23,7 +23,7 @@ from scipy.linalg import blas, cholesky, lapack
 from scipy.spatial.distance import cdist
 
 from skuq.files._registry import record_repr, saved_as, state_of
-from skuq.predictive import CategoricalMixture, TransformedMixture
+from skuq.predictive import CategoricalMixture
 from skuq.tables._scaling import FARTHEST, clip_columns
 
 PROCESS_ROWS = 256  # rows of the process at most
@@ -260,7 +260,7 @@ class FarUncertainty:
         `unseen` lists the rows in which an unseen category was replaced by a known one.
         """
         least = np.zeros((len(numbers), 1))
-        of_classes = isinstance(mixture, CategoricalMixture)
+        of_classes = targets.head.classifies
         least[np.asarray(unseen, dtype=int)] = _UNSEEN_DOUBTS[of_classes]
         if of_classes:
             far = np.flatnonzero(self._find_far(numbers)[0] | (least[:, 0] > 0))
@@ -274,7 +274,7 @@ class FarUncertainty:
                 )
                 proba[:, rows] = np.moveaxis(of_rows, 1, 0)
             return CategoricalMixture(proba, weights)
-        if isinstance(mixture, TransformedMixture):  # the inner mixture is of the standardised y
+        if targets.is_transformed:  # the inner mixture is of the standardised y
             inner: Any = mixture.inner
             spread = self.spread(numbers, inner.mean.reshape(len(numbers), -1), least)
             if spread is None:
