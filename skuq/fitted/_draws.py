@@ -69,7 +69,6 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
-        targets.n_outputs,
         targets.is_1d,
         n_masks=len(masks),
         repeats=bool(repeats),
@@ -168,7 +167,6 @@ class _MemberMeans:
     """``(xp, arguments, X) -> (T, n[, m])``; see `member_posterior`."""
 
     plans: tuple[Plan, ...]  # each of one or more members
-    n_outputs: int
     y_is_1d: bool
     n_masks: int  # of dropout layers
     repeats: bool
@@ -196,8 +194,8 @@ class _MemberMeans:
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
         functions = []  # of which each draw has a random multiple
         if self.calibrated:
-            components = self.head.normals(means, xp)
-            means, _, variance = calibrated_moments(components, weights, arrays, xp)
+            of_members = self.head.normals(means, xp)
+            means, _, variance = calibrated_moments(of_members, weights, arrays, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
                 # Members that agree, such as a single one, have the same error.

@@ -22,6 +22,7 @@ from skuq.estimators.methods._search_plan import TABULAR
 from skuq.exceptions import SmallValidationWarning
 from skuq.files import dumps, loads
 from skuq.networks import DenseSpace
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import Catalog, TrialRecord
 
 # One small architecture, so that few programs are compiled.
@@ -187,8 +188,8 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave):
     X, _ = wave
     plain = copy.copy(fitted).reselect(calibrate=False)
     assert_array_equal(plain.selection_.indices, fitted.selection_.indices)
-    factor, floor, tail = fitted.calibration_
-    assert (factor, floor) != (1.0, 0.0) and plain.calibration_ == (1.0, 0.0, ())
+    factor, floor = fitted.calibration_.factor, fitted.calibration_.floor
+    assert (factor, floor) != (1.0, 0.0) and plain.calibration_ == UNCALIBRATED
     # Held-out errors are more likely under the calibrated variance.
     held_out, weights = fitted.catalog_.held_out, fitted.selection_.weights
     trials = [fitted.catalog_.member(k) for k in fitted.selection_.indices]
@@ -200,15 +201,14 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave):
     before = stats.norm.logpdf(held_out.y, mean, np.sqrt(total)).mean()
     after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
     assert after > before
-    targets = fitted.fitted_.targets  # which apply them to predictions
-    assert (targets.std_factor, targets.noise_floor, targets.tail) == (factor, floor, tail)
+    assert fitted.fitted_.ensemble.calibration == fitted.calibration_  # which predictions follow
     assert_allclose(fitted.predict(X), plain.predict(X))
 
 
 def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave):
     X, y = wave
     _, alone = fitted.member_estimators()[0]
-    assert alone.calibration_ == (1.0, 0.0, ())
+    assert alone.calibration_ == UNCALIBRATED
     other = copy.copy(fitted).reselect(selection="top", n_members=2)
     assert other.calibration_ != fitted.calibration_
     # On other rows, the same trials may be selected with another calibration.
@@ -216,7 +216,7 @@ def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave)
     for model in (fitted, other, shifted):
         assert model.at_severity(0).calibration_ == fitted.calibration_
     shifted = AutoDEUQRegressor(**FAST).fit(X, y, shift_validation=(X + 0.1, y))
-    assert shifted.calibration_ == (1.0, 0.0, ())
+    assert shifted.calibration_ == UNCALIBRATED
     # On the clean rows the same trials are selected with the same weights.
     clean, alone = shifted.at_severity(0).selection_, AutoDEUQRegressor(**FAST).fit(X, y).selection_
     assert_array_equal(clean.indices, alone.indices)

@@ -50,7 +50,8 @@ def list_kinds(estimator, task, network):
         kinds = [{**change, **decisions} for change in changes]
         return kinds[:n_members], n_members
     n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
-    # Decisions of the user hold for all networks. One about embeddings leaves no other kinds.
+    # Decisions of the user hold for all networks. If the user decides about embeddings, there are
+    # neither kinds with other embeddings nor logistic regressions.
     is_given = "embedding" in decisions
     columns, kinds = numeric_columns(task.rows.X, task.inputs.code_columns), []
     for recipe in class_recipes(n_rows, has_numbers=bool(columns)):
