@@ -26,7 +26,7 @@ from skuq.ensembles._selection import (
 )
 from skuq.ensembles._stacking import drop_light, fit_class_mixture, stacking_prior, stacking_weights
 from skuq.files._registry import saved_as
-from skuq.networks import GaussianHead
+from skuq.predictive._calibration import Calibration
 
 #: Losses of the selection, for numbers and for classes.
 NUMBER_LOSSES = (*MOMENT_LOSSES, "mixture")
@@ -76,7 +76,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.raw)
 
-    classifies = property(lambda self: hasattr(self.head, "probabilities"), doc="If y are classes.")
+    classifies = property(lambda self: self.head.classifies, doc="If y are classes.")
     codes = property(lambda self: self.y[:, 0].astype(int), doc="True classes, (n,).")
     loc = property(lambda self: self._normal[0], doc="Means, (n_candidates, n, n_outputs).")
     scale = property(lambda self: self._normal[1], doc="Standard deviations, as `loc`.")
@@ -104,8 +104,8 @@ class Candidates:
         *,
         n_first: int | None = None,
         weights: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, float, np.ndarray]:
-        """Fit weights of classifiers, their temperature, and probabilities to add.
+    ) -> tuple[np.ndarray, Calibration]:
+        """Fit weights of classifiers, and the calibration of their mixture.
 
         See `skuq.ensembles._stacking.fit_class_mixture`, which this calls for the candidates at
         `indices`.
@@ -134,7 +134,7 @@ class Candidates:
             The arguments of `select_forward`.
         """
         if loss == "auto":
-            loss = "nll" if isinstance(self.head, GaussianHead) else "mixture"
+            loss = self.head.selection_loss
         if self.classifies and loss == "brier":
             # The difference from the one-hot true class, and its square, summed over classes.
             error = self.proba.copy()

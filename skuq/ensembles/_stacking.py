@@ -11,6 +11,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import entr, expit, log_softmax, logsumexp, softmax, xlogy
 
 from skuq._checks import check_weights
+from skuq.predictive._calibration import Calibration
 
 _MOST_STEPS = 1000  # of expectation maximisation
 _TOLERANCE = 1e-6  # the iteration ends when no weight changes by more
@@ -92,7 +93,7 @@ def fit_class_mixture(
     weights: np.ndarray | None = None,
     *,
     evidence: float | None = None,
-) -> tuple[np.ndarray, float, np.ndarray]:
+) -> tuple[np.ndarray, Calibration]:
     """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
 
     The mixture predicts ``(1 - a) * sum_k w_k softmax(logits_k / T) + a * shares``. Weights, T and
@@ -123,11 +124,10 @@ def fit_class_mixture(
     -------
     weights : ndarray of shape (n_models,)
         Weights w of the models, which sum to 1.
-    temperature : float
-        T, for averages of as many members as predict the rows here; see `averaging_factor`.
-    constant : ndarray of shape (n_classes,)
-        Probabilities c of classes: the mixture predicts ``(1 - c.sum()) * p + c``, where p are the
-        weighted probabilities of the models.
+    calibration : Calibration
+        Its `temperature` is T, for averages of as many members as predict the rows here; see
+        `averaging_factor`. Its `constant` are probabilities c of classes: the mixture predicts
+        ``(1 - c.sum()) * p + c``, where p are the weighted probabilities of the models.
 
     References
     ----------
@@ -175,7 +175,8 @@ def fit_class_mixture(
     p_shares = expit(-log_odds)
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
     added = found[-1] + p_shares * (1 - found[-1])
-    return weights, temperature, shares * np.where(judged, added, 1.0)
+    constant = shares * np.where(judged, added, 1.0)
+    return weights, Calibration(temperature=float(temperature), constant=tuple(constant.tolist()))
 
 
 def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> float:

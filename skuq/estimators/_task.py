@@ -15,7 +15,9 @@ from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, unfitted_copy
+from skuq.networks._head_base import Head
 from skuq.networks._tabular_operations import unclip
+from skuq.predictive._calibration import Calibration
 from skuq.tables._inputs import (
     Inputs,
     Rows,
@@ -213,13 +215,7 @@ class Task:
             unit = np.where(coefficients.any(axis=0), unit, 1.0)  # others stay as they are
             coefficients, intercept = coefficients / unit, intercept / unit
             targets, y, y_valid = targets.in_units(unit), y / unit, y_valid / unit
-        # Raw outputs that are means: the first ones, in a mixture one for each component, after
-        # their logits.
-        head = targets.head
-        n_means = getattr(head, "n_components", 1)
-        means = np.zeros(head.n_raw // coefficients.shape[1])
-        means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
-        linear = np.kron(means, coefficients), np.kron(means, intercept)
+        linear = targets.head.raw_of_means(coefficients), targets.head.raw_of_means(intercept)
         data = replace(data, y=y, y_valid=y_valid)
         return replace(self, data=data, targets=targets, linear=linear)
 
@@ -346,19 +342,22 @@ def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 _FEWEST = 10  # validation rows: fewer show little
-_TINY = 1e-300  # smallest probability of which a logarithm is taken
 _CLEARLY = 1.1  # factor of the loss of a constant above which a model is clearly worse
 
 
-def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequence[tuple]) -> None:
+def warn_if_worse_than_constant(
+    head: Head, calibration: Calibration, data: TrainingData, parts: Sequence[tuple]
+) -> None:
     """Warn if a model predicts its validation rows clearly worse than a constant does.
 
     The constant is the mean of the training rows' y, or their shares of the classes.
 
     Parameters
     ----------
-    targets : Targets
-        Targets whose head reads the predictions.
+    head : Head
+        Head that reads the predictions.
+    calibration : Calibration
+        Calibration of their mixture.
     data : TrainingData
         Training rows.
     parts : sequence of tuple
@@ -366,20 +365,11 @@ def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequenc
         their mixture, standardised y (n, m) and weights (n,).
     """
     losses, of_constant, weights = [], [], []
+    constant = head.constant(data.y, data.weight)
     for raw, mix, y, weight in parts:
-        head, raw = targets.head, np.asarray(raw, dtype="float64")
-        if hasattr(head, "probabilities"):
-            code, rows = y[:, 0].astype(int), np.arange(len(y))
-            share = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=head.n_raw)
-            proba = np.average(targets.probabilities(raw), axis=0, weights=mix)
-            constant = (share / share.sum())[code]
-            losses.append(-np.log(np.maximum(proba[rows, code], _TINY)))
-            of_constant.append(-np.log(np.maximum(constant, _TINY)))
-        else:
-            mean, center = np.average(data.y, axis=0, weights=data.weight), head.moments(raw)[0]
-            error = np.average(center, axis=0, weights=mix) - y
-            losses.append(np.square(error, dtype="float64").sum(axis=1))
-            of_constant.append(np.square(y - mean, dtype="float64").sum(axis=1))
+        mean = head.mean(np.asarray(raw, dtype="float64"), mix, calibration)
+        losses.append(head.error(y, mean))
+        of_constant.append(head.error(y, constant))
         weights.append(weight)
     warn_if_worse(*map(np.concatenate, (losses, of_constant, weights)))
 

@@ -19,7 +19,7 @@ from scipy.spatial.distance import cdist
 from skuq._random import generator
 from skuq._threads import one_thread_if_small
 from skuq.fitted._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
-from skuq.networks._head_classes import CategoricalHead
+from skuq.predictive._calibration import calibrate_normals
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST, RobustScaling
 from skuq.training import predict_members
@@ -103,7 +103,7 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     standardised = (rows.X - centre) * inverse_stds
     # An unseen category has no distance: members fill it with different known ones.
     slopes = _mean_slopes(ensemble, rows.X, inverse_stds)
-    if isinstance(head, CategoricalHead):  # in standard deviations of the indicators
+    if head.classifies:  # in standard deviations of the indicators
         slopes /= math.sqrt(max(mean @ (1 - mean), TINY))
     process = fit_process((standardised * slopes)[:PROCESS_ROWS], of_process)
     if process is None:
@@ -134,7 +134,7 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         doubt=np.ones(y.shape[1]),
         bounds=np.clip(bounds, -FARTHEST, FARTHEST),
     )
-    if isinstance(head, CategoricalHead):
+    if head.classifies:
         # The rows farthest from others have the shares of classes beyond them best.
         codes = rows.y[references[PROCESS_ROWS:], 0].astype(int)
         counts = np.bincount(codes, minlength=len(mean)) + _PRIOR_ROWS * mean
@@ -187,7 +187,7 @@ def _process_targets(targets: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray, 
     training rows, so that no class has the share 0.
     """
     few = rows.take(np.arange(min(len(rows.X), PROCESS_ROWS)))
-    if not hasattr(targets, "classes"):
+    if not targets.head.classifies:
         y = targets.transform(few.y)
         return y, y.mean(axis=0), y
     n_classes = len(targets.classes)
@@ -209,9 +209,7 @@ def _mean_slopes(ensemble: Any, numbers: np.ndarray, inverse_stds: np.ndarray) -
 
     def predict(rows: np.ndarray) -> np.ndarray:
         raw = predict_members(ensemble.members, inputs.transform(rows))
-        if hasattr(ensemble.targets, "classes"):
-            return ensemble.targets.distribution(raw, ensemble.weights).mean
-        return np.tensordot(ensemble.weights, ensemble.targets.head.moments(raw)[0], axes=1)
+        return ensemble.targets.head.mean(raw, ensemble.weights, ensemble.calibration)
 
     base, slopes = predict(numbers), np.zeros(n_columns)
     per_block = max(1, _SLOPE_NUMBERS // n)
@@ -239,7 +237,8 @@ def _narrowest_noise(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     """
     raw = predict_members(ensemble.members, ensemble.inputs.transform(numbers[:PROCESS_ROWS]))
     weights = ensemble.weights
-    (_, std, probability), _ = ensemble.targets.components(raw, weights)
+    normals = ensemble.targets.head.normals(raw)
+    (_, std, probability), _ = calibrate_normals(normals, weights, ensemble.calibration.arrays)
     precision = np.tensordot(weights, (probability / std**2).sum(axis=1), axes=1)
     harmonic_mean: np.ndarray = 1 / precision.mean(axis=0)
     return harmonic_mean

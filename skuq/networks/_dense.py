@@ -16,7 +16,6 @@ import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
-from skuq.networks._head_normals import GaussianHead
 from skuq.networks._keras_models import check_units
 from skuq.networks._plan_parts import ACTIVATIONS as KNOWN_ACTIVATIONS
 from skuq.networks._plan_parts import ARRAYS, SLOPES, Namespace
@@ -80,7 +79,7 @@ class MLP(Settings):
         `linear` is that of `build_mlp`.
         """
         # Only normals have a layer of standard deviations that can be penalised.
-        has_scales, scale_l2 = isinstance(head, GaussianHead), self.scale_l2
+        has_scales, scale_l2 = head.has_scales, self.scale_l2
         if isinstance(scale_l2, str):
             scale_l2 = _SCALE_L2 if has_scales else 0.0
         elif not has_scales:

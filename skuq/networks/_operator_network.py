@@ -29,6 +29,7 @@ from skuq._formulas import LOG_SQRT_2PI
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
 from skuq.networks._dense import AppliedDense, Dense, Derivatives
+from skuq.networks._head_base import Head
 from skuq.networks._head_normals import GaussianHead
 from skuq.networks._keras_models import (
     check_rebuild,
@@ -741,7 +742,7 @@ OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
 
 @saved_as("networks.OperatorHead")
 @dataclass(frozen=True, eq=False)
-class OperatorHead:
+class OperatorHead(Head):
     """Convert raw draws (.., S, N, n_raw) to values of m outputs, and compute their loss.
 
     Heads with equal fields are equal, and share compiled programs. One whose `output_map` is a

@@ -233,7 +233,7 @@ def program_key(
     n_rows = sizes.n_train if through_keras else full_batch_rows(sizes.n_train)
     batch = min(recipe.batch_size, n_rows)
     # Variables that get no gradient from the head's terms for artificial inputs.
-    prefix = getattr(job.head, "detached", None) if recipe.n_artificial else None
+    prefix = job.head.detached if recipe.n_artificial else None
     detached = [k for k, name in enumerate(template.names) if prefix and name.startswith(prefix)]
     return ProgramKey(
         network=template.identity,
@@ -296,7 +296,7 @@ def rate_factors(recipe: Recipe, template: Template, data: TrainingData) -> np.n
 def _check_recipe(recipe: Recipe, template: Template, head: Head) -> None:
     """Raise ValueError if the recipe sets what the network or the head does not have."""
     plan = template.plan
-    if recipe.keep == "best-calibrated" and not hasattr(head, "n_classes"):
+    if recipe.keep == "best-calibrated" and not head.classifies:
         raise ValueError(
             f'keep="best-calibrated" needs logits of classes. Got {type(head).__name__}. '
             'Use keep="best-jointly".'
@@ -361,7 +361,7 @@ def batch_shares(key: ProgramKey, n_train: int) -> dict[str, np.ndarray]:
     n_real = np.minimum(key.batch_size, n_train - key.batch_size * np.arange(n_steps))
     shares = np.zeros((key.n_steps, key.batch_size), dtype="float32")  # padding keeps share 0
     for step, n in enumerate(n_real):
-        shares[step, :n] = 1 if getattr(key.head, "sums_rows", False) else 1 / n
+        shares[step, :n] = 1 if key.head.sums_rows else 1 / n
     step_shares = np.zeros(key.n_steps, dtype="float32")
     step_shares[:n_steps] = n_real / n_train
     return {"shares": shares.ravel(), "step_shares": step_shares}

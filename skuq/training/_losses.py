@@ -100,7 +100,7 @@ class Losses:
         self._columns = [n_inputs, n_inputs + key.n_outputs]  # where y and the weight begin
         self._head: Any = key.head  # with an `artificial_loss` if `key.n_artificial` is positive
         # A head may be validated by another loss than the one it is trained on.
-        self._validation_loss = getattr(key.head, "validation_loss", key.head.loss)
+        self._validation_loss = key.head.validation_loss
 
     def training_run(
         self, step: Any, share: Any, prior: Any, scalars: dict[str, Any], factor: Any
@@ -153,7 +153,7 @@ class Losses:
         x, y, weight = self._columns_of(rows)
         # Weights of the losses (..) become (.., 1), so that they broadcast over rows.
         settings = {name: value[..., None] for name, value in scalars.get("settings", {}).items()}
-        weights = (settings,) if getattr(self._head, "weighs_losses", False) else ()
+        weights = (settings,) if self._head.weighs_losses else ()
 
         def losses(x: Any) -> tuple[Any, Any, Any]:
             raw, new_state, penalty = self.network.forward(variables, state, x, run)

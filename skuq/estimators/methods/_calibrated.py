@@ -38,16 +38,16 @@ from skuq.estimators.methods._out_of_fold import (
 from skuq.exceptions import CalibrationWarning
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_calibrated import (
-    ClassCalibration,
-    ConditionalCalibration,
+    ClassRecalibration,
+    ConditionalRecalibration,
     FittedCalibrated,
+    Recalibration,
     classifier_distribution,
     inputs_of_errors,
-    learn_calibration,
     regressor_distribution,
     without_classes,
 )
-from skuq.predictive._classes import fit_temperature
+from skuq.predictive._learners import fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
@@ -306,7 +306,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         return functools.partial(regressor_distribution, output_shape=output_shape)
 
     def _learn(self, X, mixtures, y, weight, groups, classes):
-        calibration = learn_calibration(mixtures, y, weight, conformal=self.method == "conformal")
+        fitted = fit_scales(mixtures, y, weight, conformal=self.method == "conformal")
+        calibration = Recalibration(*fitted)
         if self.method != "conditional":
             return calibration
         mean, std = (
@@ -323,7 +324,7 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             warnings.filterwarnings("ignore", "The model predicts its validation rows worse")
             errors.fit(inputs_of_errors(X, mean, std), y - mean, weight, groups=groups)
         spacing = np.spacing(np.abs(y).max(axis=0))
-        return ConditionalCalibration(calibration.scale, errors=errors, smallest_std=spacing)
+        return ConditionalRecalibration(calibration.scale, errors=errors, smallest_std=spacing)
 
     # Parts of the fitted model, which the class docstring describes.
     scale_ = property(attrgetter("fitted_.calibration.scale"), doc="")
@@ -440,7 +441,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
 
     def _learn(self, X, mixtures, y, weight, groups, classes):
         proba = np.concatenate([mixture.mean for mixture in mixtures])
-        return ClassCalibration(fit_temperature(proba, class_codes(y, classes), weight), classes)
+        return ClassRecalibration(fit_temperature(proba, class_codes(y, classes), weight), classes)
 
     # Parts of the fitted model, which the class docstring describes.
     temperature_ = property(attrgetter("fitted_.calibration.temperature"), doc="")

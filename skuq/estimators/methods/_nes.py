@@ -331,9 +331,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, tuple of float)
-        Temperature of all members, and probabilities of the classes that are added to their
-        average (none if it is left as it is).
+    calibration_ : Calibration
+        Calibration of the ensemble: `temperature` of all members, and probabilities of the classes
+        that are added to their average (`constant`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
@@ -525,10 +525,10 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, float, tuple of tuple of float)
-        Factor of the standard deviation, floor of the noise in units of the standardised y, and
-        the scale, a further floor and the share of each distribution of which those of the networks
-        are mixed (none if they are left as they are).
+    calibration_ : Calibration
+        Calibration of the ensemble, in units of the standardised y: `factor` of the standard
+        deviation, `floor` of the noise, and the scale, a further floor and the share of each
+        distribution of which those of the networks are mixed (`tail`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None

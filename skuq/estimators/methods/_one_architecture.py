@@ -26,6 +26,7 @@ from skuq.estimators._task import (
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import TARGET_CONSTRAINTS, ClassTargets, NumberTargets
 from skuq.training import Recipe, Training, TrainingJob, predict_members
@@ -299,7 +300,7 @@ def finish(
     members: Sequence[Any],
     weights: np.ndarray,
     *,
-    targets: Any = None,
+    calibration: Calibration = UNCALIBRATED,
     parts: Sequence[Any] | None = None,
     passes: DropoutPasses | None = None,
 ) -> None:
@@ -310,15 +311,15 @@ def finish(
     estimator, task : estimator, Task
     members, weights : sequence of Member, ndarray
         The mixture.
-    targets : Targets, optional
-        Calibrated targets; by default those of the task.
+    calibration : Calibration, optional
+        Calibration of the mixture; by default none.
     parts : sequence, optional
         Training and validation rows of each member, if they have rows of their own.
     passes : DropoutPasses, optional
         Masks of MC dropout.
     """
     # Everything new is assigned here, at the end of the fit.
-    targets = targets or task.targets
+    targets = task.targets
     if is_classifier(estimator):
         estimator.classes_ = targets.classes
     elif estimator.loss == "mse":
@@ -333,7 +334,9 @@ def finish(
         targets = targets.with_noise(np.maximum(scale, _SMALLEST_NOISE).tolist())
         estimator.noise_std_ = float(noise[0]) if targets.is_1d else noise
     estimator.entropy_ = task.entropy
-    ensemble = FittedEnsemble(task.inputs, targets, tuple(members), weights, passes)
+    ensemble = FittedEnsemble(
+        task.inputs, targets, tuple(members), weights, passes, calibration=calibration
+    )
     estimator.fitted_ = ensemble.with_far_uncertainty(task.rows, task.entropy)
     if task.splits.validates:
         data = task.data
@@ -346,7 +349,7 @@ def finish(
                 (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
                 for member, weight, (_, rows) in zip(members, weights, parts)
             ]
-        warn_if_worse_than_constant(targets, task.data, parts)
+        warn_if_worse_than_constant(targets.head, calibration, task.data, parts)
 
 
 # ------------------------------------------------------------------ noise with loss="mse"

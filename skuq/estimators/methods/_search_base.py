@@ -26,8 +26,6 @@ from skuq.ensembles import Selection
 from skuq.estimators._base import Given, fits, to_keras
 from skuq.estimators._task import Task, join_validation, read_task
 from skuq.estimators.methods._search_choice import (
-    NO_CALIBRATION,
-    NO_CLASS_CALIBRATION,
     choose,
     choose_each,
     make_retraining,
@@ -60,6 +58,7 @@ from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberRepeate
 from skuq.exceptions import SearchFailedError
 from skuq.fitted._ensemble import FittedEnsemble
 from skuq.networks import Decisions, TabularSpace
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult
 from skuq.search._folder import read_retrained, with_decisions
 from skuq.search._loop import Retraining
@@ -349,9 +348,9 @@ class SearchEstimator:
     def _predict_by(self, result: SearchResult, chosen: dict[str, Any]) -> Any:
         """Return a copy that predicts by a selection; `chosen` are attributes that describe it."""
         members, weights = result.members(chosen["selection_"])
-        empty: Any = self.fitted_.targets
-        targets = empty.with_calibration(*chosen["calibration_"])
-        ensemble = replace(self.fitted_, targets=targets, members=members, weights=weights)
+        ensemble = replace(
+            self.fitted_, members=members, weights=weights, calibration=chosen["calibration_"]
+        )
         return self._copy(
             catalog_=result.catalog,
             refitted_=result.refitted,
@@ -552,7 +551,6 @@ class SearchEstimator:
             result.check_complete()
             result, indices = SearchResult(self.catalog_), self.catalog_.completed
         n_sets = len(self.selections_)
-        uncalibrated = NO_CLASS_CALIBRATION if is_classifier(self) else NO_CALIBRATION
 
         def alone(k):
             one = Selection(np.array([k]), np.ones(1))
@@ -560,8 +558,8 @@ class SearchEstimator:
                 "selection_": one,
                 "selections_": (one,) * n_sets,
                 # The calibration is only valid for the whole ensemble.
-                "calibration_": uncalibrated,
-                "calibrations_": (uncalibrated,) * n_sets,
+                "calibration_": UNCALIBRATED,
+                "calibrations_": (UNCALIBRATED,) * n_sets,
             }
             estimator = self._predict_by(result, chosen)
             if every_trial:

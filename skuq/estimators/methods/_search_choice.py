@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from skuq.ensembles._selection import check_selection
 from skuq.ensembles._stacking import AVERAGING_FACTOR
 from skuq.estimators._task import Task, warn_if_worse_than_constant
 from skuq.networks import Member
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.predictive._learners import fit_out_of_bag
 from skuq.search import Catalog, SearchResult
 from skuq.search._loop import Retraining
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import Splits, standardise_rows
-from skuq.tables._targets import normal_components
 from skuq.training import predict_members
 
 # Share of their epochs for which networks have to be trained to count as trained.
@@ -30,16 +30,9 @@ _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
-#: Arguments of `NumberTargets.with_calibration`, factor of the standard deviation, floor of the
-#: noise and tail, or of `ClassTargets.with_calibration`, temperature and added probabilities.
-EnsembleCalibration: TypeAlias = tuple[Any, ...]
-NO_CALIBRATION: EnsembleCalibration = (1.0, 0.0, ())
-NO_CLASS_CALIBRATION: EnsembleCalibration = (1.0, ())
-
-
 def choose(
     estimator: Any, rule: SelectionRule, candidates: Candidates, catalog: Catalog
-) -> tuple[Selection, EnsembleCalibration]:
+) -> tuple[Selection, Calibration]:
     """Select an ensemble of completed trials, and calibrate it on the same rows."""
     chosen = rule.choose(candidates, estimator.n_members)
     chosen = check_selection(chosen, len(candidates))
@@ -49,7 +42,7 @@ def choose(
     return replace(chosen, indices=positions[chosen.indices], path=path), calibration
 
 
-def _calibrate(estimator: Any, chosen: Selection, candidates: Candidates) -> EnsembleCalibration:
+def _calibrate(estimator: Any, chosen: Selection, candidates: Candidates) -> Calibration:
     """Fit the calibration of the distribution of an ensemble of candidates.
 
     Without folds there is none, because the rows of a single split are few and were used to stop
@@ -57,20 +50,19 @@ def _calibrate(estimator: Any, chosen: Selection, candidates: Candidates) -> Ens
     """
     if candidates.classifies:
         if not estimator.calibrate or not candidates.calibrates:
-            return NO_CLASS_CALIBRATION
-        found = candidates.fit_class_mixture(chosen.indices, weights=chosen.weights)
-        _, temperature, constant = found
+            return UNCALIBRATED
+        _, found = candidates.fit_class_mixture(chosen.indices, weights=chosen.weights)
         if candidates.in_folds and not estimator.refit:  # one network of each predicts a row
-            temperature *= AVERAGING_FACTOR
-        return temperature, tuple(constant.tolist())
+            return replace(found, temperature=found.temperature * AVERAGING_FACTOR)
+        return found
     if not estimator.calibrate or candidates.centers is None:
-        return NO_CALIBRATION
+        return UNCALIBRATED
     rows = np.arange(len(candidates.y))
     if len(rows) > _MOST_CALIBRATION_ROWS:
         rng = np.random.default_rng(0)
         rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
     raws = [candidates.raw[k][rows].astype("float64") for k in chosen.indices]
-    parts = [normal_components(candidates.head, raw[None]) for raw in raws]
+    parts = [candidates.head.normals(raw[None]) for raw in raws]
     # Trials with fewer repeats have fewer components: fill up with some of no probability.
     most = max(loc.shape[1] for loc, _, _ in parts)
     loc, scale, probability = (
@@ -94,7 +86,7 @@ def _calibrate(estimator: Any, chosen: Selection, candidates: Candidates) -> Ens
         loc, scale, probability, chosen.weights, unseen, candidates.y[rows], weight[rows]
     )
     # Trials differ as much as their mean errs: the networks share no more than that.
-    return fitted[:3]
+    return replace(fitted, shared=0.0)
 
 
 def choose_each(estimator: Any, rule: SelectionRule, result: SearchResult) -> dict[str, Any]:
@@ -223,7 +215,8 @@ def warn_of_trials(estimator: Any, task: Task) -> None:
     rows, y, weight = catalog.held_out.sets[0]
     raw = np.stack([np.asarray(catalog[k].result.held_out)[rows] for k in selection.indices])
     parts = [(raw, selection.weights, y, weight)]
-    warn_if_worse_than_constant(estimator.fitted_.targets, task.data, parts)
+    fitted = estimator.fitted_
+    warn_if_worse_than_constant(fitted.targets.head, fitted.calibration, task.data, parts)
 
 
 def predict_candidates(

@@ -273,7 +273,7 @@ def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
 def bind_space(plan: SearchPlan, task: Task) -> Any:
     """Bind the space to the rows, if networks and training depend on them."""
     if isinstance(plan.space, TabularSpace):
-        classes = hasattr(task.targets.head, "probabilities")
+        classes = task.targets.head.classifies
         n_train, codes = task.splits.n_train, task.inputs.n_codes
         return plan.space.bind(task.data.x, codes, n_train, classes, plan.losses, task.linear)
     if isinstance(plan.space, WithTraining):

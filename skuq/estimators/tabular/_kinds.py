@@ -31,11 +31,10 @@ from skuq.ensembles._stacking import (
 )
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.networks import Member, TabularSpace
-from skuq.networks._head_normals import SquaredErrorHead
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import class_recipes, embed_categories, numeric_columns
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.predictive._learners import fit_out_of_bag, limit_noise, pool_variances
-from skuq.tables._targets import normal_components
 from skuq.training import TrainingJob, predict_members
 from skuq.training._job import pad_splits
 from skuq.training._network_checks import has_diverged
@@ -167,11 +166,7 @@ def _held_out(task, members, origins):
             y, weight = data.y[origin.part[1]], data.weight[origin.part[1]]
         raw = member.held_out.astype("float64")
         if len(raw):
-            yield y, weight, raw, _means(head, raw)
-
-
-def _means(head, raw):
-    return raw if isinstance(head, SquaredErrorHead) else head.moments(raw)[0]
+            yield y, weight, raw, head.means(raw)
 
 
 def train_kinds(estimator, task, network, kinds, given, n_members):
@@ -376,14 +371,14 @@ def mix_classes(task, members, origins):
 
     This is stacking of predictive distributions (Yao et al. 2018), with the shares of the classes
     as a further kind. Members of a kind have equal weights. Return the weights of the members and
-    the calibrated targets.
+    the calibration.
     """
     data, targets = task.data, task.targets
     found, kinds = np.unique([origin.kind for origin in origins], return_inverse=True)
     counts = np.bincount(kinds)
     weights = np.full(len(found), 1 / len(found))
     if not task.splits.validates:
-        return (weights / counts)[kinds], targets
+        return (weights / counts)[kinds], UNCALIBRATED
     in_folds, n_classes = task.splits.parts is not None, len(targets.classes)
     y, weight = (data.y, data.weight) if in_folds else (data.y_valid, data.weight_valid)
     # Average probabilities of each kind for the rows that its members have not seen.
@@ -395,13 +390,13 @@ def mix_classes(task, members, origins):
         proba[kind, rows] += targets.head.probabilities(raw).mean(axis=0)
         times[kind, rows] += 1
     # Rows that a kind has no such prediction of are left out.
-    used = times.all(axis=0) & (weight > 0)
+    used, calibration = times.all(axis=0) & (weight > 0), UNCALIBRATED
     if used.any() and weight[used].sum() > 0:
         proba = proba[:, used] / times[:, used, None]
         logits = np.log(np.maximum(proba, np.finfo(float).tiny))
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
         weight = weight[used].astype(float)
-        weights, temperature, constant = fit_class_mixture(
+        weights, calibration = fit_class_mixture(
             logits,
             y[used, 0].astype(int),
             weight,
@@ -410,13 +405,14 @@ def mix_classes(task, members, origins):
         )
         # With many rows the factor is measured, by how much the kinds disagree on rows held out. A
         # single member of a kind predicts new rows as it does these.
+        temperature = calibration.temperature
         if in_folds and len(found) > 1 and len(data.x) > _FEW_ROWS:
             temperature *= averaging_factor(logits / temperature, weight, counts.min())
         elif in_folds and counts.max() > 1:
             temperature *= AVERAGING_FACTOR
-        targets = targets.with_calibration(temperature, constant)
+        calibration = replace(calibration, temperature=temperature)
         weights = drop_light(weights)
-    return (weights / counts)[kinds], targets
+    return (weights / counts)[kinds], calibration
 
 
 def _weigh_evidence(task):
@@ -434,8 +430,8 @@ def _weigh_evidence(task):
 
 
 def calibrate(task, members, weights, origins):
-    """Calibrate the distribution on rows on which some members were not trained."""
-    data, targets = task.data, task.targets
+    """Fit the calibration on rows on which some members were not trained."""
+    data = task.data
     # Each row is predicted by the members that have not trained on it.
     unseen = np.zeros((len(origins), len(data.x)), dtype=bool)
     for k, origin in enumerate(origins):
@@ -450,7 +446,7 @@ def calibrate(task, members, weights, origins):
     unseen = np.concatenate([unseen[:, rows] & (kinds == k) for k in np.unique(kinds)], axis=1)
     times = unseen.shape[1] // len(rows)
     raw = predict_members(members, data.x[rows])
-    normals = normal_components(targets.head, raw.astype("float64"))
+    normals = task.targets.head.normals(raw.astype("float64"))
     loc, scale, probability = (np.concatenate([part] * times, axis=2) for part in normals)
     rows = np.tile(rows, times)
     # Rows count as the members that predict them do: one that errs much hardly predicts new rows.
@@ -458,4 +454,4 @@ def calibrate(task, members, weights, origins):
     fitted = fit_out_of_bag(
         loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows] * share
     )
-    return targets.with_calibration(*fitted, limit_noise(normals, weights, *fitted[:2]))
+    return limit_noise(normals, weights, fitted)

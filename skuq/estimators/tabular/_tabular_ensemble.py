@@ -25,6 +25,7 @@ from skuq.estimators.tabular._kinds import (
 )
 from skuq.files._registry import saved_as
 from skuq.networks import TabularNetwork
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
 from skuq.training._network_checks import find_completed
@@ -70,10 +71,10 @@ class _TabularEnsemble(NetworkEnsemble):
         )
         kept = find_completed(members)
         members, origins = [members[k] for k in kept], [origins[k] for k in kept]
-        targets = task.targets
+        calibration = UNCALIBRATED
         parts = None if task.splits.parts is None else [origin.part for origin in origins]
         if is_classifier(self):
-            weights, targets = mix_classes(task, members, origins)
+            weights, calibration = mix_classes(task, members, origins)
             # Members of kinds without weight would only make predictions slower.
             used = np.flatnonzero(weights)
             members, weights = [members[k] for k in used], weights[used]
@@ -81,8 +82,8 @@ class _TabularEnsemble(NetworkEnsemble):
         else:
             weights = weigh_members(task, members, origins, len(kinds))
             if parts is not None and self.calibrate and self.loss != "mse":
-                targets = calibrate(task, members, weights, origins)
-        shared.finish(self, task, members, weights, targets=targets, parts=parts)
+                calibration = calibrate(task, members, weights, origins)
+        shared.finish(self, task, members, weights, calibration=calibration, parts=parts)
 
 
 def _refuse_contradictions(estimator, task):
