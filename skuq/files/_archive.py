@@ -26,7 +26,7 @@ from skuq._threads import without_collection
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.files._registry import TreeDecoder, TreeEncoder
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 #: Bytes by which all parts of a file together may exceed the file, since JSON is compressed.
 MAX_GROWTH = 64 * 2**20
 _HEADER, _TREE, _SUMS = "header.json", "tree.json", "sha256sums"

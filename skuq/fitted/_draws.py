@@ -278,10 +278,7 @@ def _predicted_draws(
 ) -> np.ndarray:
     """Compute draws (T, n[, m]) from the distribution that a NOMU model predicts."""
     distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X, mark_unseen=True))
-    if hasattr(distribution, "mode"):
-        spreads = [distribution.upper, distribution.lower]
-    else:
-        spreads = [distribution.epistemic]
+    spreads = distribution.sides
     parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
     mean, *spreads = parts
     draws = _draws(np, mean, indices, *spreads)

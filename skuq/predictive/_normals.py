@@ -488,9 +488,9 @@ def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
 class EpistemicNormal(GaussianMixture):
     """Normal distribution for every row, with known aleatoric and epistemic variance.
 
-    It is a `GaussianMixture` of one member with the scale
-    ``sqrt(aleatoric**2 + epistemic**2)``. Its variance has the two given parts, whereas the
-    variance of other mixtures of one member is aleatoric only. Outputs are independent.
+    It is a `GaussianMixture` of one member with the scale ``sqrt(aleatoric**2 + epistemic**2)``.
+    Either part can be 0, which `shared_scale` does not allow, both keep their digits as given, and
+    outputs can share the errors of a draw. Outputs are independent otherwise.
 
     Parameters
     ----------
@@ -569,6 +569,11 @@ class EpistemicNormal(GaussianMixture):
     def epistemic_variance(self) -> np.ndarray:
         """Variance of the model, as given, in squared units of y."""
         return self.epistemic**2
+
+    @property
+    def sides(self) -> list[np.ndarray]:
+        """Standard deviation of the model, the same on both sides."""
+        return [self.epistemic]
 
     @property
     def std(self) -> np.ndarray:

@@ -91,6 +91,11 @@ class TwoPieceNormal(Continuous):
                 )
 
     @property
+    def sides(self) -> list[np.ndarray]:
+        """Standard deviations of the model above and below the mode."""
+        return [self.upper, self.lower]
+
+    @property
     def _sides(self) -> tuple[np.ndarray, np.ndarray]:
         """s1 and s2, each of shape (n[, m])."""
         with np.errstate(over="ignore"):

@@ -171,9 +171,9 @@ BROKEN = {
     "zip bomb": (lambda: bomb(2), "JSON"),
     "older version": (
         lambda: with_header(format_version=2),
-        "version 2.*reads version 3 only",
+        "version 2.*reads version 4 only",
     ),
-    "newer version": (lambda: with_header(format_version=9), "version 9.*reads version 3 only"),
+    "newer version": (lambda: with_header(format_version=9), "version 9.*reads version 4 only"),
     "trial": (lambda: with_header(kind="trial"), "it holds a 'trial'.*Catalog.load"),
     # Whoever changes a file without making its checksums right
     "changed byte": (

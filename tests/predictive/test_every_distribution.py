@@ -1,5 +1,6 @@
 """Properties of every distribution: mixtures, single models, and what is made of others."""
 
+import copy
 import pickle
 import re
 from dataclasses import fields, replace
@@ -399,6 +400,10 @@ def test_samples_are_of_the_distribution(kind, shape):
         share = (draws <= m.quantile(level)[..., None]).mean(axis=-1)
         assert (abs(share - level) < 5 * np.sqrt(level * (1 - level) / n_draws)).all()
     assert_array_equal(draws, m.sample(n_draws, np.random.default_rng(1)))
+    # Five standard errors of a mean; tails of mixtures are heavy.
+    expected = m.expected if kind == "two_piece" else m.mean
+    assert (abs(draws.mean(axis=-1) - expected) < 5 * m.std / np.sqrt(n_draws)).all()
+    assert_allclose(draws.std(axis=-1), m.std, rtol=0.05)
 
 
 @kinds
@@ -477,12 +482,25 @@ def test_masked_targets_are_missing(kind):
         assert_array_equal(np.isnan(found), masked.mask)
 
 
-@kinds
-def test_records_pickle(kind):
+@every
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_records_are_copied_and_pickled(kind, copied):
     m = make(kind)
-    again = pickle.loads(pickle.dumps(m))
+    again = copied(m)
     assert_array_equal(again.quantile(0.3), m.quantile(0.3))
     assert_array_equal(again.uncertainty(), m.uncertainty())
+    assert_array_equal(again.sample(3, rng=0), m.sample(3, rng=0))
+
+
+@every
+@shapes
+def test_everything_is_finite(kind, shape):
+    m = make(kind, shape)
+    y = m.mean + 100 * m.std
+    found = *m.uncertainty(), m.variance, m.log_prob(y), m.cdf(y), m.sample(5, rng=0)
+    for array in (*found, m.quantile([1e-9, 0.5, 1 - 1e-9])):
+        assert np.isfinite(array).all()
+    assert all((part >= 0).all() for part in m.uncertainty()[1:])
 
 
 @every
