@@ -1,4 +1,3 @@
-from ._keras import flat_layers as flat_layers
 from ._keras import keras as keras
 from ._keras import ops as ops
 from ._keras import quiet_stderr as quiet_stderr

@@ -11,12 +11,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 from skuq._threads import without_collection
 from skuq.backend import _scopes
 
-__all__ = ["flat_layers", "keras", "ops", "quiet_stderr", "wake_xla"]
+__all__ = ["keras", "ops", "quiet_stderr", "wake_xla"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -66,11 +65,6 @@ def wake_xla() -> None:
     with quiet_stderr():
         add = _tensorflow.function(lambda x: x + 1.0, jit_compile=True, autograph=False)
         add(_tensorflow.constant(1.0))
-
-
-def flat_layers(model: Any, *, include_self: bool = True) -> list[Any]:
-    """List the layers of a Keras model or layer, at any depth, the model itself first."""
-    return list(model._flatten_layers(include_self=include_self))  # private in Keras 3
 
 
 def _check_backend(name: str) -> None:

@@ -24,7 +24,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skuq import backend
 from skuq._formulas import LOG_SQRT_2PI
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
@@ -696,7 +695,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     frozen = [
         layer.name
-        for layer in backend.flat_layers(model)
+        for layer in model._flatten_layers()
         if (layer.weights and not layer.trainable) or frozen_variables(layer)
     ]
     if frozen:

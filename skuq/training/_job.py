@@ -429,7 +429,7 @@ class Template:
         if not self.has_fixed_values:
             return draw_variables(self.model, seed)
         model = rebuild(self.network)  # the values of `self.model` may have been changed
-        if any(layer.weights and not layer.trainable for layer in backend.flat_layers(model)):
+        if any(layer.weights and not layer.trainable for layer in model._flatten_layers()):
             raise ValueError(
                 "The network has frozen layers, whose values its configuration does not hold. "
                 "Make the job with `TrainingJob.of_model`, or give `start`."

@@ -115,7 +115,7 @@ def _starts(model: Any, *, with_frozen: bool = False) -> dict[int, _Start]:
     """
     found: dict[int, _Start] = {}
     frozen: dict[int, _Start] = {}
-    for layer in backend.flat_layers(model, include_self=False):
+    for layer in model._flatten_layers(include_self=False):
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             start = _start_of(variable, layer)
             if start is None:
@@ -394,7 +394,7 @@ def _check_last_activation(model: Any, source: str) -> None:
 
 def _check_layers(model: Any, source: str) -> None:
     """Raise SearchSpaceError if layers do not compute float32, or hold what is not supported."""
-    layers = backend.flat_layers(model)
+    layers = list(model._flatten_layers())
     types = {str(v.dtype) for v in model.trainable_variables}
     types |= {layer.compute_dtype for layer in layers}
     types |= {str(x.dtype) for x in model.inputs} & {"float16", "bfloat16"}  # these round X
