@@ -12,7 +12,8 @@ import numpy as np
 from scipy.stats import qmc
 from sklearn.utils import check_random_state
 
-_MAX_SEED = 2**31 - 1
+#: Seeds are below it: scikit-learn and Keras take 32-bit integers.
+MAX_SEED = 2**31 - 1
 _MOST_COLUMNS = 21_201  # largest dimension of SciPy's Sobol sequence
 
 
@@ -22,7 +23,7 @@ def draw_entropy(random_state: Any) -> int:
     An integer `random_state` always gives the same entropy, None a new one. A RandomState is
     advanced by one draw, as by scikit-learn's estimators.
     """
-    return int(check_random_state(random_state).randint(1, _MAX_SEED))
+    return int(check_random_state(random_state).randint(1, MAX_SEED))
 
 
 def generator(entropy: int, *purpose: str | int) -> np.random.Generator:
@@ -32,14 +33,14 @@ def generator(entropy: int, *purpose: str | int) -> np.random.Generator:
 
 def random_generator(random_state: Any) -> np.random.Generator:
     """Convert a scikit-learn random state to a NumPy generator."""
-    return np.random.default_rng(check_random_state(random_state).randint(_MAX_SEED))
+    return np.random.default_rng(check_random_state(random_state).randint(MAX_SEED))
 
 
 def trial_seed(entropy: int, number: int, purpose: str = "trial") -> int:
     """Make the seed >= 1 of the weights and batches of one trial, or of its "repeat"."""
     state = _sequence(entropy, (purpose, number)).generate_state(1)[0]
     # NumPy's seeds begin at 0, and Keras-Tuner reads 0 as no seed.
-    return int(state) % (_MAX_SEED - 1) + 1
+    return int(state) % (MAX_SEED - 1) + 1
 
 
 def quasi_random_normals(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:

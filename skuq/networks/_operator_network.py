@@ -680,7 +680,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     another kind of model, or one that has no weights, has frozen layers or a sum that Keras
     computes wrongly, or cannot be rebuilt from its configuration.
     """
-    from skuq.backend import keras
+    from skuq.backend import flatten_layers, keras
 
     wanted = [(None, n_inputs), (None, n_queries)]
     shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
@@ -695,7 +695,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     frozen = [
         layer.name
-        for layer in model._flatten_layers()
+        for layer in flatten_layers(model)
         if (layer.weights and not layer.trainable) or frozen_variables(layer)
     ]
     if frozen:

@@ -87,22 +87,22 @@ def padded_rows(n_rows: int) -> int:
     return step * math.ceil(n_rows / step)
 
 
-def full_batch_rows(n_rows: int) -> int:
-    """Round up to the size of a batch of all rows: a power of two up to 128 rows, or the ladder.
+def full_batch_rows(n_rows: int, *, few: int = 128) -> int:
+    """Round up to the size of a batch of all rows: a power of two for few rows, or the ladder.
 
     A data set that grows row by row, as in Bayesian optimisation, compiles a program for each size.
     With so few rows a step takes little longer for the padding: a fifth, if networks are large.
     """
-    return table_rows(n_rows) if n_rows <= 128 else padded_rows(n_rows)
+    return table_rows(n_rows) if n_rows <= few else padded_rows(n_rows)
 
 
-def table_rows(n_rows: int) -> int:
-    """Round up to the size of a table of training rows: a power of two, up to 2**14 rows.
+def table_rows(n_rows: int, *, small: int = 2**14) -> int:
+    """Round up to the size of a table of training rows: a power of two of small tables.
 
     Padding of this table costs only memory. A data set that grows row by row, as in Bayesian
     optimisation, then compiles only each time that it doubles.
     """
-    return padded_rows(2 ** math.ceil(math.log2(max(n_rows, 1))) if n_rows <= 2**14 else n_rows)
+    return padded_rows(2 ** math.ceil(math.log2(max(n_rows, 1))) if n_rows <= small else n_rows)
 
 
 class HostStreams:
@@ -429,7 +429,7 @@ class Template:
         if not self.has_fixed_values:
             return draw_variables(self.model, seed)
         model = rebuild(self.network)  # the values of `self.model` may have been changed
-        if any(layer.weights and not layer.trainable for layer in model._flatten_layers()):
+        if any(layer.weights and not layer.trainable for layer in backend.flatten_layers(model)):
             raise ValueError(
                 "The network has frozen layers, whose values its configuration does not hold. "
                 "Make the job with `TrainingJob.of_model`, or give `start`."

@@ -188,7 +188,7 @@ def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, h
         stacked.append(job.stacked)
         return TrainingRun(job, data)
 
-    monkeypatch.setattr("skuq.training._engine.TrainingRun", watched)
+    monkeypatch.setattr("skuq.training._train.TrainingRun", watched)
     weight = np.r_[np.ones(40), np.full(20, heavy)]
     regressor(tiny_space, n_trials=1, validation=KFold(3)).fit(*rows, sample_weight=weight)
     assert stacked == ([True] if heavy == 1 else [False] * 3)

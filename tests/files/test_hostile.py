@@ -27,7 +27,7 @@ from skuq.exceptions import FileFormatError
 from skuq.files import _archive, dumps, loads
 from skuq.files import _registry as _trees
 from skuq.networks import MLP
-from skuq.networks._safe import check_network
+from skuq.networks._member import check_network
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 2))
