@@ -1,11 +1,10 @@
 """Parameters of estimators: constraints, and settings that are given as one object.
 
-Scikit-learn's private validation tools are imported here alone. They may move or change with any
-release of scikit-learn, and only this file then needs a change.
+Private tools of scikit-learn are imported here alone: they may move or change with any release,
+and only this file then needs a change.
 """
 
-import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
@@ -37,35 +36,15 @@ except ImportError:  # scikit-learn before 1.9 has no callbacks
 
 _T = TypeVar("_T")
 
-#: Parameters that several classes of a family have, in the order in which all list them.
-_ORDER = (
-    "initial_trials objective "
-    "loss noise_std learning_rate batch_size batch_over epochs early_stopping_patience "
-    "validation refit repeats training bootstrap refine standardize "
-    "calibrate class_weight image_shape preprocess target_transform "
-    "n_jobs catalog_dir max_time trial_timeout warm_start random_state verbose"
-)
-_PLACES = {name: place for place, name in enumerate(_ORDER.split())}
-
 
 @dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
 def parameters(cls: type[_T]) -> type[_T]:
-    """Make a class a dataclass of parameters, with a sorted signature (decorator).
+    """Make a class a dataclass of its parameters, which are keyword-only (decorator).
 
-    Fields are keyword-only. A dataclass lists those of its base classes first. Here parameters that
-    are particular to a family come first, then the others, in one order for all estimators.
+    Positional ones are fields with ``field(kw_only=False)``. The class body has all parameters, in
+    the order of the signature: base classes have none.
     """
-    made = dataclass(eq=False, repr=False, kw_only=True)(cls)
-    init: Any = vars(made)["__init__"]
-    signature = inspect.signature(init)
-
-    def place(parameter: inspect.Parameter) -> tuple[int, int]:
-        is_positional = parameter.kind != parameter.KEYWORD_ONLY
-        return parameter.kind, -1 if is_positional else _PLACES.get(parameter.name, -1)
-
-    ordered = sorted(signature.parameters.values(), key=place)
-    init.__signature__ = signature.replace(parameters=ordered)
-    return made
+    return dataclass(eq=False, repr=False, kw_only=True)(cls)
 
 
 class Settings(BaseEstimator):
@@ -110,33 +89,24 @@ def resolve_settings(estimator: Any, name: str) -> Any:
     return settings
 
 
-def set_params(self: Any, **params: Any) -> Any:
-    """Set parameters of the estimator, also inside of its settings.
+def replace_short_forms(estimator: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values for `set_params`, with settings in place of short forms that it reaches into.
 
-    Parameters
-    ----------
-    **params
-        Values by name. ``search__kappa`` is the parameter `kappa` of the settings `search`; if
-        `search` is a short form such as "agebo", it is replaced by the object that it stands for.
-
-    Returns
-    -------
-    self
+    Raise ValueError if a key reaches into a value without parameters.
     """
-    short_forms: dict[str, Mapping[Hashable, Callable[[], Settings]]] = self._settings
-    known = self.get_params(deep=False)
+    short_forms, known, replaced = estimator._settings, estimator.get_params(deep=False), {}
     for key in [key for key in params if "__" in key]:
         name = key.partition("__")[0]
         value = params.get(name, known.get(name))
         if name in short_forms and _is_short_form(value, short_forms[name]):
-            params[name] = short_forms[name][value]()
+            replaced[name] = short_forms[name][value]()
         elif name in known and not hasattr(value, "set_params"):
             raise ValueError(
-                f"Invalid parameter {key!r}: `{name}` of {type(self).__name__} is {value!r}, which "
-                f"has no parameters of its own. Set `{name}` to an object that has them."
+                f"Invalid parameter {key!r}: `{name}` of {type(estimator).__name__} is {value!r}, "
+                f"which has no parameters of its own. Set `{name}` to an object that has them."
             )
-    return BaseEstimator.set_params(self, **params)
+    return {**params, **replaced}
 
 
-def _is_short_form(value: Any, short_forms: Mapping[Hashable, Any]) -> bool:
+def _is_short_form(value: Any, short_forms: Mapping[Any, Any]) -> bool:
     return (value is None or isinstance(value, str)) and value in short_forms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -234,6 +235,9 @@ class GreedySelection(SelectionRule):
     min_members : int, default=2
         Minimum number of distinct members, if there are so many. A single member has no epistemic
         uncertainty; 1 is the paper's rule.
+    max_size : int, "auto" or None, default="auto"
+        Maximum number of members with their repeats, so that no weight is below ``1 / max_size``.
+        "auto" is four times `n_members`. None sets no limit, which is the paper's rule.
 
     See Also
     --------
@@ -248,16 +252,20 @@ class GreedySelection(SelectionRule):
 
     loss: str = "auto"
     min_members: int = 2
+    max_size: int | str | None = "auto"
 
     _parameter_constraints = {
         "loss": [_LOSS],
         "min_members": [Interval(Integral, 1, None, closed="left")],
+        "max_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"}), None],
     }
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        max_size = math.inf if self.max_size is None else self.max_size
         return select_forward(
             *candidates.statistics(self.loss),
             n_members,
+            max_size=None if isinstance(max_size, str) else max_size,
             min_members=self.min_members,
             min_weight=0.5 / self.min_members,  # half of an equal share among them
             sample_weight=candidates.sample_weight,

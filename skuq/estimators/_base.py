@@ -25,7 +25,7 @@ import skuq
 from skuq import backend
 from skuq._checks import check_count, class_codes, fill_masked
 from skuq._messages import Progress, listening
-from skuq._params import CallbackSupportMixin, fit_context, set_params
+from skuq._params import CallbackSupportMixin, fit_context, replace_short_forms
 from skuq._random import random_generator
 from skuq.files._registry import PickledByValue
 from skuq.networks._keras_models import register_again, registered_in_main
@@ -106,44 +106,6 @@ def training_progress(verbose: Any) -> Progress:
     return Progress("training", "epoch", verbose=verbose)
 
 
-def to_keras(self: Any, ddof: int = 0) -> Any:
-    """Build one Keras model of the whole ensemble, for example to be served or exported.
-
-    It holds copies of the weights, with scaling before and mixing after the networks.
-    ``model.save("model.keras")`` saves it. (With tabular networks, a process that loads it
-    needs ``from skuq.networks import NumericEmbedding`` first, which registers the layers.)
-    ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
-
-    Parameters
-    ----------
-    ddof : {0, 1}, default=0
-        Degrees of freedom of the epistemic variance of regressors, as in `uncertainty` of
-        `predict_distribution`.
-
-    Returns
-    -------
-    keras.Model
-        Model with float64 inputs of shape (n, n_features), or images. They are the output of
-        `preprocessor_.transform`, which is X itself if it holds finite numbers only. The networks
-        inside compute in float32, so that outputs agree with `predict_uncertainty` to about six
-        digits. Call it (``model(X)``) or use `predict_on_batch`: Keras' `predict` rounds X to
-        float32 first, which is exact for years but not for seconds since 1970.
-        Outputs are a dictionary with the names of `predict_uncertainty`: for regressors "mean",
-        "aleatoric", "epistemic" and "total" of shape (n,) or (n, m), in units of y; for
-        classifiers "proba" of shape (n, m), in the order of `classes_`, and "total", "aleatoric"
-        and "epistemic" of shape (n,), in nats.
-        Categories that `fit` did not see are zeros in these inputs, and predicted by them without
-        more uncertainty, other than by the estimator: `preprocessor_.transform` warns of them.
-
-    Raises
-    ------
-    ValueError
-        If the mixture's moments cannot be computed in Keras: with a `target_transform`, or MC
-        dropout.
-    """
-    return self.fitted_.to_keras(ddof)
-
-
 class Given(NamedTuple):
     """The user's arguments of `fit`."""
 
@@ -153,6 +115,7 @@ class Given(NamedTuple):
     validation_data: Any = None  # a tuple (X, y[, sample_weight])
     groups: Any = None
     shift_validation: Any = None
+    validation_parts: tuple[Any, Any, Any] = (None, None, None)  # X_val, y_val, sample_weight_val
     others: Mapping[str, Any] = {}  # arguments that are handed on to other estimators
 
 
@@ -182,25 +145,15 @@ def unfitted_copy(estimator: Any) -> Any:
     return copied
 
 
+def input_attributes(estimator: Any) -> dict[str, Any]:
+    """List what scikit-learn's `validate_data` has written: number and names of features."""
+    return {name: value for name, value in vars(estimator).items() if name.endswith("_in_")}
+
+
 def _without_results(estimator: Any) -> dict[str, Any]:
     """List the attributes of an estimator that are no results of a fit."""
     state = vars(estimator).items()
     return {k: value for k, value in state if k.startswith("__") or not k.endswith("_")}
-
-
-class _NotFitted:
-    """Stand-in for the attribute `fitted_` until `fit` sets it: reading it says what to do.
-
-    So everything that a fitted model gives raises NotFittedError, which is an AttributeError.
-    """
-
-    def __get__(self, estimator: Any, owner: type) -> Any:
-        if estimator is None:
-            return self
-        raise NotFittedError(
-            f"This {owner.__name__} instance is not fitted yet. Call 'fit' with appropriate "
-            "arguments before using this estimator."
-        )
 
 
 def _summarise(
@@ -210,6 +163,26 @@ def _summarise(
     fitted = estimator.fitted_
     X = fitted.inputs.validate(X, estimator)
     return fitted.summarise(X, summary, n_levels, **query)
+
+
+def _oracles_by_value(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Wrap parameters that are oracles of Keras-Tuner, which hold lambdas, for a pickle."""
+    keras_tuner = backend.loaded("keras_tuner")  # without it, there can be no oracle
+    oracle: Any = () if keras_tuner is None else keras_tuner.Oracle
+    return {name: PickledByValue(v) for name, v in params.items() if isinstance(v, oracle)}
+
+
+def _layers_of_script(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Find the registered layers of a script or notebook, if a parameter is of it.
+
+    They reach the workers of joblib by value, together with the function that builds networks of
+    them, but without the decorators that have registered them with Keras.
+    """
+    if not any(map(_is_of_script, params.values())):
+        return {}
+    # Only classes that a pickle can refer to by name.
+    main, registered = sys.modules["__main__"], registered_in_main().items()
+    return {k: c for k, c in registered if getattr(main, c.__qualname__, None) is c}
 
 
 def _is_of_script(value: Any) -> bool:
@@ -231,14 +204,11 @@ def _make_with_layers(layers: dict[str, Any], make: Any, arguments: tuple[Any, .
     return make(*arguments)
 
 
-class _Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
+class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
     """Base of regressors and classifiers: reads settings, pickles, and predicts from `fitted_`."""
 
     #: Parameters that are settings: their short forms by name.
-    _settings: Mapping[str, Mapping[Any, Any]] = {}
-    set_params = set_params
-
-    fitted_: Any = _NotFitted()
+    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = {}
 
     #: Whether estimators that are fitted inside skip the validation of their parameters: not those
     #: that the user gives.
@@ -255,7 +225,7 @@ class _Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
         fails or is interrupted.
         """
         context = fit_context(prefer_skip_nested_validation=self._skips_nested_validation)
-        return context(_Predictor._fit_with_callbacks)(self, given)
+        return context(Predictor._fit_with_callbacks)(self, given)
 
     def _fit_with_callbacks(self, given: Given) -> Any:
         # scikit-learn (1.9 and later) calls callbacks at the start, for each step that `Progress`
@@ -286,30 +256,83 @@ class _Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
         self.__dict__ = {**_without_results(self), **fit.attributes, "fitted_": fit.fitted}
         return self
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle an estimator with Keras-Tuner's oracles, and with the layers of a script.
+    @functools.cached_property
+    def fitted_(self) -> Any:
+        # Asked for only as long as the object has no such attribute. So everything that a fitted
+        # model gives raises NotFittedError, which is an AttributeError.
+        raise NotFittedError(
+            f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with appropriate "
+            "arguments before using this estimator."
+        )
 
-        Oracles hold lambdas. Layers of a script or notebook reach the workers of joblib by value,
-        together with the function that builds networks of them, but without the decorators that
-        have registered them with Keras.
+    def set_params(self, **params: Any) -> Any:
+        """Set parameters of the estimator, also inside of its settings.
+
+        Parameters
+        ----------
+        **params
+            Values by name. ``search__kappa`` is the parameter `kappa` of the settings `search`; if
+            `search` is a short form such as "agebo", it is replaced by the object that it stands
+            for.
+
+        Returns
+        -------
+        self
         """
+        return super().set_params(**replace_short_forms(self, params))
+
+    _exports_keras = False  # whether the fitted model is an ensemble of networks
+
+    @available_if(operator.attrgetter("_exports_keras"))  # type: ignore[untyped-decorator]
+    def to_keras(self, ddof: int = 0) -> Any:
+        """Build one Keras model of the whole ensemble, for example to be served or exported.
+
+        It holds copies of the weights, with scaling before and mixing after the networks.
+        ``model.save("model.keras")`` saves it. (With tabular networks, a process that loads it
+        needs ``from skuq.networks import NumericEmbedding`` first, which registers the layers.)
+        ``model.export(folder)`` writes a SavedModel that needs neither Keras nor skuq.
+
+        Parameters
+        ----------
+        ddof : {0, 1}, default=0
+            Degrees of freedom of the epistemic variance of regressors, as in `uncertainty` of
+            `predict_distribution`.
+
+        Returns
+        -------
+        keras.Model
+            Model with float64 inputs of shape (n, n_features), or images. They are the output of
+            `preprocessor_.transform`, which is X itself if it holds finite numbers only. The
+            networks inside compute in float32, so that outputs agree with `predict_uncertainty` to
+            about six digits. Call it (``model(X)``) or use `predict_on_batch`: Keras' `predict`
+            rounds X to float32 first, which is exact for years but not for seconds since 1970.
+            Outputs are a dictionary with the names of `predict_uncertainty`: for regressors "mean",
+            "aleatoric", "epistemic" and "total" of shape (n,) or (n, m), in units of y; for
+            classifiers "proba" of shape (n, m), in the order of `classes_`, and "total",
+            "aleatoric" and "epistemic" of shape (n,), in nats.
+            Categories that `fit` did not see are zeros in these inputs, and predicted by them
+            without more uncertainty, other than by the estimator: `preprocessor_.transform` warns
+            of them.
+
+        Raises
+        ------
+        ValueError
+            If the mixture's moments cannot be computed in Keras: with a `target_transform`, or MC
+            dropout.
+        """
+        return self.fitted_.to_keras(ddof)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle an estimator with parameters that are oracles, or of a script with layers."""
         # (function, arguments, attributes, ..), of which only the attributes are of interest.
         reduced = BaseEstimator.__reduce_ex__(self, protocol)
         if not isinstance(reduced, tuple) or len(reduced) < 3 or not isinstance(reduced[2], dict):
             return reduced  # a subclass with a form of its own
         make, arguments, state, *rest = reduced
         params = {name: state[name] for name in self._get_param_names() if name in state}
-        # Both only ever are parameters: what is fitted holds neither.
-        keras_tuner = backend.loaded("keras_tuner")  # without it, there can be no oracle
-        oracle: Any = () if keras_tuner is None else keras_tuner.Oracle
-        oracles = {k: PickledByValue(v) for k, v in params.items() if isinstance(v, oracle)}
-        if any(map(_is_of_script, params.values())):
-            # Only classes that a pickle can refer to by name.
-            main, registered = sys.modules["__main__"], registered_in_main().items()
-            layers = {k: c for k, c in registered if getattr(main, c.__qualname__, None) is c}
-            if layers:
-                make, arguments = _make_with_layers, (layers, make, arguments)
-        return make, arguments, {**state, **oracles}, *rest
+        if layers := _layers_of_script(params):
+            make, arguments = _make_with_layers, (layers, make, arguments)
+        return make, arguments, {**state, **_oracles_by_value(params)}, *rest
 
     def __copy__(self) -> Any:
         """Copy an estimator: the copy has the same parameters and fitted attributes."""
@@ -321,7 +344,7 @@ class _Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
         return add_input_tags(super().__sklearn_tags__(), getattr(self, "preprocess", None))
 
 
-class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
+class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
     """Prediction methods of all regressors.
 
     Methods take the keywords `query` that the fitted model's distribution takes: regressors of
@@ -568,7 +591,7 @@ class UncertaintyRegressor(RegressorMixin, _Predictor):  # type: ignore[misc]
         return tags
 
 
-class UncertaintyClassifier(ClassifierMixin, _Predictor):  # type: ignore[misc]
+class UncertaintyClassifier(ClassifierMixin, Predictor):  # type: ignore[misc]
     """Prediction methods of all classifiers, whose `classes_` are in the order of class codes.
 
     Examples

@@ -14,9 +14,8 @@ import numpy as np
 from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions
 from skuq._random import draw_entropy, trial_seed
-from skuq.estimators._base import Given, unfitted_copy
+from skuq.estimators._base import Given, input_attributes, unfitted_copy
 from skuq.networks._head_base import Head
-from skuq.networks._tabular_operations import unclip
 from skuq.predictive._calibration import Calibration
 from skuq.tables._inputs import (
     Inputs,
@@ -26,10 +25,8 @@ from skuq.tables._inputs import (
     read_rows,
     read_validation_rows,
 )
-from skuq.tables._ridge import effective_rank, fit_ridge
-from skuq.tables._scaling import RobustScaling
 from skuq.tables._splits import Splits, TrainingData, make_splits
-from skuq.tables._targets import NumberTargets, Targets
+from skuq.tables._targets import Targets
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
 VALIDATION: list = [
@@ -39,10 +36,6 @@ VALIDATION: list = [
     StrOptions({"auto"}),
 ]
 
-
-_FEWEST_RIDGE_ROWS, _MOST_RIDGE_ROWS = 20, 3000  # of tables with a linear part
-_LOW_RANK = 0.25  # largest effective rank, as a share of the rows, for tabular networks
-_SMALLEST_UNIT = 1e-4  # of residuals, in standard deviations of y, as float32 resolves it
 
 # Share of a fit's time, and seconds at most, for calibration and all else that follows training.
 _AFTERWARDS, _MOST_AFTERWARDS = 0.1, 1.0
@@ -76,7 +69,7 @@ class Task:
     data : TrainingData or None
         Standardised rows of `splits`; None before `split`.
     linear : tuple of kernel (n_features, n_raw) and bias (n_raw,), or None
-        Frozen linear part of the networks, from `with_linear_part`.
+        Frozen linear part of the networks, which `data` is the rest of.
     features : dict
         Attributes that scikit-learn reads from X: `n_features_in_`, and `feature_names_in_` if it
         has names.
@@ -165,60 +158,6 @@ class Task:
         data = splits.training_data(self.inputs, self.targets)
         return replace(self, splits=splits, data=data)
 
-    def suits_ridge(self, *, is_wide: bool) -> bool:
-        """Whether ridge regression may help: numbers, and more columns than rows if `is_wide`."""
-        n_rows, n_columns = np.count_nonzero(self.data.weight), self.data.x.shape[1]
-        has_rows = _FEWEST_RIDGE_ROWS <= n_rows <= _MOST_RIDGE_ROWS
-        # Rows of one group predict each other too well.
-        is_suited = has_rows and isinstance(self.targets, NumberTargets) and self.groups is None
-        return bool(is_suited and (n_columns > n_rows or not is_wide))
-
-    def with_linear_part(self) -> Task:
-        """Return the first of `linear_tasks`: with a linear part where that is clearly better."""
-        return self.linear_tasks()[0]
-
-    def linear_tasks(self) -> list[Task]:
-        """List the task with a frozen linear part of all networks, if X is wide or y is linear.
-
-        If a table has more columns than rows, networks learn the directions in which X varies most.
-        Ridge regression finds more in the other directions. So it becomes a part of the networks,
-        which learn its residuals. Tabular networks get it only if the effective rank of X is below
-        a quarter of the rows, as in spectra. With fewer columns than rows they get it where y is
-        linear in X but for noise, since networks learn that only roughly; see `fit_ridge`. Where
-        this is not clear for some outputs, they have no linear part in the first task, and one in a
-        second task. Each target is moved by the difference between the fit of its row and the
-        prediction without that row (leave-one-out). Residuals are then as large as those of new
-        rows.
-        """
-        data, is_clipped = self.data, isinstance(self.inputs.scaling, RobustScaling)
-        if not self.suits_ridge(is_wide=not is_clipped):
-            return [self]
-        # Smooth bounds would bend what is linear. Codes of categories are no numbers.
-        x = unclip(np, data.x.astype("float64")) if is_clipped else data.x.copy()
-        x[:, list(self.inputs.code_columns)] = 0
-        # Among independent columns a tabular network finds the few that count, ridge does not.
-        if is_clipped and effective_rank(x) > _LOW_RANK * np.count_nonzero(data.weight):
-            return [self]
-        return [self._with_ridge(x, *fit[:3]) for fit in fit_ridge(x, data.y, data.weight)]
-
-    def _with_ridge(self, x: np.ndarray, coefficients: Any, intercept: Any, moves: Any) -> Task:
-        """Return the task with a fit of `fit_ridge` as the linear part."""
-        if not coefficients.any():
-            return self
-        data, targets = self.data, self.targets
-        is_clipped = isinstance(self.inputs.scaling, RobustScaling)
-        y, y_valid = data.y + moves, data.y_valid
-        # Residuals become targets of unit variance, for which networks are tuned.
-        if is_clipped and not targets.is_transformed:
-            left = np.square(y - x @ coefficients - intercept)
-            unit = np.sqrt(np.average(left, axis=0, weights=data.weight)).clip(_SMALLEST_UNIT, 1)
-            unit = np.where(coefficients.any(axis=0), unit, 1.0)  # others stay as they are
-            coefficients, intercept = coefficients / unit, intercept / unit
-            targets, y, y_valid = targets.in_units(unit), y / unit, y_valid / unit
-        linear = targets.head.raw_of_means(coefficients), targets.head.raw_of_means(intercept)
-        data = replace(data, y=y, y_valid=y_valid)
-        return replace(self, data=data, targets=targets, linear=linear)
-
 
 def read_task(
     estimator: Any,
@@ -241,6 +180,7 @@ def read_task(
         Minimum number of rows.
     """
     started = time.monotonic()
+    validation_data = join_validation(given.validation_data, *given.validation_parts)
     estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     # Forms are checked first: reading rows takes longer.
     named, shift_validation = [], given.shift_validation
@@ -258,14 +198,13 @@ def read_task(
     )
     groups = check_groups(given.groups, rows.X)
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
-    validation = None if given.validation_data is None else read(given.validation_data)
+    validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
-    read_from_x = {name: v for name, v in vars(estimator).items() if name.endswith("_in_")}
     task = Task(
         *(inputs, targets, rows, entropy, validation, shifted, groups),
-        features=read_from_x,
+        features=input_attributes(estimator),
         started=started,
     )
     if validation is not None:

@@ -21,7 +21,6 @@ import numpy as np
 from scipy import special
 
 from skuq._random import quasi_random_normals
-from skuq.fitted._far import FarArrays, far_spread, far_spread_of_tensors
 from skuq.networks import Member
 from skuq.networks._head_nomu import NomuHead
 from skuq.networks._nomu_network import READOUTS
@@ -70,7 +69,6 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
-        targets.n_outputs,
         targets.is_1d,
         n_masks=len(masks),
         repeats=bool(repeats),
@@ -78,7 +76,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         shared=ensemble.calibration.shares_errors,
         clip=type(inputs.scaling).clip,
         head=targets.head.without_noise(),
-        kernel=None if far is None else far.kernel,
+        far=None if far is None else far.draws,
     )
     scalers = _scalers(inputs, targets)
     if calibration is not None:
@@ -99,7 +97,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 
 def _count_columns(ensemble: Any, n_members: int) -> int:
     """Count the functions of which a draw has a random multiple each."""
-    n_far = 0 if ensemble.far is None else 2 * ensemble.far.frequencies.shape[1]
+    n_far = 0 if ensemble.far is None else ensemble.far.draws.n_functions
     return n_far + n_members * ensemble.calibration.shares_errors
 
 
@@ -169,7 +167,6 @@ class _MemberMeans:
     """``(xp, arguments, X) -> (T, n[, m])``; see `member_posterior`."""
 
     plans: tuple[Plan, ...]  # each of one or more members
-    n_outputs: int
     y_is_1d: bool
     n_masks: int  # of dropout layers
     repeats: bool
@@ -177,17 +174,17 @@ class _MemberMeans:
     shared: bool  # whether members share errors
     clip: Callable[[Any, Any], Any]  # of `Scaling`
     head: Any
-    kernel: str | None = None  # of the uncertainty away from the training rows
+    far: Any = None  # adds the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), Run(ARRAYS if xp is np else tensors())
         if self.calibrated:
             weights, arrays = next(rest), NumberArrays(*islice(rest, len(NumberArrays._fields)))
-        if self.shared or self.kernel is not None:
+        if self.shared or self.far is not None:
             normals = next(rest)
-        if self.kernel is not None:
-            far = FarArrays(*islice(rest, len(FarArrays._fields)))
+        if self.far is not None:
+            far_arrays = list(islice(rest, self.far.n_arrays))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -197,8 +194,8 @@ class _MemberMeans:
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
         functions = []  # of which each draw has a random multiple
         if self.calibrated:
-            normals = self.head.normals(means, xp)
-            means, _, variance = calibrated_moments(normals, weights, arrays, xp)
+            of_members = self.head.normals(means, xp)
+            means, _, variance = calibrated_moments(of_members, weights, arrays, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
                 # Members that agree, such as a single one, have the same error.
@@ -210,9 +207,8 @@ class _MemberMeans:
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
-        if self.kernel is not None:
-            compute = far_spread if xp is np else far_spread_of_tensors
-            functions.append(compute(xp, far, self.kernel, X, xp.mean(means, axis=0)))
+        if self.far is not None:
+            functions.append(self.far(xp, far_arrays, X, xp.mean(means, axis=0)))
         if functions:
             means = means + xp.tensordot(normals, xp.concatenate(functions, axis=0), axes=1)
         means = means * y_scale + y_mean

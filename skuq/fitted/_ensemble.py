@@ -20,13 +20,11 @@ from skuq._params import safe_indexing
 from skuq._random import generator
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._draws import member_posterior
-from skuq.fitted._far import FarUncertainty, far_classes, far_spread
-from skuq.fitted._far_learning import learn_far_uncertainty
 from skuq.networks import Member
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrated_moments
 from skuq.predictive._distributions import epistemic_factor
-from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs
+from skuq.tables._inputs import ForeignInputs, ImageInputs, TableInputs
 from skuq.tables._targets import Targets
 from skuq.training import predict_members
 from skuq.training._network_checks import keras_model
@@ -206,7 +204,8 @@ class FittedEnsemble(Fitted):
     passes : DropoutPasses or None
         Masks of MC dropout, with which a single member predicts once for each pass.
     far : FarUncertainty or None
-        Uncertainty away from the training rows, which the members share.
+        Uncertainty that the recommended estimators add away from the training rows, and that the
+        members share. None predicts by the members alone.
     calibration : Calibration
         Calibration of the mixture; by default none.
     """
@@ -216,14 +215,10 @@ class FittedEnsemble(Fitted):
     members: tuple[Member, ...]
     weights: np.ndarray
     passes: DropoutPasses | None = None
-    far: FarUncertainty | None = None
+    far: Any = None
     calibration: Calibration = UNCALIBRATED
 
     __repr__ = record_repr
-
-    def with_far_uncertainty(self, rows: Rows, entropy: int) -> FittedEnsemble:
-        """Return the ensemble with what it learns away from its training rows."""
-        return replace(self, far=learn_far_uncertainty(self, rows, entropy))
 
     def raw(self, x: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) for standardised inputs."""
@@ -338,8 +333,7 @@ class FittedEnsemble(Fitted):
         epistemic = _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops) * factor
         epistemic = epistemic + shared
         if self.far is not None:
-            spread = far_spread(ops, self.far.arrays, self.far.kernel, inputs, mean)
-            epistemic = epistemic + ops.sum(ops.square(spread), axis=0)
+            epistemic = epistemic + self.far.variance_of_tensors(ops, inputs, mean)
         stds = {
             "aleatoric": ops.sqrt(aleatoric),
             "epistemic": ops.sqrt(epistemic),
@@ -355,7 +349,7 @@ class FittedEnsemble(Fitted):
         ops, targets = backend.ops, cast(Any, self.targets)
         proba = targets.head.probabilities(raw, ops, self.calibration)
         if self.far is not None:
-            proba = far_classes(ops, self.far.arrays, self.far.kernel, inputs, proba, weights)
+            proba = self.far.classes_of_tensors(ops, inputs, proba, weights)
 
         def entropy(p: Any) -> Any:
             return -ops.sum(p * ops.log(ops.maximum(p, _NO_PROBABILITY)), axis=-1)

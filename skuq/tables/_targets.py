@@ -25,7 +25,7 @@ from skuq.networks._head_normals import GaussianMixtureHead, SquaredErrorHead
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
-from skuq.tables._transforms import TargetTransform, transform_of_tails
+from skuq.tables._transforms import TargetTransform
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
@@ -82,7 +82,7 @@ class NumberTargets(Targets):
 
     Parameters
     ----------
-    transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="standard"
+    transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         The estimators' parameter `target_transform`.
     loss : str, default="nll"
         Loss by its name in `DeepEnsembleRegressor`, which determines the head of the networks.
@@ -92,6 +92,8 @@ class NumberTargets(Targets):
         Whether an output with one value in 20 rows or more, from which no validation row differs,
         is predicted to the precision of float32, and the unit of fewer rows is a part of the
         value's size. Otherwise it is 1.
+    scaling : TargetScaling, optional
+        Scale of y in place of that of `transform`. Its `fit` may return another scale or transform.
 
     Attributes
     ----------
@@ -104,7 +106,7 @@ class NumberTargets(Targets):
     scaling : TargetScaling or TargetTransform
         Scale of y, fitted by `fit`.
     is_automatic : bool
-        Whether `fit` chooses between scaling and transforms by the tails of y.
+        Whether `fit` may choose a transform of y.
     """
 
     _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
@@ -116,12 +118,13 @@ class NumberTargets(Targets):
         loss: str = "nll",
         standardize: bool = True,
         narrow_constants: bool = True,
+        scaling: TargetScaling | None = None,
     ) -> None:
         self.loss = loss
         self.narrow_constants = narrow_constants and standardize
-        self.scaling: Any = TargetScaling(standardize)
-        self.is_automatic = transform == "auto"
-        if transform not in ("auto", "standard"):
+        self.scaling: Any = scaling or TargetScaling(standardize)
+        self.is_automatic = scaling is not None
+        if transform != "standard":
             self.scaling = TargetTransform(transform)
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
@@ -174,10 +177,7 @@ class NumberTargets(Targets):
 
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y."""
-        if self.is_automatic:
-            kind = transform_of_tails(y, weight)
-            self.scaling = TargetScaling() if kind == "standard" else TargetTransform(kind)
-        self.scaling.fit(y, weight)
+        self.scaling = self.scaling.fit(y, weight)
         # The unit of a constant would be 1, and its predictions as vague as that.
         if self.narrow_constants and self._constant is not None:
             self.scaling.rescale_equal(self._constant, self._n_used)

@@ -1,7 +1,9 @@
 """AutoDEUQ with its defaults: the tabular space, folds, calibration."""
 
 import copy
+import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,9 +18,11 @@ from training_data import MemberRepeater, MemberTrainer
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.ensembles import GreedySelection, Selection
+from skuq.estimators.methods._search_plan import TABULAR
 from skuq.exceptions import SmallValidationWarning
 from skuq.files import dumps, loads
 from skuq.networks import DenseSpace
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import Catalog, TrialRecord
 
 # One small architecture, so that few programs are compiled.
@@ -184,8 +188,8 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave):
     X, _ = wave
     plain = copy.copy(fitted).reselect(calibrate=False)
     assert_array_equal(plain.selection_.indices, fitted.selection_.indices)
-    factor, floor, tail = fitted.calibration_
-    assert (factor, floor) != (1.0, 0.0) and plain.calibration_ == (1.0, 0.0, ())
+    factor, floor = fitted.calibration_.factor, fitted.calibration_.floor
+    assert (factor, floor) != (1.0, 0.0) and plain.calibration_ == UNCALIBRATED
     # Held-out errors are more likely under the calibrated variance.
     held_out, weights = fitted.catalog_.held_out, fitted.selection_.weights
     trials = [fitted.catalog_.member(k) for k in fitted.selection_.indices]
@@ -197,15 +201,14 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave):
     before = stats.norm.logpdf(held_out.y, mean, np.sqrt(total)).mean()
     after = stats.norm.logpdf(held_out.y, mean, np.sqrt(factor**2 * total + floor**2)).mean()
     assert after > before
-    targets = fitted.fitted_.targets  # which apply them to predictions
-    assert (targets.std_factor, targets.noise_floor, targets.tail) == (factor, floor, tail)
+    assert fitted.fitted_.ensemble.calibration == fitted.calibration_  # which predictions follow
     assert_allclose(fitted.predict(X), plain.predict(X))
 
 
 def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave):
     X, y = wave
     _, alone = fitted.member_estimators()[0]
-    assert alone.calibration_ == (1.0, 0.0, ())
+    assert alone.calibration_ == UNCALIBRATED
     other = copy.copy(fitted).reselect(selection="top", n_members=2)
     assert other.calibration_ != fitted.calibration_
     # On other rows, the same trials may be selected with another calibration.
@@ -213,7 +216,7 @@ def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave)
     for model in (fitted, other, shifted):
         assert model.at_severity(0).calibration_ == fitted.calibration_
     shifted = AutoDEUQRegressor(**FAST).fit(X, y, shift_validation=(X + 0.1, y))
-    assert shifted.calibration_ == (1.0, 0.0, ())
+    assert shifted.calibration_ == UNCALIBRATED
     # On the clean rows the same trials are selected with the same weights.
     clean, alone = shifted.at_severity(0).selection_, AutoDEUQRegressor(**FAST).fit(X, y).selection_
     assert_array_equal(clean.indices, alone.indices)
@@ -253,8 +256,8 @@ def test_fit_tells_of_one_member(tiny_space, wave):
 
 
 def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch):
-    monkeypatch.setattr("skuq.estimators.methods._search_plan._LARGE_ROWS", 30)
-    monkeypatch.setattr("skuq.estimators.methods._search_plan._SECONDS_OF_NETWORK", 6.0)
+    small = replace(TABULAR, large_rows=30, seconds_of_network=6.0)
+    monkeypatch.setattr("skuq.estimators.methods._search_plan.TABULAR", small)
     X, y = wave
     settings = {**FAST, "repeats": 1, "max_time": 60}
     model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))
@@ -330,7 +333,7 @@ def test_fit_begins_no_repeat_after_the_deadline(tiny_space, wave, monkeypatch, 
         def __init__(self, *arguments, **settings):
             raise AssertionError("no time is left")
 
-    monkeypatch.setattr("skuq.estimators.methods._search_base.MemberRepeater", Late)
+    monkeypatch.setattr("skuq.estimators.methods._search_run.MemberRepeater", Late)
     settings |= {"repeats": 2, "max_time": 1e-6}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -435,10 +438,12 @@ def test_fit_keeps_trials_if_the_selection_fails(wave, tiny_space):
     failing = AutoDEUQRegressor(3, **settings, selection=lambda *given, sample_weight: 1 / 0)
     with pytest.raises(ZeroDivisionError) as raised:
         failing.fit(*wave)
-    assert "reselect" in raised.value.__notes__[0]
     with pytest.raises(NotFittedError):
         failing.predict(wave[0])
-    chosen = raised.value.estimator.reselect(selection="top")
+    (note,) = raised.value.__notes__
+    folder, call = re.search(r"AutoDEUQRegressor.from_catalog\('(.*)', (.*)\)", note).groups()
+    assert call == 'selection="top"'
+    chosen = AutoDEUQRegressor.from_catalog(folder, selection="top")
     expected = AutoDEUQRegressor(3, **settings, selection="top").fit(*wave)
     assert_array_equal(chosen.predict(wave[0]), expected.predict(wave[0]))
     assert_array_equal(chosen.at_severity(0).predict(wave[0]), expected.predict(wave[0]))

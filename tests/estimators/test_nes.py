@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from heads import WidthDepthSpace
+from heads import WidthDepthSpace, bound_tabular_space
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -18,7 +18,8 @@ from training_data import MemberTrainer, RobustScaling
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection
 from skuq.exceptions import SmallValidationWarning
-from skuq.networks import CellSpace, NASBench201Space, TabularSpace, WithTraining
+from skuq.networks import CellSpace, NASBench201Space, WithTraining
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import NESEvolution
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -361,27 +362,25 @@ def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monk
     fixed = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
     model = NESClassifier(2, fixed=fixed, epochs=2, random_state=0, catalog_dir=tmp_path)
     model.fit(X, y)
-    recipes = TabularSpace().bind(X, classes=True).known_recipes()
+    recipes = bound_tabular_space(X, classes=True).known_recipes()
     for record, recipe in zip(model.catalog_, (recipes[0], recipes[4])):
         assert {**recipe, **fixed}.items() <= record.configuration.items()
     assert all(len(record.result.networks) == 8 for record in model.catalog_)  # folds
     assert len(model.fitted_.members) == 3 * 8 * len(model.selection_)  # two repeats
-    temperature, added = model.calibration_
-    targets, proba = model.fitted_.targets, model.predict_proba(X)
-    assert targets.temperature == temperature
-    assert_allclose(targets.constant, added)
+    added, proba = np.array(model.calibration_.constant), model.predict_proba(X)
+    assert model.fitted_.ensemble.calibration == model.calibration_
     assert (proba > added).all() and len(added) == 3
     for copied in (pickle.loads(pickle.dumps(model)), NESClassifier.from_catalog(tmp_path)):
         assert_allclose(copied.predict_proba(X), proba)
     plain = model.reselect(calibrate=False)
-    assert plain.calibration_ == (1.0, ()) and plain.fitted_.targets.constant is None
+    assert plain.calibration_ == plain.fitted_.ensemble.calibration == UNCALIBRATED
     alone = [one.predict_proba(X) for _, one in plain.member_estimators()]
     mixed = np.tensordot(plain.selection_.weights, alone, 1)
     assert_allclose(plain.predict_proba(X), mixed, atol=1e-9)
     # All networks of a trial predict new rows, and one predicts each row held out.
-    temperature = model.reselect().calibration_[0]
-    monkeypatch.setattr("skuq.estimators.methods._search_choice.AVERAGING_FACTOR", 1.0)
-    assert_allclose(temperature, 0.9 * model.reselect().calibration_[0])
+    temperature = model.reselect().calibration_.temperature
+    monkeypatch.setattr("skuq.fitted._searched.AVERAGING_FACTOR", 1.0)
+    assert_allclose(temperature, 0.9 * model.reselect().calibration_.temperature)
 
 
 def test_from_paper_has_the_papers_settings():

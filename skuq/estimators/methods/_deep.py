@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import field
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,15 +13,20 @@ from numpy.typing import ArrayLike
 from skuq import training
 from skuq._params import Interval, StrOptions, parameters
 from skuq._random import generator
-from skuq.estimators import _base
-from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._base import (
+    Fit,
+    Given,
+    UncertaintyClassifier,
+    UncertaintyRegressor,
+    training_progress,
+)
 from skuq.estimators.methods import _one_architecture as shared
-from skuq.estimators.methods._one_architecture import NetworkEnsemble
+from skuq.estimators.methods._one_architecture import OneArchitecture
 from skuq.files._registry import saved_as
 from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS
-from skuq.training import TrainingJob
+from skuq.training import Training, TrainingJob
 from skuq.training._network_checks import find_completed
 
 # Constraints of the parameters that regressor and classifier share.
@@ -39,51 +44,61 @@ _DROPOUT_CONSTRAINTS: dict = {
 _DROPOUT = 0.1  # of the default network in MC dropout
 
 
-@dataclass(eq=False, repr=False)
-class _DeepEnsemble(NetworkEnsemble):
-    """Deep ensemble of numbers or classes."""
+def _fit_seeds(estimator: Any, given: Given) -> Fit:
+    """Train networks of other seeds and, unless they are given, other validation rows."""
+    network, fields = shared.resolve_network(estimator), shared.training_fields(estimator)
+    task, n_members = shared.read(estimator, given), estimator.n_members
+    # Each member validates on other rows, so that nearly every row trains some member.
+    task = task.split(estimator.validation, n_members=n_members)
+    model = shared.build_network(network, task)
+    recipe = shared.make_recipe(estimator, task, fields)
+    parts = task.splits.parts
+    # A sample is of the rows that a member may train on; it validates on the others.
+    if estimator.bootstrap:
+        # None: validation rows are common to all members, or there are none.
+        parts = parts or [(np.arange(len(task.data.x)), None)] * n_members
+        rngs = [generator(task.entropy, "bootstrap", k) for k in range(n_members)]
+        parts = [
+            (rng.choice(rows, size=len(rows)), valid) for rng, (rows, valid) in zip(rngs, parts)
+        ]
+    job = TrainingJob.of_model(
+        model, task.targets.head, recipe, task.seeds(n_members), stacked=True, splits=parts
+    )
+    # All members are one stack: one program with a member axis.
+    members = shared.train_jobs(estimator, task, [job], task.data)
+    kept = find_completed(members)
+    members, parts = [members[k] for k in kept], parts and [parts[k] for k in kept]
+    return shared.finish(estimator, task, members, np.full(len(kept), 1 / len(kept)), parts=parts)
 
-    n_members: int = 5
-    _: KW_ONLY
-    network: MLP | str | Callable[..., Any] = "mlp"
-    max_time: float | None = None
-    bootstrap: bool | float = False
 
-    def _train(self, given):
-        network, fields = shared.resolve_network(self), shared.training_fields(self)
-        task = shared.read(self, given)
-        # Each member validates on other rows, so that nearly every row trains some member.
-        task = task.split(self.validation, n_members=self.n_members)
-        model, task = shared.build_network(network, task)
-        recipe = shared.make_recipe(self, task, fields)
-        parts = task.splits.parts
-        # A sample is of the rows that a member may train on; it validates on the others.
-        if self.bootstrap:
-            # None: validation rows are common to all members, or there are none.
-            parts = parts or [(np.arange(len(task.data.x)), None)] * self.n_members
-            rngs = [generator(task.entropy, "bootstrap", k) for k in range(self.n_members)]
-            parts = [
-                (rng.choice(train, size=len(train)), valid)
-                for rng, (train, valid) in zip(rngs, parts)
-            ]
-        job = TrainingJob.of_model(
-            model, task.targets.head, recipe, task.seeds(self.n_members), stacked=True, splits=parts
+def _fit_dropout(estimator: Any, given: Given) -> Fit:
+    """Train one network, and draw the masks of its passes."""
+    network = shared.resolve_network(estimator, drops="dropout")
+    fields, is_auto = shared.training_fields(estimator), isinstance(estimator.dropout, str)
+    if not isinstance(network, MLP) and not is_auto:
+        raise ValueError(
+            '`dropout` must be "auto" with a `network` of your own, whose Dropout layers have '
+            f"their rates. Got {estimator.dropout!r}."
         )
-        # All members are one stack: one program with a member axis.
-        members = shared.train_jobs(self, task, [job], task.data)
-        kept = find_completed(members)
-        shared.finish(
-            self,
-            task,
-            [members[k] for k in kept],
-            np.full(len(kept), 1 / len(kept)),
-            parts=None if task.splits.parts is None else [parts[k] for k in kept],
-        )
+    task = shared.read(estimator, given).split(estimator.validation)
+    # The same rate drops units in training and in every pass of a prediction.
+    dropout = _DROPOUT if is_auto else estimator.dropout
+    # Masks need a network that NumPy can run, layer by layer.
+    model = shared.build_network(network, task, dropout=dropout)
+    shared.check_dropout_layers(model)
+    recipe, head = shared.make_recipe(estimator, task, fields), task.targets.head
+    job = TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)
+    with training_progress(estimator.verbose) as progress:
+        members = training.train(job, task.data, report=progress.epochs)
+    find_completed(members)  # raises if the only network diverged
+    # The masks follow from the entropy: predictions repeat, and passes are functions.
+    passes = DropoutPasses(estimator.n_passes, task.entropy)
+    return shared.finish(estimator, task, members, np.ones(1), passes=passes)
 
 
 @saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
 @parameters
-class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
+class DeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     """Deep ensemble: a mixture of networks of one architecture that differ in their seeds.
 
     This is the paper's method (which has M = 5 members), with a plain network or your own. Each
@@ -134,11 +149,9 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
-    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
-        of them if the standard deviation of y is above 2.5 times that of a normal with the same
-        quartiles, otherwise "standard".
+        skewed targets and far values; predictions are in units of y in any case.
     max_time : float, optional
         Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
         the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
@@ -189,12 +202,8 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     stops being finite are left out, with a warning. The ensemble loss is not tuned on: early
     stopping looks at each member alone.
 
-    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
-    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 10 rows.
-
-    With more columns than rows, the plain network learns what ridge regression leaves, where that
-    predicts rows left out better than kernel ridge regression does; see the page on ensembles.
+    Networks may agree for no reason where they have seen nothing: far from the rows of `fit` the
+    epistemic uncertainty can be too small. `TabularEnsembleRegressor` widens it there.
 
     References
     ----------
@@ -212,9 +221,22 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
     ((2,), (2,))
     """
 
+    n_members: int = field(default=5, kw_only=False)
+    network: MLP | str | Callable[..., Any] = "mlp"
     loss: str = "nll"
     noise_std: ArrayLike | None = None
-    target_transform: str = "auto"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: float | None = 0.2
+    training: Training | str = "auto"
+    bootstrap: bool = False
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    max_time: float | None = None
+    random_state: Any = None
+    verbose: int | None = None
 
     _parameter_constraints = {
         **_CONSTRAINTS,
@@ -222,10 +244,13 @@ class DeepEnsembleRegressor(_DeepEnsemble, UncertaintyRegressor):
         "loss": [StrOptions(set(HEADS))],
     }
 
+    def _fit(self, given):
+        return _fit_seeds(self, given)
+
 
 @saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
 @parameters
-class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
+class DeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     """Deep ensemble: averaged probabilities of networks that differ in their seeds.
 
     Parameters
@@ -308,9 +333,9 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
 
     Notes
     -----
-    Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
-    same rows turns the probabilities towards the shares of the classes, and members disagree;
-    docs/methods/ensembles.md has the formula.
+    Networks may agree for no reason where they have seen nothing: far from the rows of `fit` the
+    probabilities can be too sure. `TabularEnsembleClassifier` turns them towards the shares of the
+    classes there.
 
     References
     ----------
@@ -327,47 +352,30 @@ class DeepEnsembleClassifier(_DeepEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
+    n_members: int = field(default=5, kw_only=False)
+    network: MLP | str | Callable[..., Any] = "mlp"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: float | None = 0.2
+    training: Training | str = "auto"
+    bootstrap: bool = False
     class_weight: Mapping[Any, float] | str | None = None
+    preprocess: Any = "auto"
+    max_time: float | None = None
+    random_state: Any = None
+    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
 
-
-@dataclass(eq=False, repr=False)
-class _MCDropout(NetworkEnsemble):
-    """MC dropout of numbers or classes."""
-
-    n_passes: int = 100
-    _: KW_ONLY
-    dropout: float | str = "auto"
-    network: MLP | str | Callable[..., Any] = "mlp"
-
-    def _train(self, given):
-        network = shared.resolve_network(self, drops="dropout")
-        fields = shared.training_fields(self)
-        # The same rate drops units in training and in every pass of a prediction.
-        dropout = _DROPOUT if isinstance(self.dropout, str) else self.dropout
-        if not isinstance(network, MLP) and not isinstance(self.dropout, str):
-            raise ValueError(
-                '`dropout` must be "auto" with a `network` of your own, whose Dropout layers have '
-                f"their rates. Got {self.dropout!r}."
-            )
-        task = shared.read(self, given).split(self.validation)
-        # Masks need a network that NumPy can run, layer by layer.
-        model, task = shared.build_network(network, task, dropout=dropout)
-        shared.check_dropout_layers(model)
-        recipe, head = shared.make_recipe(self, task, fields), task.targets.head
-        with _base.training_progress(self.verbose) as progress:
-            job = training.TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)
-            members = training.train(job, task.data, report=progress.epochs)
-        find_completed(members)  # raises if the only network diverged
-        # The masks follow from the entropy: predictions repeat, and passes are functions.
-        passes = DropoutPasses(self.n_passes, task.entropy)
-        shared.finish(self, task, members, np.ones(1), passes=passes)
+    def _fit(self, given):
+        return _fit_seeds(self, given)
 
 
 @saved_as("estimators.MCDropoutRegressor", kind="estimator")
 @parameters
-class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
+class MCDropoutRegressor(OneArchitecture, UncertaintyRegressor):
     """MC dropout: one network that drops units at random in training and in prediction.
 
     Every prediction pass is a function drawn from an approximate posterior. The disagreement of
@@ -413,11 +421,9 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
-    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
-        of them if the standard deviation of y is above 2.5 times that of a normal with the same
-        quartiles, otherwise "standard".
+        skewed targets and far values; predictions are in units of y in any case.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -461,9 +467,6 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     -----
     The paper's prior is the penalty of ``training=Training(l2=...)``.
 
-    With more columns than rows, the plain network learns what ridge regression leaves, where that
-    predicts rows left out better than kernel ridge regression does; see the page on ensembles.
-
     References
     ----------
     Y. Gal, Z. Ghahramani. "Dropout as a Bayesian Approximation: Representing Model
@@ -479,16 +482,31 @@ class MCDropoutRegressor(_MCDropout, UncertaintyRegressor):
     (2,)
     """
 
+    n_passes: int = field(default=100, kw_only=False)
+    dropout: float | str = "auto"
+    network: MLP | str | Callable[..., Any] = "mlp"
     loss: str = "nll"
     noise_std: ArrayLike | None = None
-    target_transform: str = "auto"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: float | None = 0.2
+    training: Training | str = "auto"
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    random_state: Any = None
+    verbose: int | None = None
 
     _parameter_constraints = {**_DROPOUT_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
+
+    def _fit(self, given):
+        return _fit_dropout(self, given)
 
 
 @saved_as("estimators.MCDropoutClassifier", kind="estimator")
 @parameters
-class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
+class MCDropoutClassifier(OneArchitecture, UncertaintyClassifier):
     """MC dropout: one network that drops units at random in training and in prediction.
 
     Parameters
@@ -584,6 +602,21 @@ class MCDropoutClassifier(_MCDropout, UncertaintyClassifier):
     (2,)
     """
 
+    n_passes: int = field(default=100, kw_only=False)
+    dropout: float | str = "auto"
+    network: MLP | str | Callable[..., Any] = "mlp"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: float | None = 0.2
+    training: Training | str = "auto"
     class_weight: Mapping[Any, float] | str | None = None
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
 
     _parameter_constraints = {**_DROPOUT_CONSTRAINTS, **CLASS_CONSTRAINTS}
+
+    def _fit(self, given):
+        return _fit_dropout(self, given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import field, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -15,14 +15,20 @@ from skuq._params import Interval, parameters
 from skuq._random import generator
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import Candidates, check_min_members
-from skuq.estimators import _base
-from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._base import (
+    Fit,
+    Given,
+    UncertaintyClassifier,
+    UncertaintyRegressor,
+    training_progress,
+)
 from skuq.estimators.methods import _one_architecture as shared
-from skuq.estimators.methods._one_architecture import NetworkEnsemble
+from skuq.estimators.methods._one_architecture import OneArchitecture
 from skuq.files._registry import saved_as
 from skuq.networks import MLP
 from skuq.tables._inputs import warn_of_few_rows
 from skuq.tables._targets import CLASS_CONSTRAINTS
+from skuq.training import Training, TrainingJob
 from skuq.training._network_checks import draw_variables, find_completed
 
 _CONSTRAINTS: dict = {
@@ -38,69 +44,60 @@ _CONSTRAINTS: dict = {
 _TRAINING_FIELDS = shared.TRAINING_FIELDS - {"l2"}  # penalties are searched
 
 
-@dataclass(eq=False, repr=False)
-class _HyperDeepEnsemble(NetworkEnsemble):
-    """Hyper deep ensemble of numbers or classes, NOMU's Algorithm 2."""
+def _fit_settings(estimator: Any, given: Given) -> Fit:
+    """Search settings, train the selected ones with several seeds, and select again."""
+    network = shared.resolve_network(estimator, drops="dropout_range")
+    fields = shared.training_fields(estimator, _TRAINING_FIELDS)
+    n_members, n_trials = estimator.n_members, estimator.n_trials
+    check_min_members(estimator.min_members, n_members)
+    ranges = {
+        "dropout": _check_range(estimator, "dropout", 0.999),
+        "l2": _check_range(estimator, "l2"),
+    }
+    task = shared.read(estimator, given)
+    # All members share their validation rows, since they are selected on them.
+    task = task.split(estimator.validation)
+    # The rate is a placeholder: the recipe of each setting has its own.
+    model = shared.build_network(network, task, dropout=0.5)
+    shared.check_dropout_layers(model)
+    warn_of_few_rows(len(task.data.x_valid))
+    recipe = shared.make_recipe(estimator, task, fields)
+    with training_progress(estimator.verbose) as progress:
 
-    n_members: int = 5
-    _: KW_ONLY
-    n_trials: int = 50
-    min_members: int = 2
-    network: MLP | str | Callable[..., Any] = "mlp"
-    dropout_range: tuple[float, float] = (1e-3, 0.9)
-    l2_range: tuple[float, float] = (1e-7, 1e-1)
-    refit: bool = False
+        def train_settings(settings, seeds, data=task.data, start=None, **changes):
+            recipes = [replace(recipe, **setting, **changes) for setting in settings]
+            job = TrainingJob.of_model(
+                model, task.targets.head, recipes, seeds, stacked=True, start=start
+            )
+            return training.train(job, data, report=progress.epochs)
 
-    def _train(self, given):
-        network = shared.resolve_network(self, drops="dropout_range")
-        fields = shared.training_fields(self, _TRAINING_FIELDS)
-        check_min_members(self.min_members, self.n_members)
-        ranges = {"dropout": _check_range(self, "dropout", 0.999), "l2": _check_range(self, "l2")}
-        task = shared.read(self, given)
-        # All members share their validation rows, since they are selected on them.
-        task = task.split(self.validation)
-        # The rate is a placeholder: the recipe of each setting has its own.
-        model, task = shared.build_network(network, task, dropout=0.5)
-        shared.check_dropout_layers(model)
-        warn_of_few_rows(len(task.data.x_valid))
-        recipe = shared.make_recipe(self, task, fields)
-        with _base.training_progress(self.verbose) as progress:
+        # rand_search: networks differ in their settings, and start from the same weights.
+        # Rates of dropout and factors of l2 are drawn log-uniformly, one pair for each trial.
+        # One generator for both, in this order: the settings of a seed never change.
+        rng = generator(task.entropy, "settings")
+        drawn = [np.exp(rng.uniform(*np.log(bounds), n_trials)) for bounds in ranges.values()]
+        settings = [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
+        first = draw_variables(model, task.seeds(1)[0])
+        searched = train_settings(settings, task.seeds(n_trials), start=[first] * n_trials)
+        results = {name: np.array([s[name] for s in settings]) for name in ranges}
+        results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
+        kept = find_completed(searched)
+        chosen = _select(task, [searched[k] for k in kept], n_members, min_members=1)
 
-            def train(settings, seeds, data=task.data, start=None, **changes):
-                recipes = [replace(recipe, **setting, **changes) for setting in settings]
-                job = training.TrainingJob.of_model(
-                    model, task.targets.head, recipes, seeds, stacked=True, start=start
-                )
-                return training.train(job, data, report=progress.epochs)
-
-            # rand_search: networks differ in their settings, and start from the same weights.
-            # Rates of dropout and factors of l2 are drawn log-uniformly, one pair for each trial.
-            # One generator for both, in this order: the settings of a seed never change.
-            rng = generator(task.entropy, "settings")
-            drawn = [
-                np.exp(rng.uniform(*np.log(bounds), self.n_trials)) for bounds in ranges.values()
-            ]
-            settings = [dict(zip(ranges, map(float, pair))) for pair in zip(*drawn)]
-            first = draw_variables(model, task.seeds(1)[0])
-            searched = train(settings, task.seeds(self.n_trials), start=[first] * self.n_trials)
-            results = {name: np.array([s[name] for s in settings]) for name in ranges}
-            results["val_loss"] = np.array([getattr(m, "score", np.nan) for m in searched])
-            kept = find_completed(searched)
-            chosen = _select(task, [searched[k] for k in kept], self.n_members, min_members=1)
-
-            # Stratification: each selected setting is trained again, with n_members seeds.
-            settings = [settings[kept[i]] for i in chosen.indices for _ in range(self.n_members)]
-            seeds = task.seeds(self.n_members, first=self.n_trials) * len(chosen.indices)
-            stratified = train(settings, seeds)
-            kept = find_completed(stratified)
-            pool = [stratified[k] for k in kept]
-            chosen = _select(task, pool, self.n_members, self.min_members)
-            members = [pool[i] for i in chosen.indices]
-            settings = [settings[kept[i]] for i in chosen.indices]
-            if self.refit:
-                members = _continue(task, train, members, settings)
-        self.search_results_, self.member_settings_ = results, settings
-        shared.finish(self, task, members, chosen.weights)
+        # Stratification: each selected setting is trained again, with n_members seeds.
+        settings = [settings[kept[i]] for i in chosen.indices for _ in range(n_members)]
+        seeds = task.seeds(n_members, first=n_trials) * len(chosen.indices)
+        stratified = train_settings(settings, seeds)
+        kept = find_completed(stratified)
+        pool = [stratified[k] for k in kept]
+        chosen = _select(task, pool, n_members, estimator.min_members)
+        members = [pool[i] for i in chosen.indices]
+        settings = [settings[kept[i]] for i in chosen.indices]
+        if estimator.refit:
+            members = _continue(task, train_settings, members, settings)
+    fit = shared.finish(estimator, task, members, chosen.weights)
+    found = {"search_results_": results, "member_settings_": settings}
+    return replace(fit, attributes={**fit.attributes, **found})
 
 
 def _check_range(estimator, name, largest=np.inf):
@@ -125,10 +122,10 @@ def _select(task, pool, n_members, min_members):
     return GreedySelection(min_members=min_members).choose(candidates, n_members)
 
 
-def _continue(task, train, members, settings):
+def _continue(task, train_settings, members, settings):
     """Continue training the members on all rows, for the average of their best epochs."""
     # Learning rate and optimiser start afresh, weights do not.
-    longer = train(
+    longer = train_settings(
         settings,
         [member.seed for member in members],
         task.data.all_rows(),
@@ -146,7 +143,7 @@ def _continue(task, train, members, settings):
 
 @saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
 @parameters
-class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
+class HyperDeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
     `n_trials` random settings of dropout and L2 (kappa in NOMU's Algorithm 2) are trained from the
@@ -202,11 +199,9 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
         finite numbers only.
-    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
-        of them if the standard deviation of y is above 2.5 times that of a normal with the same
-        quartiles, otherwise "standard".
+        skewed targets and far values; predictions are in units of y in any case.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -255,9 +250,6 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     All members validate on the same rows. Weights are shares of the steps at which the selection
     added each member.
 
-    With more columns than rows, the plain network learns what ridge regression leaves, where that
-    predicts rows left out better than kernel ridge regression does; see the page on ensembles.
-
     References
     ----------
     F. Wenzel, J. Snoek, D. Tran, R. Jenatton. "Hyperparameter Ensembles for Robustness
@@ -274,16 +266,35 @@ class HyperDeepEnsembleRegressor(_HyperDeepEnsemble, UncertaintyRegressor):
     4
     """
 
+    n_members: int = field(default=5, kw_only=False)
+    n_trials: int = 50
+    min_members: int = 2
+    network: MLP | str | Callable[..., Any] = "mlp"
+    dropout_range: tuple[float, float] = (1e-3, 0.9)
+    l2_range: tuple[float, float] = (1e-7, 1e-1)
     loss: str = "nll"
     noise_std: ArrayLike | None = None
-    target_transform: str = "auto"
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: float = 0.2
+    refit: bool = False
+    training: Training | str = "auto"
+    preprocess: Any = "auto"
+    target_transform: str = "standard"
+    random_state: Any = None
+    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **shared.REGRESSION_CONSTRAINTS}
+
+    def _fit(self, given):
+        return _fit_settings(self, given)
 
 
 @saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
 @parameters
-class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
+class HyperDeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
     `n_trials` random settings of dropout and L2 (kappa in NOMU's Algorithm 2) are trained from the
@@ -399,6 +410,25 @@ class HyperDeepEnsembleClassifier(_HyperDeepEnsemble, UncertaintyClassifier):
     (2, 2)
     """
 
+    n_members: int = field(default=5, kw_only=False)
+    n_trials: int = 50
+    min_members: int = 2
+    network: MLP | str | Callable[..., Any] = "mlp"
+    dropout_range: tuple[float, float] = (1e-3, 0.9)
+    l2_range: tuple[float, float] = (1e-7, 1e-1)
+    learning_rate: float = 0.01
+    batch_size: int | None = 100
+    epochs: int = 1000
+    early_stopping_patience: int | None = 50
+    validation: float = 0.2
+    refit: bool = False
+    training: Training | str = "auto"
     class_weight: Mapping[Any, float] | str | None = None
+    preprocess: Any = "auto"
+    random_state: Any = None
+    verbose: int | None = None
 
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
+
+    def _fit(self, given):
+        return _fit_settings(self, given)

@@ -5,30 +5,24 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
 
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
-from skuq.estimators import _base
-from skuq.estimators._base import Given
-from skuq.estimators._task import (
-    Task,
-    join_validation,
-    read_task,
-    warn_if_worse_than_constant,
-)
+from skuq.estimators._base import Fit, Given, Predictor, training_progress
+from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
 from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
-from skuq.tables._targets import TARGET_CONSTRAINTS, ClassTargets, NumberTargets
+from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe, Training, TrainingJob, predict_members
 from skuq.training._network_checks import build_checked
 from skuq.training._recipe import TRAINING
@@ -58,7 +52,7 @@ NETWORK_CONSTRAINTS: dict = {
 REGRESSION_CONSTRAINTS: dict = {
     "loss": [StrOptions({"nll", "mse"})],
     "noise_std": [Interval(Real, 0, None, closed="left"), "array-like", None],
-    **TARGET_CONSTRAINTS,
+    "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],
 }
 
 # Parameters of estimators that are fields of the recipe.
@@ -67,27 +61,12 @@ _RECIPE_PARAMETERS = ("learning_rate", "batch_size", "epochs", "early_stopping_p
 _SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noise_std=0
 
 
-@dataclass(eq=False, repr=False)
-class NetworkEnsemble:
-    """Base class of ensembles of one architecture: parameters, `fit` and public parts."""
+class OneArchitecture(Predictor):
+    """Base class of ensembles of one architecture: `fit` and public parts."""
 
-    _: KW_ONLY
-    learning_rate: float = 0.01
-    batch_size: int | None = 100
-    epochs: int = 1000
-    early_stopping_patience: int | None = 50
-    validation: float | None = 0.2
-    training: Training | str = "auto"
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
+    _settings = SETTINGS
+    _exports_keras = True
 
-    _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = SETTINGS
-    #: Method that trains; it gets the `Given`, which `read` reads.
-    _train: ClassVar[Callable[..., Any]]
-    to_keras = _base.to_keras
-
-    @_base.fits
     def fit(
         self,
         X,
@@ -128,9 +107,10 @@ class NetworkEnsemble:
         -------
         self
         """
-        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        self._train(Given(X, y, sample_weight, validation, groups))
-        return self
+        parts = X_val, y_val, sample_weight_val
+        return self._fit_by(
+            Given(X, y, sample_weight, validation_data, groups, validation_parts=parts)
+        )
 
     @property
     def members_(self):
@@ -192,7 +172,6 @@ def read(estimator: Any, given: Given, *, embed: bool = False) -> Task:
         given,
         min_rows=2 if needs_two else 1,
     )
-    vars(estimator).update(task.attributes)
     if getattr(estimator, "noise_std", None) is not None:
         _check_noise(estimator, task.targets.n_outputs)
     return task
@@ -218,20 +197,12 @@ def resolve_network(estimator: Any, *, drops: str | None = None) -> Any:
 
 
 @backend.in_thread
-def build_network(network: Any, task: Task, *, dropout: float | None = None) -> tuple[Any, Task]:
-    """Build the Keras model of a task, by the settings or by the user's function.
-
-    Returns
-    -------
-    model : keras.Model
-    task : Task
-        For a plain network that of `with_linear_part`.
-    """
-    if not isinstance(network, MLP):
-        input_shape, n_raw = task.data.x.shape[1:], task.targets.head.n_raw
-        return build_checked(network, input_shape, n_raw, "`network`"), task
-    task = task.with_linear_part()
-    return network.build(task.data.x.shape[1:], task.targets.head, dropout, task.linear), task
+def build_network(network: Any, task: Task, *, dropout: float | None = None) -> Any:
+    """Build the Keras model of a task, by the settings or by the user's function."""
+    input_shape, head = task.data.x.shape[1:], task.targets.head
+    if isinstance(network, MLP):
+        return network.build(input_shape, head, dropout)
+    return build_checked(network, input_shape, head.n_raw, "`network`")
 
 
 def check_dropout_layers(model: Any) -> None:
@@ -287,7 +258,7 @@ def train_jobs(estimator: Any, task: Task, jobs: Sequence[TrainingJob], data: An
     If there is no time for all of the jobs, only members of the first ones are listed.
     """
     deadline = math.inf
-    with _base.training_progress(estimator.verbose) as progress:
+    with training_progress(estimator.verbose) as progress:
         if estimator.max_time is not None:
             deadline = time.monotonic() + task.seconds_left(estimator.max_time)
             jobs = shorten(jobs, data, deadline)
@@ -303,8 +274,8 @@ def finish(
     calibration: Calibration = UNCALIBRATED,
     parts: Sequence[Any] | None = None,
     passes: DropoutPasses | None = None,
-) -> None:
-    """Assign what was fitted.
+) -> Fit:
+    """Assemble the fit of trained members, and warn if they are worse than a constant.
 
     Parameters
     ----------
@@ -318,38 +289,31 @@ def finish(
     passes : DropoutPasses, optional
         Masks of MC dropout.
     """
-    # Everything new is assigned here, at the end of the fit.
-    targets = task.targets
+    targets, attributes = task.targets, task.attributes
+    # Rows that each member validated on alone; None if they are common to all members.
+    parts = None if parts is None or parts[0][1] is None else parts
     if is_classifier(estimator):
-        estimator.classes_ = targets.classes
+        attributes["classes_"] = targets.classes
     elif estimator.loss == "mse":
-        given = getattr(estimator, "noise_std", None)
-        if given is None:
-            scale = noise = _residual_std(task.data, members, weights, parts)
-            if not targets.is_transformed:
-                noise = scale * targets.scaling.scale_
-        else:
-            noise = np.broadcast_to(np.asarray(given, dtype=float), targets.n_outputs)
-            scale = noise / targets.scaling.scale_
+        scale, noise = _noise(estimator, task, targets, members, weights, parts)
         targets = targets.with_noise(np.maximum(scale, _SMALLEST_NOISE).tolist())
-        estimator.noise_std_ = float(noise[0]) if targets.is_1d else noise
-    estimator.entropy_ = task.entropy
-    ensemble = FittedEnsemble(
-        task.inputs, targets, tuple(members), weights, passes, calibration=calibration
-    )
-    estimator.fitted_ = ensemble.with_far_uncertainty(task.rows, task.entropy)
+        attributes["noise_std_"] = float(noise[0]) if targets.is_1d else noise
     if task.splits.validates:
         data = task.data
         # Members' predictions of the rows that each validated on, with weights and rows.
-        if parts is None or parts[0][1] is None:  # rows common to all members
+        if parts is None:
             raw = np.stack([member.held_out for member in members])
-            parts = [(raw, weights, data.y_valid, data.weight_valid)]
+            held_out = [(raw, weights, data.y_valid, data.weight_valid)]
         else:
-            parts = [
+            held_out = [
                 (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
                 for member, weight, (_, rows) in zip(members, weights, parts)
             ]
-        warn_if_worse_than_constant(targets.head, calibration, task.data, parts)
+        warn_if_worse_than_constant(targets.head, calibration, data, held_out)
+    ensemble = FittedEnsemble(
+        task.inputs, targets, tuple(members), weights, passes, calibration=calibration
+    )
+    return Fit(ensemble, attributes)
 
 
 # ------------------------------------------------------------------ noise with loss="mse"
@@ -380,13 +344,25 @@ def _check_noise(estimator: Any, n_outputs: int) -> None:
         )
 
 
+def _noise(estimator, task, targets, members, weights, parts):
+    """Return the noise, given or estimated: its standard deviations (n_outputs,) of standardised y,
+    and the same in units of y, or of y as `target_transform` transforms it.
+    """
+    given = getattr(estimator, "noise_std", None)
+    if given is not None:
+        noise = np.broadcast_to(np.asarray(given, dtype=float), targets.n_outputs)
+        return noise / targets.scaling.scale_, noise
+    scale = _residual_std(task.data, members, weights, parts)
+    return scale, scale if targets.is_transformed else scale * targets.scaling.scale_
+
+
 def _residual_std(data, members, weights, parts):
     """Compute the root mean squared error (n_outputs,), on held-out rows if there are any.
 
     It is the error of the ensemble's mean if all members have the same rows, and otherwise the
     root of the members' weighted mean squared errors.
     """
-    if parts is not None and parts[0][1] is not None:
+    if parts is not None:
         squares = [
             _mean_square(member.held_out - data.y[rows], data.weight[rows])
             for member, (_, rows) in zip(members, parts)
