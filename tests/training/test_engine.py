@@ -8,8 +8,9 @@ from training_data import programs, split_table, train_member
 
 from skuq.backend import BoundedCache, keras
 from skuq.networks import GaussianHead, Member
-from skuq.training import Recipe, TrainingJob, TrainingRun, _engine, predict_members
+from skuq.training import Recipe, TrainingJob, TrainingRun, predict_members
 from skuq.training import _job as _arguments
+from skuq.training import _train as _engine
 
 
 def data(n_train=40, n_valid=20, seed=0):
