@@ -99,7 +99,7 @@ def seeded_recipe(space, configuration, **settings):
 @contextlib.contextmanager
 def program_seconds():
     """A list of the seconds of every call of a compiled program."""
-    engine = importlib.import_module("skuq.training._engine")
+    engine = importlib.import_module("skuq.training._train")
     get, seconds = engine.programs.get, []
 
     def timed(*arguments):

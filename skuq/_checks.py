@@ -19,6 +19,7 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, has_fit_parameter
 
+from skuq._formulas import SQUARABLE
 from skuq._params import BaseSearchCV, check_sample_weight
 
 
@@ -138,7 +139,7 @@ def check_weights(sample_weight: Any, rows: Any, *, relative: bool = False) -> n
     if not weight.any():
         raise ValueError("`sample_weight` must be positive for at least one row. All are 0.")
     largest = weight.max()
-    return weight / largest if relative or largest >= 1e150 else weight
+    return weight / largest if relative or largest >= SQUARABLE else weight
 
 
 def fit_argument(estimator: Any, name: str = "sample_weight") -> str | None:

@@ -1,4 +1,4 @@
-"""Formulas that heads, scores and predictive distributions share."""
+"""Formulas and constants that heads, scores, predictive distributions and searches share."""
 
 from __future__ import annotations
 
@@ -9,6 +9,19 @@ from scipy import special
 
 #: Minus the log density of a standard normal at 0.
 LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+
+#: Quartiles and median, as levels of quantiles.
+QUARTILES = (0.25, 0.5, 0.75)
+
+#: Added under roots, or the least number under them: the slope of a root at 0 is infinite. It is a
+#: normal number in float32.
+UNDER_ROOT = 1e-30
+
+#: In place of 0 in denominators and logarithms: far below all numbers that count.
+TINIEST = 1e-300
+
+#: Squares of larger numbers, and their sums over many rows, would overflow float64.
+SQUARABLE = 1e150
 
 _SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
 

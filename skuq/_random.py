@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-_MAX_SEED = 2**31 - 1
+#: Seeds are below it: scikit-learn and Keras take 32-bit integers.
+MAX_SEED = 2**31 - 1
 
 
 def draw_entropy(random_state: Any) -> int:
@@ -19,7 +20,7 @@ def draw_entropy(random_state: Any) -> int:
     An integer `random_state` always gives the same entropy, None a new one. A RandomState is
     advanced by one draw, as by scikit-learn's estimators.
     """
-    return int(check_random_state(random_state).randint(1, _MAX_SEED))
+    return int(check_random_state(random_state).randint(1, MAX_SEED))
 
 
 def generator(entropy: int, *purpose: str | int) -> np.random.Generator:
@@ -29,14 +30,14 @@ def generator(entropy: int, *purpose: str | int) -> np.random.Generator:
 
 def random_generator(random_state: Any) -> np.random.Generator:
     """Convert a scikit-learn random state to a NumPy generator."""
-    return np.random.default_rng(check_random_state(random_state).randint(_MAX_SEED))
+    return np.random.default_rng(check_random_state(random_state).randint(MAX_SEED))
 
 
 def trial_seed(entropy: int, number: int, purpose: str = "trial") -> int:
     """Make the seed >= 1 of the weights and batches of one trial, or of its "repeat"."""
     state = _sequence(entropy, (purpose, number)).generate_state(1)[0]
     # NumPy's seeds begin at 0, and Keras-Tuner reads 0 as no seed.
-    return int(state) % (_MAX_SEED - 1) + 1
+    return int(state) % (MAX_SEED - 1) + 1
 
 
 def _sequence(entropy: int, purpose: tuple[str | int, ...]) -> np.random.SeedSequence:

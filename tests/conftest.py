@@ -53,8 +53,8 @@ def pytest_collection_finish(session):
         sys.modules["tensorflow"].config.list_logical_devices()  # makes the threads
     # skuq would train less at once, and so would processes that tests start.
     os.environ.pop("TF_NUM_INTRAOP_THREADS", None)
-    if "skuq.training._engine" in sys.modules:
-        sys.modules["skuq.training._engine"].programs.max_size = 64
+    if "skuq.training._train" in sys.modules:
+        sys.modules["skuq.training._train"].programs.max_size = 64
         sys.modules["skuq.backend._scopes"]._DROPPED_PER_COLLECTION = 64
 
 

@@ -1,13 +1,20 @@
 """Heads, spaces and networks that estimators make of names, for tests below the estimators."""
 
-from skuq.networks import _dense, _given_spaces, _head_classes, _head_normals
-from skuq.networks import _head_normals as _mixture_heads
+from skuq.estimators.tabular import _tuned_space
+from skuq.networks import _dense, _given_spaces, _head_classes, _head_nomu, _head_normals
 from skuq.networks import _nomu_network as _nomu
 from skuq.networks import _tabular_network as _tabular
 
 CategoricalHead, SquaredErrorHead = _head_classes.CategoricalHead, _head_normals.SquaredErrorHead
-GaussianMixtureHead = _mixture_heads.GaussianMixtureHead
-NomuHead, build_nomu, READOUTS = _nomu.NomuHead, _nomu.build_nomu, _nomu.READOUTS
+GaussianMixtureHead = _head_normals.GaussianMixtureHead
+NomuHead, build_nomu, READOUTS = _head_nomu.NomuHead, _nomu.build_nomu, _nomu.READOUTS
 WidthDepthSpace, build_mlp = _dense.WidthDepthSpace, _dense.build_mlp
 build_tabular = _tabular.build_tabular
 resolve_search_space = _given_spaces.resolve_search_space
+class_recipes = _tuned_space.class_recipes
+
+
+def bound_tabular_space(x, categories=None, n_rows=None, **settings):
+    """The tuned space of tabular networks, for rows x."""
+    given = x, categories or {}, None
+    return _tuned_space.TunedSpace(*given, n_rows=n_rows or len(x), **settings)

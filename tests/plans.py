@@ -11,7 +11,7 @@ ACTIVATIONS, SLOPES = _plan_parts.ACTIVATIONS, _plan_parts.SLOPES
 ARRAYS, tensors, Run = _plan_parts.ARRAYS, _plan_parts.tensors, _plan_parts.Run
 make_plan, without_names = _plan.make_plan, _plan.without_names
 draw_variables, keras_model = _networks.draw_variables, _networks.keras_model
-bin_edges, class_recipes = _tabular.bin_edges, _tabular.class_recipes
+bin_edges = _tabular.bin_edges
 rebuild, wrong_sum = _keras_models.rebuild, _keras_models.wrong_sum
 
 

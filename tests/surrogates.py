@@ -3,10 +3,10 @@
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from skuq.bayesopt import BayesianOptimizer, MultiStart, _domain, _surrogate
+from skuq.bayesopt import BayesianOptimizer, MultiStart, _step, _surrogate
 from skuq.predictive import Posterior
 
-moves_off_faces, posterior_of = _domain.moves_off_faces, _surrogate.posterior_of
+moves_off_faces, posterior_of = _step.moves_off_faces, _surrogate.posterior_of
 
 SQUARE = [(-1, 1)] * 2
 

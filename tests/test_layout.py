@@ -32,7 +32,7 @@ RANKS = {
 }
 BACKENDS = {"keras", "keras_tuner", "tensorflow", "tensorflow_probability"}
 # The only files that may import a backend by its name.
-BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_keras_tuner", "_tensorflow", "_tfp")}
+BACKEND_HOMES = {f"backend/{name}.py" for name in ("_keras", "_tensorflow")}
 # Names of skuq.backend.
 WITHOUT_TENSORFLOW = {
     *("BoundedCache", "check_fork", "in_thread", "loaded", "run_in_threads", "_scopes")
@@ -224,8 +224,7 @@ def test_imports_stand_at_the_top():
     for file in _files().values():
         for imported in file.imports:
             root, *path = imported.full.split(".")
-            allowed = root in OPTIONAL or (root == "skuq" and path[:1] == ["backend"])
-            allowed |= imported.module == "skuq.tables._advice"  # for refused columns only
+            allowed = root in OPTIONAL | BACKENDS or (root == "skuq" and path[:1] == ["backend"])
             allowed |= _loads_backend(_file_of(imported.full) or _file_of(imported.module))
             if imported.is_deferred and not allowed:
                 faults[file.name].append(imported.full)

@@ -7,8 +7,9 @@ from skuq.estimators.methods import _trial_trainer as _trainer
 from skuq.networks import _member, _space
 from skuq.search import _records
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
-from skuq.training import _engine, _job, _losses
+from skuq.training import _job, _losses
 from skuq.training import _program as _optimizers
+from skuq.training import _train as _engine
 
 OPTIMIZERS = _space.OPTIMIZERS
 Rows, NumberTargets, make_splits = _inputs.Rows, _targets.NumberTargets, _splits.make_splits

@@ -1,7 +1,9 @@
+from ._keras import flatten_layers as flatten_layers
 from ._keras import keras as keras
+from ._keras import keras_tuner as keras_tuner
 from ._keras import ops as ops
 from ._keras import quiet_stderr as quiet_stderr
-from ._keras_tuner import keras_tuner as keras_tuner
+from ._keras import tfd as tfd
 from ._scopes import BoundedCache as BoundedCache
 from ._scopes import check_fork as check_fork
 from ._scopes import in_thread as in_thread
@@ -15,4 +17,3 @@ from ._tensorflow import compile_program as compile_program
 from ._tensorflow import n_programs_at_once as n_programs_at_once
 from ._tensorflow import to_host as to_host
 from ._tensorflow import to_tensors as to_tensors
-from ._tfp import tfd as tfd

@@ -1,4 +1,4 @@
-"""Import Keras and TensorFlow without TensorFlow's messages.
+"""Import Keras, TensorFlow and libraries built on them, without TensorFlow's messages.
 
 While it loads, TensorFlow writes to file descriptor 2 from C++, whatever its log level. Import
 `keras` and `ops` from `skuq.backend`, never from `keras` itself.
@@ -11,11 +11,16 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from skuq._threads import without_collection
 from skuq.backend import _scopes
 
-__all__ = ["keras", "ops", "quiet_stderr", "wake_xla"]
+if TYPE_CHECKING:  # see `__getattr__`
+    import keras_tuner
+    from tensorflow_probability import distributions as tfd
+
+__all__ = ["flatten_layers", "keras", "keras_tuner", "ops", "quiet_stderr", "tfd", "wake_xla"]
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -67,6 +72,14 @@ def wake_xla() -> None:
         add(_tensorflow.constant(1.0))
 
 
+def flatten_layers(model: Any, include_self: bool = True) -> list[Any]:
+    """List a model or layer and the layers inside of it, at any depth.
+
+    The method is Keras' own. It is there from Keras 3.7, the oldest that skuq takes, to 3.15.
+    """
+    return list(model._flatten_layers(include_self=include_self))
+
+
 def _check_backend(name: str) -> None:
     """Raise RuntimeError if Keras does not compute with TensorFlow."""
     if name != "tensorflow":
@@ -95,3 +108,20 @@ with quiet_stderr(), without_collection():
     keras.config.set_dtype_policy("float32")  # of this thread; others get it from `keep_scopes`
     if _is_loud:
         wake_xla()
+
+
+def __getattr__(name: str) -> Any:
+    """Import a library built on Keras or TensorFlow when it is first used: each takes seconds.
+
+    This file has loaded Keras before. That matters to TensorFlow Probability: it needs `tf-keras`,
+    the old Keras, and would otherwise make that the Keras of the process.
+    """
+    if name == "keras_tuner":
+        import keras_tuner
+
+        return keras_tuner
+    if name == "tfd":
+        from tensorflow_probability import distributions
+
+        return distributions
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

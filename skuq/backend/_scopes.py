@@ -37,7 +37,9 @@ def loaded(name: str) -> ModuleType | None:
 
 def check_mode(tensorflow: ModuleType) -> None:
     """Raise RuntimeError if TensorFlow is in its mode of version 1, which may be set any time."""
-    # The mode of new threads: those that exist keep theirs, and a graph may be open in one.
+    # The mode of new threads: those that exist keep theirs, and a graph may be open in one. Neither
+    # library has a public way to ask. These globals are there in TensorFlow 2.18 to 2.21, and those
+    # of `keep_scopes` in Keras 3.7 to 3.15; the tests fail where they move.
     is_eager = sys.modules["tensorflow.python.eager.context"].default_execution_mode
     if not (is_eager and isinstance(tensorflow.TensorShape([1])[0], int)):
         raise RuntimeError(

@@ -27,12 +27,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skuq._formulas import UNDER_ROOT
 from skuq._params import Interval, Settings, StrOptions
 from skuq.backend import BoundedCache, in_thread
 from skuq.predictive import Posterior
 
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)  # std of a normal is this times E|g - mu|
-_TINY = 1e-30  # keeps the slope of the root finite if all draws agree; normal in float32
 # Parameters that change nothing in a compiled function: beta is its argument.
 _OF_SEARCH = ("beta", "mean_width", "dynamic_c")
 
@@ -344,7 +344,7 @@ def _std(xp: Any, centred: Any) -> Any:
     if xp is not np:
         unit = xp.stop_gradient(unit)  # the result does not depend on it
     variance = xp.mean(xp.square(centred / unit), axis=0, keepdims=True)
-    return unit * xp.sqrt(xp.maximum(variance, _TINY))
+    return unit * xp.sqrt(xp.maximum(variance, UNDER_ROOT))
 
 
 # A search has three programs: values, gradients, gradients of one batch. Room for 8 searches.

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize
 from scipy.stats import qmc
 
+from skuq._formulas import TINIEST
 from skuq._messages import warn_user
 from skuq._threads import one_thread_if_small
 from skuq.bayesopt._acquisition import (
@@ -28,37 +30,60 @@ from skuq.bayesopt._acquisition import (
     acquisition_of,
 )
 
-# On 36 rugged problems of six variables (500 restarts, wavelength a third of the box) the
-# restarts from a plain hypercube missed the best known maximum in 17% of the runs, those from
-# the best of four times as many points in 3%; eight times as many gained nothing.
-_CANDIDATES_PER_RESTART = 4
-# {round: share of the restarts that continue}. This finds what converged restarts find, with a
-# third of the evaluations. Cuts at rounds 4, 12 and 32 missed 6%.
-_SURVIVORS = {6: 1 / 4, 16: 1 / 16, 36: 1 / 50}
-# Ten restarts continue in any case. Of few, as for fields, whose acquisition is costly, these
-# shares continue if they are less than ten. For a batch of ten images this finds what eight
-# converged restarts find, with a third of the evaluations; a quarter and an eighth lost 8%.
-_LEAST_SURVIVORS, _LEAST_SHARES = 10, {6: 1 / 2, 16: 1 / 2, 36: 1 / 4}
-_MAX_ROUNDS = 150  # of L-BFGS
-_FTOL = 1e-7  # smallest gain of a step, in units of the candidates' spread
-# A search that proposes points this near to a given start, as a share of the box times sqrt(d),
-# has converged to where single precision is coarse: the best maxima are refined in double.
-_SMALL_STEP = 0.01
-_N_REFINED = 10  # maxima that are refined
-_MAX_EXACT_ROUNDS, _EXACT_FTOL = 60, 1e-13  # of their refinement in double precision
-_N_CLIMBED = 10  # points of the sample that are improved if there are no gradients
-_DIFFERENCE = 1e-6  # share of the box; about the error of a difference in float64
-_COST_OF_NON_FINITE = 1e30
-# Points where single precision is compared with double, and the tolerated error there as a share
-# of the values' spread.
-_N_COMPARED, _INEXACT = 8, 0.01
-# Of L-BFGS from many starts
-_N_PAIRS = 10  # as in SciPy's L-BFGS-B
-_LEAST_GRADIENT = 1e-5  # largest entry of a projected gradient that counts as zero
-_ARMIJO = 1e-4  # share of the decrease predicted by the slope that a step must gain
-_FIRST_STEP = 0.1  # length of the first step, before the curvature is known
-_MAX_HALVINGS = 8  # of one line search; a step is then 1e-8 to 4e-3 of the first
-_CURVATURE = 1e-10  # smallest s.y / (|s| |y|) of a pair that is used
+
+@dataclass(frozen=True)
+class _Effort:
+    """How many points a search tries and how far it climbs.
+
+    On 36 rugged problems of six variables (500 restarts, wavelength a third of the box) restarts
+    from a plain hypercube missed the best known maximum in 17% of the runs, those from the best of
+    four times as many points in 3%; eight times as many gained nothing.
+    """
+
+    candidates_per_restart: int = 4
+    # (round of L-BFGS, share of the restarts that continue, the same of few restarts). The first
+    # shares find what converged restarts find, with a third of the evaluations; cuts at rounds 4,
+    # 12 and 32 missed 6%. Few restarts are those of fields, whose acquisition is costly. For a
+    # batch of ten images the second shares find what eight converged restarts find, with a third
+    # of the evaluations; a quarter and an eighth lost 8%.
+    survivors: tuple = ((6, 1 / 4, 1 / 2), (16, 1 / 16, 1 / 2), (36, 1 / 50, 1 / 4))
+    least_survivors: int = 10  # restarts that continue in any case, unless there are few
+    max_rounds: int = 150
+    ftol: float = 1e-7  # smallest gain of a step, in units of the candidates' spread
+    # A search that proposes points this near to a given start, as a share of the box times sqrt(d),
+    # has converged to where single precision is coarse: the best maxima are refined in double.
+    small_step: float = 0.01
+    n_refined: int = 10
+    exact_max_rounds: int = 60
+    exact_ftol: float = 1e-13
+    # Points where single precision is compared with double, and the tolerated error there as a
+    # share of the values' spread.
+    n_compared: int = 8
+    tolerated_error: float = 0.01
+    # Without gradients: points of the sample that are improved, and the step of differences as a
+    # share of the box, which is about as exact as float64 allows.
+    n_climbed: int = 10
+    difference: float = 1e-6
+
+
+@dataclass(frozen=True)
+class _LineSearch:
+    """Constants of L-BFGS from many starts, usual ones of Nocedal and Wright (2006)."""
+
+    n_pairs: int = 10  # as in SciPy's L-BFGS-B
+    least_gradient: float = 1e-5  # largest entry of a projected gradient that counts as zero
+    armijo: float = 1e-4  # share of the decrease predicted by the slope that a step must gain
+    first_step: float = 0.1  # length of the first step, before the curvature is known
+    shortest_cut: float = 0.1  # factors by which a step that gains too little is shortened
+    longest_cut: float = 0.5
+    max_halvings: int = 8  # of one line search; a step is then 1e-8 to 4e-3 of the first
+    curvature: float = 1e-10  # smallest s.y / (|s| |y|) of a pair that is used
+    # Share of the smallest relevant gain which the slope along a new direction must predict.
+    predicted_share: float = 0.1
+
+
+_EFFORT, _LINE_SEARCH = _Effort(), _LineSearch()
+_COST_OF_NON_FINITE = 1e30  # SciPy fails on what is not finite
 
 
 def maximize_acquisition(
@@ -163,25 +188,27 @@ def _climb_together(task, u, n_restarts, given):
     # So many restarts continue from a round on.
     survivors = {
         number: max(
-            min(_LEAST_SURVIVORS, math.ceil(_LEAST_SHARES[number] * n_restarts)),
+            min(_EFFORT.least_survivors, math.ceil(share_of_few * n_restarts)),
             math.ceil(share * n_restarts),
         )
-        for number, share in _SURVIVORS.items()
+        for number, share, share_of_few in _EFFORT.survivors
     }
     # Climb only from the best of the screened candidates.
     starts = u[_rank(values)[:n_restarts]]
     if not len(starts):  # nothing is finite, which `_best_allowed` reports
         return u, values
-    x, found = _climb(compiled, starts, units, _MAX_ROUNDS, _FTOL, survivors)
-    top = _rank(found)[:_N_REFINED]
+    x, found = _climb(compiled, starts, units, _EFFORT.max_rounds, _EFFORT.ftol, survivors)
+    top = _rank(found)[: _EFFORT.n_refined]
     # Gaps from the points of the best batches to the given starts, each the first of its batch:
     # (n * q, k, d).
     d = len(task.bounds)
     gaps = np.linalg.norm(x[top].reshape(-1, 1, d) - given[:, :d], axis=-1)
-    if gaps.min(initial=math.inf) < _SMALL_STEP * math.sqrt(d):
+    if gaps.min(initial=math.inf) < _EFFORT.small_step * math.sqrt(d):
         exact = CompiledAcquisition(task, "float64")
         try:
-            best, best_values = _climb(exact, x[top], units, _MAX_EXACT_ROUNDS, _EXACT_FTOL)
+            best, best_values = _climb(
+                exact, x[top], units, _EFFORT.exact_max_rounds, _EFFORT.exact_ftol
+            )
         except NumpyOnlyError:  # the objective takes tensors of single precision only
             return np.concatenate([x, u]), np.concatenate([found, values])
         # The other values are in single precision: their rounding must not beat a refined one.
@@ -212,10 +239,12 @@ def _compile(task, u):
     compiled = CompiledAcquisition(task)
     values = compiled(u)
     # Compare a few points with double precision.
-    rows = np.linspace(0, len(u) - 1, _N_COMPARED).astype(int)
+    rows = np.linspace(0, len(u) - 1, _EFFORT.n_compared).astype(int)
     exact = acquisition_of(task)(u[rows])
     usable = np.isfinite(exact)
-    largest = _INEXACT * max(_spread(values), np.ptp(exact[usable]) if usable.any() else 0.0)
+    largest = _EFFORT.tolerated_error * max(
+        _spread(values), np.ptp(exact[usable]) if usable.any() else 0.0
+    )
     # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
     if not np.all(np.abs(exact - values[rows])[usable] <= largest):
         compiled = CompiledAcquisition(task, "float64")
@@ -233,7 +262,7 @@ def _climb_one_by_one(task, u, n_restarts, given):
         function = acquisition_of(task)
         values = function(u)
     units = _Units.of(values)
-    starts = u[_rank(values)[: None if has_gradients else min(n_restarts, _N_CLIMBED)]]
+    starts = u[_rank(values)[: None if has_gradients else min(n_restarts, _EFFORT.n_climbed)]]
     found, kept = [u], [values]
     with nullcontext() if has_gradients else one_thread_if_small(0):  # calls predict a few points
         for start in starts:
@@ -258,18 +287,18 @@ def _cost(function, units):
             values, gradients = function.values_and_gradients(u[None], rows=1)
             value, gradient = units.to_cost(values[0]), -gradients[0] / units.spread
         else:
-            steps = np.where(u > 0.5, -_DIFFERENCE, _DIFFERENCE)  # away from the nearer bound
+            steps = np.where(u > 0.5, -_EFFORT.difference, _EFFORT.difference)
             # The point and its neighbour in each direction, in one call.
             costs = units.to_cost(function(np.concatenate([u[None], u + np.diag(steps)])))
             value, gradient = costs[0], (costs[1:] - costs[0]) / steps
         if np.isfinite(value) and np.isfinite(gradient).all():
             return value, gradient
-        return _COST_OF_NON_FINITE, np.zeros_like(u)  # SciPy fails on what is not finite
+        return _COST_OF_NON_FINITE, np.zeros_like(u)
 
     return cost
 
 
-def _run_direct(task, u, n_restarts, given):
+def _run_direct(task, u, n_restarts, given, *, eps=1e-4, maxfun=5000, maxiter=100):
     """Run DIRECT with the settings of NOMU's code; return all points it has evaluated.
 
     It takes no starts: of u only the number of columns counts, and `n_restarts` and `given` are
@@ -287,9 +316,9 @@ def _run_direct(task, u, n_restarts, given):
     optimize.direct(
         negative,
         [(0.0, 1.0)] * u.shape[1],
-        eps=1e-4,
-        maxfun=5000,
-        maxiter=100,
+        eps=eps,
+        maxfun=maxfun,
+        maxiter=maxiter,
         locally_biased=False,
         vol_tol=0.0,
         len_tol=0.0,
@@ -303,7 +332,7 @@ _FINDERS = {"lbfgs": _climb_together, "scipy": _climb_one_by_one, "direct": _run
 
 def _starts(rng, n_restarts, starts, task):
     """Draw candidates (.., q * d) in the unit box; given starts come first."""
-    n_candidates, q, d = _CANDIDATES_PER_RESTART * n_restarts, task.q, len(task.bounds)
+    n_candidates, q, d = _EFFORT.candidates_per_restart * n_restarts, task.q, len(task.bounds)
     lower, upper = task.bounds.T
     u = qmc.LatinHypercube(q * d, rng=rng).random(n_candidates)
     if not len(starts):
@@ -423,11 +452,13 @@ class _State:
         self.length = np.ones(size)
         self.halvings = np.zeros(size, int)
         # Remembered pairs: s, differences of points, and y, differences of gradients.
-        self.steps = np.zeros((size, _N_PAIRS, n))  # newest last
-        self.changes = np.zeros((size, _N_PAIRS, n))
+        self.steps = np.zeros((size, _LINE_SEARCH.n_pairs, n))  # newest last
+        self.changes = np.zeros((size, _LINE_SEARCH.n_pairs, n))
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         self.f, self.g = np.where(finite, f, np.inf), np.where(finite[:, None], g, 0.0)
-        self.active = finite & (self._largest_projected_gradient(self.x, self.g) > _LEAST_GRADIENT)
+        self.active = finite & (
+            self._largest_projected_gradient(self.x, self.g) > _LINE_SEARCH.least_gradient
+        )
         self._aim(np.flatnonzero(self.active), ftol)
 
     def trial(self, rows):
@@ -440,15 +471,17 @@ class _State:
         promised = np.sum(self.g[rows] * step, axis=1)
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         # Armijo's condition: f(x + p) <= f(x) + c g.p
-        good = finite & (promised < 0) & (f <= self.f[rows] + _ARMIJO * promised)
+        good = finite & (promised < 0) & (f <= self.f[rows] + _LINE_SEARCH.armijo * promised)
         missed, fall, change = rows[~good], promised[~good], f[~good] - self.f[rows[~good]]
         # Shorten these steps by a factor within [0.1, 0.5]: the parabola through f, its slope p
         # and the new value f' has its minimum at the share -p / (2 (f' - f - p)) of the step.
         with np.errstate(all="ignore"):
             ratio = -0.5 * fall / (change - fall)
-        self.length[missed] *= np.clip(np.where(np.isfinite(ratio), ratio, 0.1), 0.1, 0.5)
+        shortest, longest = _LINE_SEARCH.shortest_cut, _LINE_SEARCH.longest_cut
+        ratio = np.where(np.isfinite(ratio), ratio, shortest)
+        self.length[missed] *= np.clip(ratio, shortest, longest)
         self.halvings[missed] += 1
-        spent = missed[self.halvings[missed] >= _MAX_HALVINGS]
+        spent = missed[self.halvings[missed] >= _LINE_SEARCH.max_halvings]
         # A start that gains nothing along its direction forgets its pairs and tries the gradient;
         # without pairs it has just tried that, and stops.
         forgetful = self.steps[spent].any(axis=(1, 2))
@@ -464,7 +497,7 @@ class _State:
         gained = self.f[rows] - f
         self.x[rows], self.f[rows], self.g[rows] = x, f, g
         small = gained <= ftol * np.maximum(1.0, np.abs(f))
-        going = ~small & (self._largest_projected_gradient(x, g) > _LEAST_GRADIENT)
+        going = ~small & (self._largest_projected_gradient(x, g) > _LINE_SEARCH.least_gradient)
         self.active[rows] = going
         self._aim(rows[going], ftol)
 
@@ -480,7 +513,7 @@ class _State:
             g, self.steps[rows] * free[:, None], self.changes[rows] * free[:, None]
         )
         largest = np.abs(g).max(axis=1, keepdims=True)
-        downhill = -g * (_FIRST_STEP / np.maximum(largest, 1e-300))
+        downhill = -g * (_LINE_SEARCH.first_step / np.maximum(largest, TINIEST))
         self.length[rows] = 1.0
         self.halvings[rows] = 0
         self.direction[rows] = direction
@@ -488,7 +521,7 @@ class _State:
         self.direction[rows] = np.where(
             self._predict_change(rows)[:, None] < 0, direction, downhill
         )
-        least = 0.1 * ftol * np.maximum(1.0, np.abs(self.f[rows]))
+        least = _LINE_SEARCH.predicted_share * ftol * np.maximum(1.0, np.abs(self.f[rows]))
         self.active[rows] = -self._predict_change(rows) > least
 
     def _predict_change(self, rows):
@@ -510,7 +543,7 @@ def _inverse_hessian_times(g, steps, changes):
     curvature = np.einsum("bmn,bmn->bm", steps, changes)  # s.y of each pair
     squares = np.einsum("bmn,bmn->bm", changes, changes)  # y.y
     lengths = np.einsum("bmn,bmn->bm", steps, steps)  # s.s
-    valid = curvature > _CURVATURE * np.sqrt(squares * lengths)
+    valid = curvature > _LINE_SEARCH.curvature * np.sqrt(squares * lengths)
     # rho = 1 / s.y; a pair that is not used gets 0, so that both loops pass it by.
     rho = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=valid)
     n_pairs = rho.shape[1]
@@ -520,7 +553,7 @@ def _inverse_hessian_times(g, steps, changes):
         q -= alpha[:, i, None] * changes[:, i]
     # The initial inverse Hessian is s.y / y.y of the newest valid pair; without one, it gives a
     # first step its length.
-    scale = _FIRST_STEP / np.maximum(np.abs(g).max(axis=1), 1e-300)
+    scale = _LINE_SEARCH.first_step / np.maximum(np.abs(g).max(axis=1), TINIEST)
     for i in range(n_pairs):  # newer pairs overwrite older ones
         newest = valid[:, i]
         scale[newest] = curvature[newest, i] / squares[newest, i]

@@ -17,8 +17,7 @@ from skuq._checks import check_count
 from skuq._messages import Progress, warn_user
 from skuq._params import resolve_settings
 from skuq._random import draw_entropy
-from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._results import OptimizationResult, ResultLog, StepRecord, initial_points
+from skuq.bayesopt._results import Domain, OptimizationResult, ResultLog, StepRecord, initial_points
 from skuq.bayesopt._step import Step
 from skuq.bayesopt._surrogate import FIT_ERRORS, N_ATTEMPTS, SHORT_FORMS, Fits, SearchSettings
 from skuq.exceptions import SearchFailedError

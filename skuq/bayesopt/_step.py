@@ -2,6 +2,17 @@
 
 Notation: points (k, d) lie in the domain. Values are those of the objective, negated when
 minimising, so that larger is better. The incumbent is the value that new points have to exceed.
+
+Proposals are moved off faces of the box. Maximisers end on faces often, because a surrogate
+extrapolates the trend of distant results to them. Results that all lie on a face say nothing of
+the slope away from it: the surrogate continues the trend, however wrong, and a search converges
+on the face. Model-based optimisation without derivatives therefore evaluates points that improve
+the geometry of its data.
+
+References
+----------
+A. R. Conn, K. Scheinberg, L. N. Vicente. "Introduction to Derivative-Free Optimization", 2009,
+chapters 3 and 6 (poisedness, geometry-improving steps).
 """
 
 from __future__ import annotations
@@ -11,29 +22,48 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from skuq._messages import warn_user
 from skuq._random import generator
 from skuq.bayesopt._acquisition import AcquisitionTask
-from skuq.bayesopt._domain import SMALL_DOMAIN, moves_off_faces
 from skuq.bayesopt._maximize import maximize_acquisition
-from skuq.bayesopt._results import Results
+from skuq.bayesopt._results import SMALL_DOMAIN, Domain, Results
 from skuq.bayesopt._surrogate import Fits, SearchSettings, Surrogate, derived_seed
 
-# Distances in unit coordinates of D columns, in units of sqrt(D).
-_SAME_POINT = 1e-6  # points that are nearer count as one
-_MIN_GAP = 1e-3  # of a batch and of pending points; the maximiser tells no nearer ones apart
-_FAILURE_GAP = 0.05  # from proposals to failed points
-# Up to this distance from a failed point, proposals are nearer to a usable result. It is less than
-# the distance of two categories, so that a failure does not end all search in its category.
-_FAILURE_REACH = 0.25
-_LARGE_BATCH = 20  # points; for more there is a warning
-_N_CANDIDATES = 2000  # random points, of which the best replaces one that is not available
-_N_WIDTHS = 20_000  # points over which NOMU's paper averages the width of the bounds
-_ENTRIES, _ENTRIES_AT_ONCE = 2**26, 2**22  # limits of drawn numbers, in total and in one call
-_N_STARTS = 3  # best known points among the starts, as in the NEON paper's code
-_MOST_DOUBLINGS = 15  # of beta, for NOMU's dynamic c
-_MOST_MOVES = 50  # of one climb over a grid
+
+@dataclass(frozen=True)
+class _Limits:
+    """Distances and numbers of points of a step.
+
+    Distances are in unit coordinates of D columns, in units of sqrt(D).
+    """
+
+    same_point: float = 1e-6  # points that are nearer count as one
+    # Of a batch and of pending points; the maximiser tells no nearer ones apart.
+    min_gap: float = 1e-3
+    failure_gap: float = 0.05  # from proposals to failed points
+    # Up to this distance from a failed point, proposals are nearer to a usable result. It is less
+    # than the distance of two categories, so that a failure does not end all search in its
+    # category.
+    failure_reach: float = 0.25
+    large_batch: int = 20  # points; for more there is a warning
+    n_candidates: int = 2000  # random points, of which the best replaces one that is not available
+    n_widths: int = 20_000  # points over which NOMU's paper averages the width of the bounds
+    # Limits of drawn numbers, in total (512 MB) and in one call, and least number of points.
+    entries: int = 2**26
+    entries_at_once: int = 2**22
+    least_points: int = 16
+    n_starts: int = 3  # best known points among the starts, as in the NEON paper's code
+    max_doublings: int = 15  # of beta, for NOMU's dynamic c
+    # NOMU's dynamic c (Eq. 56): the nearest a proposal may be to a known point without doubling
+    # beta, at the first step (a quarter of a side, of length 2, over 8 points) and at the last one.
+    first_threshold: float = 1 / 16
+    last_threshold: float = 0.01
+    max_moves: int = 50  # of one climb over a grid
+
+
+_LIMITS = _Limits()
 
 
 @dataclass(frozen=True)
@@ -100,7 +130,7 @@ class Step:
         self._root = math.sqrt(len(self.domain.encoded_bounds))
         # Smallest distance of points without results; on a grid neighbours are far enough.
         is_infinite = math.isinf(self.domain.n_points)
-        self._min_gap = (_MIN_GAP if is_infinite else _SAME_POINT) * self._root
+        self._min_gap = (_LIMITS.min_gap if is_infinite else _LIMITS.same_point) * self._root
         # Whether the domain can be searched exhaustively.
         self._is_small = self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
         # The best value of the results; with noise that of each draw, (n_draws,).
@@ -119,7 +149,7 @@ class Step:
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
         rng = generator(self._entropy, "width")
-        X = self.domain.sample(self._limit_n_points(_N_WIDTHS), rng)
+        X = self.domain.sample(self._limit_n_points(_LIMITS.n_widths), rng)
         unit, values = self.acquisition.at(1.0), self._draw(X)
         # With beta 1 the bound exceeds the mean by the deviation, by whichever measure.
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
@@ -147,9 +177,9 @@ class Step:
                 "draw counts for the point that is best in it, so that some points would count "
                 f"for none. Got {q}."
             )
-        if q > _LARGE_BATCH:
+        if q > _LIMITS.large_batch:
             warn_user(
-                f"q={q} points at once are hard to optimise jointly: above {_LARGE_BATCH} "
+                f"q={q} points at once are hard to optimise jointly: above {_LIMITS.large_batch} "
                 "consider several batches."
             )
         settings, threshold = self._settings, None
@@ -157,8 +187,8 @@ class Step:
             beta = self.acquisition.beta_at(len(self.results.X))
         if getattr(self.acquisition, "dynamic_c", False):
             n_steps = max(0, self.results.n_told - settings.n_initial)
-            # Eq. 56: from a quarter of a side over 8 points at the first step to 0.01 at the last.
-            threshold = 0.0625 * (0.01 / 0.0625) ** min(n_steps / settings.n_steps, 1.0)
+            first, last = _LIMITS.first_threshold, _LIMITS.last_threshold
+            threshold = first * (last / first) ** min(n_steps / settings.n_steps, 1.0)
         if self.posterior.joint:
             return self._propose_at_once(q, beta, threshold)
         # Without joint draws, pending points count as results, with their predicted values.
@@ -180,15 +210,15 @@ class Step:
         """Propose q points at once; double beta while they are nearer than a threshold."""
         known = np.vstack([self._known, self.pending])
         # NOMU's dynamic c (appendix B.3.2): explore more as long as the proposal is nearly known.
-        for n_doublings in range(_MOST_DOUBLINGS + 1):
+        for n_doublings in range(_LIMITS.max_doublings + 1):
             raised = None if beta is None else beta * 2**n_doublings
             acquisition = self.acquisition.at(raised)
             x = self._maximize(q, acquisition)
             if threshold is None or self.domain.distance(x, known).min() > threshold:
                 break
-        # Move a point off a face of the box on which all points near it lie, as the acquisition
-        # is largest. Where points are found one by one, the results include predictions at pending
-        # points, and only every other point may be moved: a search also goes on along a face.
+        # Move a point off a face of the box, if all points near it lie on that face too. A search
+        # that proposes one point at a time does so at every other proposal only: the points between
+        # go on along the face, where the maximum may be. Predictions at pending points count.
         if len(x) > 1 or (self.results.n_told + len(self._fantasies())) % 2 == 0:
             others = np.vstack([self.results.failed, self.pending])
             rows, moved = moves_off_faces(self.domain, x, self.results.X, others)
@@ -236,7 +266,7 @@ class Step:
                 chosen = np.vstack([chosen, left[np.argmax(values)]])
             return chosen
         # The acquisition is often high near the best known points: searches start there, too.
-        best = np.argsort(-self.results.values, kind="stable")[:_N_STARTS]
+        best = np.argsort(-self.results.values, kind="stable")[: _LIMITS.n_starts]
         # Without an objective the draws are the values: searches share one compiled program.
         is_plain = self.objective == SignedObjective(None)
         task = AcquisitionTask(
@@ -280,7 +310,7 @@ class Step:
             point, value = start, -np.inf
             if self._is_available(start[None], given)[0]:
                 value = self._values_with(given, start[None], acquisition)[0]
-            for _ in range(_MOST_MOVES):
+            for _ in range(_LIMITS.max_moves):
                 # Steepest ascent over the neighbours, as long as a neighbour is better.
                 near = self.domain.neighbours(point, self.domain.n_columns, rng)
                 near = near[self._is_available(near, given)]
@@ -313,7 +343,7 @@ class Step:
                     continue
             # Points near x and points of the whole domain, or all points of a small one.
             rng = generator(self._entropy, "candidates")
-            n = self._limit_n_points(_N_CANDIDATES)
+            n = self._limit_n_points(_LIMITS.n_candidates)
             candidates = (
                 self.domain.grid()
                 if self._is_small
@@ -334,13 +364,13 @@ class Step:
         """Tell which points (n, d) may be proposed given others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known
-        free = self.domain.distance(X, known) > _SAME_POINT * self._root
+        free = self.domain.distance(X, known) > _LIMITS.same_point * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points) and len(self.results.failed):
             # A point near a failure is likely to fail, too, unless a usable result is nearer.
             from_failures = self.domain.distance(X, self.results.failed)
-            free &= from_failures > _FAILURE_GAP * self._root
-            is_far = from_failures > _FAILURE_REACH * self._root
+            free &= from_failures > _LIMITS.failure_gap * self._root
+            is_far = from_failures > _LIMITS.failure_reach * self._root
             free &= is_far | (from_failures > self.domain.distance(X, self.results.X))
         return free
 
@@ -357,7 +387,7 @@ class Step:
     def _draw(self, X):
         """Draw the objective at points X (n, d): (n_draws, n)."""
         encoded, outputs = self.domain.encode(X), math.prod(self.posterior.output_shape)
-        rows = max(1, _ENTRIES_AT_ONCE // (self.posterior.n_draws * outputs))
+        rows = max(1, _LIMITS.entries_at_once // (self.posterior.n_draws * outputs))
         parts = [
             np.asarray(self.objective(self.posterior(encoded[k : k + rows])), dtype="float64")
             for k in range(0, len(encoded), rows)
@@ -367,4 +397,63 @@ class Step:
     def _limit_n_points(self, n):
         """Limit a number of points to what the size of their draws allows."""
         outputs = self.posterior.n_draws * math.prod(self.posterior.output_shape)
-        return max(16, min(n, _ENTRIES // outputs))
+        return max(_LIMITS.least_points, min(n, _LIMITS.entries // outputs))
+
+
+def moves_off_faces(
+    domain: Domain,
+    batch: np.ndarray,
+    results: np.ndarray,
+    others: np.ndarray,
+    *,
+    near: float = 0.1,
+    n_near: int = 3,
+    move: float = 0.02,
+    on_face: float = 1e-3,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find moves of proposals off faces on which all points near them lie.
+
+    Parameters
+    ----------
+    batch : ndarray of shape (q, d)
+        Proposals.
+    results : ndarray of shape (n, d)
+        Points with results. Proposals with few of them near are left where they are.
+    others : ndarray of shape (k, d)
+        Further points, whose results are expected or have failed: they count as near, too, so that
+        no move is made twice.
+    near : float, default=0.1
+        Distance of near points in unit coordinates, in units of sqrt(D).
+    n_near : int, default=3
+        Number of near results at which a search counts as converging there.
+    move : float, default=0.02
+        Length of a move, as a share of the side.
+    on_face : float, default=1e-3
+        Share of the side within which a proposal is on a face. DIRECT stops this near to it in up
+        to about six dimensions.
+
+    Returns
+    -------
+    rows : ndarray of int of shape (m,)
+        Number of the proposal that each move is for.
+    moved : ndarray of shape (m, d)
+        The proposal moved inwards along one continuous column.
+    """
+    rows, moved = [], []
+    reach = near * math.sqrt(len(domain.encoded_bounds))
+    points = np.vstack([results, others, batch])
+    is_near = cdist(domain.unit(batch), domain.unit(points)) <= reach
+    for row, x in enumerate(batch):
+        if is_near[row, : len(results)].sum() < n_near:
+            continue
+        for column in np.flatnonzero(domain.is_continuous):
+            low, high = domain.bounds[column]
+            face, inwards = (low, high - low) if 2 * x[column] < low + high else (high, low - high)
+            shares = (points[is_near[row], column] - face) / inwards
+            if (x[column] - face) / inwards > on_face or shares.max() > move / 2:
+                continue
+            inside = x.copy()
+            inside[column] = face + move * inwards
+            rows.append(row)
+            moved.append(inside)
+    return np.array(rows, dtype=int), np.array(moved).reshape(-1, domain.n_columns)

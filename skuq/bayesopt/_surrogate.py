@@ -29,11 +29,10 @@ from skuq._params import (
     settings_constraint,
     validate_parameter_constraints,
 )
-from skuq._random import generator, trial_seed
+from skuq._random import MAX_SEED, generator, trial_seed
 from skuq._threads import one_thread_if_small
 from skuq.bayesopt._acquisition import ACQUISITIONS, Acquisition
-from skuq.bayesopt._domain import Domain
-from skuq.bayesopt._results import Results
+from skuq.bayesopt._results import Domain, Results
 from skuq.files._registry import saved_as
 from skuq.predictive import Posterior
 
@@ -204,13 +203,13 @@ def _clone_with_seed(estimator, seed):
     model.set_params(**functions)
     names = sorted(model.get_params(deep=True))
     names = [name for name in names if name == "random_state" or name.endswith("__random_state")]
-    seeds = np.random.default_rng(seed).integers(1, 2**31 - 1, size=len(names))
+    seeds = np.random.default_rng(seed).integers(1, MAX_SEED, size=len(names))
     return model.set_params(**{name: int(value) for name, value in zip(names, seeds)})
 
 
 def derived_seed(entropy: int, *purpose: str | int) -> int:
     """Draw the seed of a purpose from the entropy of a search or of a step."""
-    return int(generator(entropy, *purpose).integers(1, 2**31 - 1))
+    return int(generator(entropy, *purpose).integers(1, MAX_SEED))
 
 
 _MOST_SOBOL = 21_201  # largest dimension of SciPy's Sobol sequence

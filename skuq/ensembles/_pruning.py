@@ -25,6 +25,7 @@ from skuq._checks import class_codes, fill_masked
 from skuq._params import Interval, StrOptions, validate_parameter_constraints
 from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
 from skuq.ensembles._teams import (
+    DIGITS,
     MEASURES,
     PairCounts,
     Strength,
@@ -108,7 +109,9 @@ class Rules:
                 f'{self.filters!r}: add "alpha" to `filters`, or leave out `beta`.'
             )
 
-    def check_pool(self, n_models: int) -> Rules:
+    def check_pool(
+        self, n_models: int, *, most_without_limit: int = 25, advised_size: int = 4
+    ) -> Rules:
         """Return these rules, or raise ValueError if they cannot prune a pool of `n_models`."""
         if n_models < 2:
             raise ValueError(f"A team needs at least two models. Got a pool of {n_models}.")
@@ -117,10 +120,11 @@ class Rules:
                 f"A pool can have at most {_MOST_MODELS} models. Got {n_models}. Leave out the "
                 "weakest ones."
             )
-        if self.max_team_size is None and n_models > 25:
+        if self.max_team_size is None and n_models > most_without_limit:
             raise ValueError(
                 f"A pool of {n_models} models has {n_teams(n_models, n_models):,} teams. Set "
-                f"`max_team_size`, for example to 4: that leaves {n_teams(n_models, 4):,}."
+                f"`max_team_size`, for example to {advised_size}: that leaves "
+                f"{n_teams(n_models, advised_size):,}."
             )
         possible = n_teams(n_models, self.largest(n_models))
         if "alpha" not in self.filters and possible > _MOST_SCORED:
@@ -269,7 +273,7 @@ def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCount
         scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
         scored["q"] = _q(of_pool, rules, teams)
         scored["hq"] = _hq(focal, rules, teams, pool.model_strength)
-        scored["accuracy"] = np.round(pool.strength(teams), 12)  # equal teams stay equal
+        scored["accuracy"] = np.round(pool.strength(teams), DIGITS)
         # The alpha filter prunes the share `beta` of the highest scores. Algorithm 3 leaves ties
         # open. Among teams with equal scores the least accurate is pruned first; among equally
         # accurate ones the first in order.
@@ -315,7 +319,7 @@ def _hq(
     blind = ~(weights > 0).any(axis=1)
     weights[blind] = np.where(sees[blind].any(axis=1, keepdims=True), sees[blind], 1.0)
     means = (scores * weights).sum(axis=1) / weights.sum(axis=1) / len(rules.measures)
-    return np.round(means, 12)
+    return np.round(means, DIGITS)
 
 
 def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
@@ -432,7 +436,7 @@ def prune_classifiers(
     """
     wrong = codes != y
     # Rounded, so that models of equal accuracy stay equal: ties are broken by accuracy.
-    accuracy = np.round(~wrong @ weight / weight.sum(), 12)
+    accuracy = np.round(~wrong @ weight / weight.sum(), DIGITS)
     votes = None if rules.weights is None else vote_weights(accuracy, rules.weights)
     if proba is None:
         majority = rules.voting == "majority"

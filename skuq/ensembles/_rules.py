@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ from skuq.ensembles._selection import (
 )
 from skuq.ensembles._stacking import drop_light, fit_class_mixture, stacking_prior, stacking_weights
 from skuq.files._registry import saved_as
-from skuq.networks import GaussianHead
+from skuq.predictive._calibration import Calibration
 
 #: Losses of the selection, for numbers and for classes.
 NUMBER_LOSSES = (*MOMENT_LOSSES, "mixture")
@@ -76,7 +77,7 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.raw)
 
-    classifies = property(lambda self: hasattr(self.head, "probabilities"), doc="If y are classes.")
+    classifies = property(lambda self: self.head.classifies, doc="If y are classes.")
     codes = property(lambda self: self.y[:, 0].astype(int), doc="True classes, (n,).")
     loc = property(lambda self: self._normal[0], doc="Means, (n_candidates, n, n_outputs).")
     scale = property(lambda self: self._normal[1], doc="Standard deviations, as `loc`.")
@@ -104,8 +105,8 @@ class Candidates:
         *,
         n_first: int | None = None,
         weights: np.ndarray | None = None,
-    ) -> tuple[np.ndarray, float, np.ndarray]:
-        """Fit weights of classifiers, their temperature, and probabilities to add.
+    ) -> tuple[np.ndarray, Calibration]:
+        """Fit weights of classifiers, and the calibration of their mixture.
 
         See `skuq.ensembles._stacking.fit_class_mixture`, which this calls for the candidates at
         `indices`.
@@ -134,7 +135,7 @@ class Candidates:
             The arguments of `select_forward`.
         """
         if loss == "auto":
-            loss = "nll" if isinstance(self.head, GaussianHead) else "mixture"
+            loss = self.head.selection_loss
         if self.classifies and loss == "brier":
             # The difference from the one-hot true class, and its square, summed over classes.
             error = self.proba.copy()
@@ -234,6 +235,9 @@ class GreedySelection(SelectionRule):
     min_members : int, default=2
         Minimum number of distinct members, if there are so many. A single member has no epistemic
         uncertainty; 1 is the paper's rule.
+    max_size : int, "auto" or None, default="auto"
+        Maximum number of members with their repeats, so that no weight is below ``1 / max_size``.
+        "auto" is four times `n_members`. None sets no limit, which is the paper's rule.
 
     See Also
     --------
@@ -248,16 +252,20 @@ class GreedySelection(SelectionRule):
 
     loss: str = "auto"
     min_members: int = 2
+    max_size: int | str | None = "auto"
 
     _parameter_constraints = {
         "loss": [_LOSS],
         "min_members": [Interval(Integral, 1, None, closed="left")],
+        "max_size": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"}), None],
     }
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
+        max_size = math.inf if self.max_size is None else self.max_size
         return select_forward(
             *candidates.statistics(self.loss),
             n_members,
+            max_size=None if isinstance(max_size, str) else max_size,
             min_members=self.min_members,
             min_weight=0.5 / self.min_members,  # half of an equal share among them
             sample_weight=candidates.sample_weight,

@@ -76,7 +76,7 @@ def select_forward(
     min_members: int = 1,
     min_weight: float = 0.0,
     min_size: int = 1,
-    max_size: int | None = None,
+    max_size: float | None = None,
     sample_weight: ArrayLike | None = None,
 ) -> Selection:
     """Select greedily forward on averages of statistics (Caruana et al., 2004).
@@ -110,7 +110,7 @@ def select_forward(
         Minimum number of members, with repeats. Fewer are taken if no other candidate can be added.
     max_size : int, optional
         Maximum number of members, with repeats, so that no weight is below ``1 / max_size``.
-        By default ``4 * n_members``.
+        By default ``4 * n_members``; ``math.inf`` sets no limit.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative weights of the rows.
 

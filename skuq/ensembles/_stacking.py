@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.spatial.distance import cdist
-from scipy.special import entr, expit, log_softmax, logsumexp, softmax, xlogy
+from scipy.special import expit, log_softmax, logsumexp, xlogy
 
 from skuq._checks import check_weights
+from skuq.predictive._calibration import Calibration
 
 _MOST_STEPS = 1000  # of expectation maximisation
 _TOLERANCE = 1e-6  # the iteration ends when no weight changes by more
@@ -70,9 +67,6 @@ _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better t
 _ROWS_PER_INDEPENDENT_ROW = 2.25
 #: Factor of a temperature when more members are averaged later, where it is not measured.
 AVERAGING_FACTOR = 0.9
-_FACTORS = np.geomspace(0.3, 1.0, 13)  # at which averages are as sure as what they average
-_LENGTHS = 0.5, 1.0, 2.0  # of processes, where a column has the standard deviation 1
-_SIGNALS = 0.2, 0.5, 0.8, 0.95  # shares of the variance of classes that processes explain
 _ODDS_OF_SHARES = 2.0  # prior odds that classes do not depend on the rows
 _CHANCE = 25.0  # nats that a held-out row may gain by chance, over the number of rows
 
@@ -92,7 +86,7 @@ def fit_class_mixture(
     weights: np.ndarray | None = None,
     *,
     evidence: float | None = None,
-) -> tuple[np.ndarray, float, np.ndarray]:
+) -> tuple[np.ndarray, Calibration]:
     """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
 
     The mixture predicts ``(1 - a) * sum_k w_k softmax(logits_k / T) + a * shares``. Weights, T and
@@ -123,11 +117,10 @@ def fit_class_mixture(
     -------
     weights : ndarray of shape (n_models,)
         Weights w of the models, which sum to 1.
-    temperature : float
-        T, for averages of as many members as predict the rows here; see `averaging_factor`.
-    constant : ndarray of shape (n_classes,)
-        Probabilities c of classes: the mixture predicts ``(1 - c.sum()) * p + c``, where p are the
-        weighted probabilities of the models.
+    calibration : Calibration
+        Its `temperature` is T, for averages of as many members as predict the rows here; see
+        `averaging_factor`. Its `constant` are probabilities c of classes: the mixture predicts
+        ``(1 - c.sum()) * p + c``, where p are the weighted probabilities of the models.
 
     References
     ----------
@@ -175,88 +168,8 @@ def fit_class_mixture(
     p_shares = expit(-log_odds)
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
     added = found[-1] + p_shares * (1 - found[-1])
-    return weights, temperature, shares * np.where(judged, added, 1.0)
-
-
-def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> float:
-    """Estimate the factor of a temperature when more members of each model are averaged later.
-
-    An average is less sure than its members. How much less is seen in the average of one member of
-    each model; members of one model are taken to disagree as much as those of two models do.
-
-    Parameters
-    ----------
-    logits : ndarray of shape (n_models, n, n_classes)
-        Predictions of rows by one member of each of two or more models, divided by the temperature.
-    weight : ndarray of shape (n,)
-        Weights of the rows.
-    n_members : int
-        Number of members of each model that are averaged later.
-    """
-
-    def entropy(factor: float) -> Any:
-        """Compute the mean entropy of the average of the models."""
-        return entr(softmax(logits / factor, axis=-1).mean(axis=0)).sum(axis=-1) @ weight
-
-    alone = (entr(softmax(logits, axis=-1)).sum(axis=-1) @ weight).mean()
-    # The entropy rises with the factor.
-    log_factor = np.interp(alone, [entropy(factor) for factor in _FACTORS], np.log(_FACTORS))
-    # An average of n members has 1 - 1 / n of what two disagree about.
-    n_models = len(logits)
-    before, later = 1 - 1 / n_models, 1 - 1 / (n_models * n_members)
-    return float(np.exp(log_factor * (later / before - 1)))
-
-
-def class_evidence(x: np.ndarray, codes: np.ndarray) -> float:
-    """Compute the log Bayes factor of classes that depend on x over classes that do not.
-
-    Gaussian processes of the indicators of classes, with several lengths and shares of noise, are
-    averaged, and compared with noise alone. Half of them see all columns, and half the first
-    principal component: where columns repeat each other, it says most of what they say. All rows
-    count at once, so that of ten rows of noise fewer seem to depend on x than held-out rows do.
-
-    Parameters
-    ----------
-    x : ndarray of shape (n, d)
-        Encoded rows.
-    codes : ndarray of shape (n,)
-        Classes of the rows.
-
-    Returns
-    -------
-    float
-        Log Bayes factor in nats; 0 if all rows or all classes are equal.
-
-    References
-    ----------
-    C. Rasmussen and C. Williams (2006), "Gaussian Processes for Machine Learning", Sections 5.4
-    and 6.5 (labels as numbers).
-    """
-    x = x[:, np.ptp(x, axis=0) > 0]
-    if not x.size or not np.ptp(codes):
-        return 0.0
-    n = len(x)
-    x = (x - x.mean(axis=0)) / x.std(axis=0)
-    left, scales, _ = np.linalg.svd(x, full_matrices=False)
-    first = left[:, :1] * scales[0]
-    # Uncorrelated contrasts of the classes, each with a mean square of 1.
-    indicators = np.eye(codes.max() + 1)[codes]
-    vectors, scales, _ = np.linalg.svd(indicators - indicators.mean(axis=0), full_matrices=False)
-    contrasts = vectors[:, scales > 1e-9 * scales[0]] * np.sqrt(n)
-    log_factors = []
-    for columns, length in itertools.product((x, first), _LENGTHS):
-        squares = cdist(columns, columns, "sqeuclidean") / columns.var(axis=0).sum()
-        kernel = np.exp(-0.5 * squares / length**2)
-        # The mean of a process is unknown: it is taken out. With variance 1 it does not count.
-        kernel = kernel - kernel.mean(axis=0)
-        kernel -= kernel.mean(axis=1, keepdims=True)
-        values, vectors = np.linalg.eigh(kernel * (n / np.trace(kernel)) + 1 / n)
-        power, values = np.square(vectors.T @ contrasts).sum(axis=1), np.maximum(values, 0)
-        for signal in _SIGNALS:
-            variances = signal * values + 1 - signal
-            log_factor = power - power / variances - contrasts.shape[1] * np.log(variances)
-            log_factors.append(0.5 * log_factor.sum())
-    return float(logsumexp(log_factors) - np.log(len(log_factors)))
+    constant = shares * np.where(judged, added, 1.0)
+    return weights, Calibration(temperature=float(temperature), constant=tuple(constant.tolist()))
 
 
 def drop_light(weights: np.ndarray, min_members: int = 1) -> np.ndarray:

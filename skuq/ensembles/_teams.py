@@ -217,6 +217,8 @@ def _in_parts(strength: Strength, teams: np.ndarray, n_bytes: int) -> np.ndarray
 #: disagreement. Of the whole team: Fleiss' kappa, Kohavi-Wolpert variance, generalised diversity.
 MEASURES = ("ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd")
 
+#: Digits to which scores are rounded, so that teams that are equal get equal scores.
+DIGITS = 12
 # A denominator below this share of the rows counts as 0: it is rounding of weighted counts.
 _ROUNDING = 1e-12
 
@@ -279,7 +281,7 @@ class PairCounts:
             diagonal = sum(self.chance[sets, model, model] for model in teams.T)
             chance = (2 * _pair_sum(self.chance, teams, sets) + diagonal) / size**2
             score = _ratio(n * agree - chance, n**2 - chance, 1.0, n**2)
-        return np.round(score, 12) + 0.0  # turns -0.0 into 0.0
+        return np.round(score, DIGITS) + 0.0  # turns -0.0 into 0.0
 
     def _table(self, measure: str) -> np.ndarray:
         """Compute a measure of all pairs, (F, M, M).

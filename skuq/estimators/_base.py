@@ -30,7 +30,7 @@ from skuq._random import random_generator
 from skuq.files._registry import PickledByValue
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
-from skuq.predictive._distributions import ClassUncertainty, Uncertainty
+from skuq.predictive._distributions import ClassUncertainty, Uncertainty, central_interval
 from skuq.tables._inputs import add_input_tags
 
 
@@ -445,7 +445,12 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
             If coverage is outside (0, 1).
         """
         n_levels = 2 * np.size(coverage)
-        interval = _summarise(self, X, lambda d: d.interval(coverage), n_levels, **query)
+
+        def interval_of(distribution: Any) -> np.ndarray:
+            quantile = functools.partial(self.fitted_.quantile, distribution)
+            return central_interval(quantile, coverage)
+
+        interval = _summarise(self, X, interval_of, n_levels, **query)
         # The values of a function are columns of the distribution, and get their axes back.
         lengths = interval.shape[: 2 + np.ndim(coverage)]
         return interval.reshape(*lengths, *self.fitted_.output_shape(**query))
@@ -474,7 +479,9 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
             If a probability is outside (0, 1).
         """
         levels = np.atleast_1d(quantiles)
-        values = _summarise(self, X, lambda d: d.quantile(levels), levels.size, **query)
+        values = _summarise(
+            self, X, lambda d: self.fitted_.quantile(d, levels), levels.size, **query
+        )
         return values.reshape(*values.shape[:2], *self.fitted_.output_shape(**query))
 
     def sample_y(

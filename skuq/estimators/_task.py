@@ -15,7 +15,8 @@ from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
-from skuq.networks._tabular_operations import unclip
+from skuq.networks._head_base import Head
+from skuq.predictive._calibration import Calibration
 from skuq.tables._inputs import (
     Inputs,
     Rows,
@@ -24,10 +25,8 @@ from skuq.tables._inputs import (
     read_rows,
     read_validation_rows,
 )
-from skuq.tables._ridge import effective_rank, fit_ridge
-from skuq.tables._scaling import RobustScaling
 from skuq.tables._splits import Splits, TrainingData, make_splits
-from skuq.tables._targets import NumberTargets, Targets
+from skuq.tables._targets import Targets
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
 VALIDATION: list = [
@@ -37,10 +36,6 @@ VALIDATION: list = [
     StrOptions({"auto"}),
 ]
 
-
-_FEWEST_RIDGE_ROWS, _MOST_RIDGE_ROWS = 20, 3000  # of tables with a linear part
-_LOW_RANK = 0.25  # largest effective rank, as a share of the rows, for tabular networks
-_SMALLEST_UNIT = 1e-4  # of residuals, in standard deviations of y, as float32 resolves it
 
 # Share of a fit's time, and seconds at most, for calibration and all else that follows training.
 _AFTERWARDS, _MOST_AFTERWARDS = 0.1, 1.0
@@ -74,7 +69,7 @@ class Task:
     data : TrainingData or None
         Standardised rows of `splits`; None before `split`.
     linear : tuple of kernel (n_features, n_raw) and bias (n_raw,), or None
-        Frozen linear part of the networks, from `with_linear_part`.
+        Frozen linear part of the networks, which `data` is the rest of.
     features : dict
         Attributes that scikit-learn reads from X: `n_features_in_`, and `feature_names_in_` if it
         has names.
@@ -162,66 +157,6 @@ class Task:
         """Return the task with these splits; the scales are fitted on the training rows."""
         data = splits.training_data(self.inputs, self.targets)
         return replace(self, splits=splits, data=data)
-
-    def suits_ridge(self, *, is_wide: bool) -> bool:
-        """Whether ridge regression may help: numbers, and more columns than rows if `is_wide`."""
-        n_rows, n_columns = np.count_nonzero(self.data.weight), self.data.x.shape[1]
-        has_rows = _FEWEST_RIDGE_ROWS <= n_rows <= _MOST_RIDGE_ROWS
-        # Rows of one group predict each other too well.
-        is_suited = has_rows and isinstance(self.targets, NumberTargets) and self.groups is None
-        return bool(is_suited and (n_columns > n_rows or not is_wide))
-
-    def with_linear_part(self) -> Task:
-        """Return the first of `linear_tasks`: with a linear part where that is clearly better."""
-        return self.linear_tasks()[0]
-
-    def linear_tasks(self) -> list[Task]:
-        """List the task with a frozen linear part of all networks, if X is wide or y is linear.
-
-        If a table has more columns than rows, networks learn the directions in which X varies most.
-        Ridge regression finds more in the other directions. So it becomes a part of the networks,
-        which learn its residuals. Tabular networks get it only if the effective rank of X is below
-        a quarter of the rows, as in spectra. With fewer columns than rows they get it where y is
-        linear in X but for noise, since networks learn that only roughly; see `fit_ridge`. Where
-        this is not clear for some outputs, they have no linear part in the first task, and one in a
-        second task. Each target is moved by the difference between the fit of its row and the
-        prediction without that row (leave-one-out). Residuals are then as large as those of new
-        rows.
-        """
-        data, is_clipped = self.data, isinstance(self.inputs.scaling, RobustScaling)
-        if not self.suits_ridge(is_wide=not is_clipped):
-            return [self]
-        # Smooth bounds would bend what is linear. Codes of categories are no numbers.
-        x = unclip(np, data.x.astype("float64")) if is_clipped else data.x.copy()
-        x[:, list(self.inputs.code_columns)] = 0
-        # Among independent columns a tabular network finds the few that count, ridge does not.
-        if is_clipped and effective_rank(x) > _LOW_RANK * np.count_nonzero(data.weight):
-            return [self]
-        return [self._with_ridge(x, *fit[:3]) for fit in fit_ridge(x, data.y, data.weight)]
-
-    def _with_ridge(self, x: np.ndarray, coefficients: Any, intercept: Any, moves: Any) -> Task:
-        """Return the task with a fit of `fit_ridge` as the linear part."""
-        if not coefficients.any():
-            return self
-        data, targets = self.data, self.targets
-        is_clipped = isinstance(self.inputs.scaling, RobustScaling)
-        y, y_valid = data.y + moves, data.y_valid
-        # Residuals become targets of unit variance, for which networks are tuned.
-        if is_clipped and not targets.is_transformed:
-            left = np.square(y - x @ coefficients - intercept)
-            unit = np.sqrt(np.average(left, axis=0, weights=data.weight)).clip(_SMALLEST_UNIT, 1)
-            unit = np.where(coefficients.any(axis=0), unit, 1.0)  # others stay as they are
-            coefficients, intercept = coefficients / unit, intercept / unit
-            targets, y, y_valid = targets.in_units(unit), y / unit, y_valid / unit
-        # Raw outputs that are means: the first ones, in a mixture one for each component, after
-        # their logits.
-        head = targets.head
-        n_means = getattr(head, "n_components", 1)
-        means = np.zeros(head.n_raw // coefficients.shape[1])
-        means[n_means if hasattr(head, "n_components") else 0 :][:n_means] = 1
-        linear = np.kron(means, coefficients), np.kron(means, intercept)
-        data = replace(data, y=y, y_valid=y_valid)
-        return replace(self, data=data, targets=targets, linear=linear)
 
 
 def read_task(
@@ -346,19 +281,22 @@ def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 _FEWEST = 10  # validation rows: fewer show little
-_TINY = 1e-300  # smallest probability of which a logarithm is taken
 _CLEARLY = 1.1  # factor of the loss of a constant above which a model is clearly worse
 
 
-def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequence[tuple]) -> None:
+def warn_if_worse_than_constant(
+    head: Head, calibration: Calibration, data: TrainingData, parts: Sequence[tuple]
+) -> None:
     """Warn if a model predicts its validation rows clearly worse than a constant does.
 
     The constant is the mean of the training rows' y, or their shares of the classes.
 
     Parameters
     ----------
-    targets : Targets
-        Targets whose head reads the predictions.
+    head : Head
+        Head that reads the predictions.
+    calibration : Calibration
+        Calibration of their mixture.
     data : TrainingData
         Training rows.
     parts : sequence of tuple
@@ -366,20 +304,11 @@ def warn_if_worse_than_constant(targets: Any, data: TrainingData, parts: Sequenc
         their mixture, standardised y (n, m) and weights (n,).
     """
     losses, of_constant, weights = [], [], []
+    constant = head.constant(data.y, data.weight)
     for raw, mix, y, weight in parts:
-        head, raw = targets.head, np.asarray(raw, dtype="float64")
-        if hasattr(head, "probabilities"):
-            code, rows = y[:, 0].astype(int), np.arange(len(y))
-            share = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=head.n_raw)
-            proba = np.average(targets.probabilities(raw), axis=0, weights=mix)
-            constant = (share / share.sum())[code]
-            losses.append(-np.log(np.maximum(proba[rows, code], _TINY)))
-            of_constant.append(-np.log(np.maximum(constant, _TINY)))
-        else:
-            mean, center = np.average(data.y, axis=0, weights=data.weight), head.moments(raw)[0]
-            error = np.average(center, axis=0, weights=mix) - y
-            losses.append(np.square(error, dtype="float64").sum(axis=1))
-            of_constant.append(np.square(y - mean, dtype="float64").sum(axis=1))
+        mean = head.mean(np.asarray(raw, dtype="float64"), mix, calibration)
+        losses.append(head.error(y, mean))
+        of_constant.append(head.error(y, constant))
         weights.append(weight)
     warn_if_worse(*map(np.concatenate, (losses, of_constant, weights)))
 

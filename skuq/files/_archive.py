@@ -1,9 +1,10 @@
 """Files that are safe to read: zip archives of JSON and npy arrays.
 
 A file holds ``header.json`` (format, kind and version), ``tree.json``, ``arrays/0.npy``,
-``arrays/1.npy`` and so on, which `_trees` encodes and decodes, and ``sha256sums`` of these parts.
-Nothing in a file is trusted: no code in it is run, no path in it is followed, and the sizes that it
-declares are bounded. Files are written atomically: a reader sees the old or the new one.
+``arrays/1.npy`` and so on, and ``sha256sums`` of these parts. `TreeEncoder` and `TreeDecoder` turn
+objects into JSON and arrays and back. Nothing in a file is trusted: no code in it is run, no path
+in it is followed, and the sizes that it declares are bounded. Files are written atomically: a
+reader sees the old or the new one.
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import json
 import os
 import re
 import secrets
+import sys
 import zipfile
 from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import skuq
 from skuq._threads import without_collection
 from skuq.exceptions import FileFormatError, UnsavableError
-from skuq.files._registry import TreeDecoder, TreeEncoder
+from skuq.files._registry import find_by_class, find_by_name, make_object, state_of
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 #: Bytes by which all parts of a file together may exceed the file, since JSON is compressed.
 MAX_GROWTH = 64 * 2**20
 _HEADER, _TREE, _SUMS = "header.json", "tree.json", "sha256sums"
@@ -34,6 +38,172 @@ _HEADER, _TREE, _SUMS = "header.json", "tree.json", "sha256sums"
 
 class DamagedFileError(FileFormatError):
     """The file is no whole file of skuq, in distinction from one with unexpected content."""
+
+
+# ----------------------------------------------------------------------------------- trees and JSON
+
+_PLAIN = (type(None), bool, int, float, str)
+_PLAIN_KINDS = "biufcUmM"  # numbers, truth values, strings and dates: types without pointers
+
+
+class TreeEncoder:
+    """Encode a tree as JSON, and collect its arrays, each once.
+
+    ``describe(value, where)`` gives ``(name, state)`` of an object whose class is not registered,
+    or None.
+
+    Attributes
+    ----------
+    arrays : dict of str to bytes
+        npy files by their names in the archive.
+    modules : set of str
+        Modules that define the registered classes of the tree.
+    """
+
+    def __init__(self, describe: Callable[[Any, str], tuple[str, Any] | None] | None):
+        self._describe = describe
+        self.arrays: dict[str, bytes] = {}
+        self.modules: set[str] = set()
+        # Name of a part by the id of the array, which is kept alive with it, as ids of freed arrays
+        # are used again.
+        self._names: dict[int, tuple[np.ndarray, str]] = {}
+
+    def encode(self, value: Any, where: str) -> Any:
+        """Encode a part of the tree; `where` is its path for error messages."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if kind is np.str_:
+            return str(value)
+        if isinstance(value, np.generic) and value.dtype.kind in _PLAIN_KINDS:
+            return {"@": "scalar", "dtype": value.dtype.str, "hex": value.tobytes().hex()}
+        if kind in (np.ndarray, np.memmap) and value.dtype.kind in _PLAIN_KINDS:
+            return {"@": "array", "part": self._part(value)}
+        if kind is np.ndarray and value.dtype == object:
+            items = self._items(value.ravel(), where)
+            return {"@": "objects", "shape": list(value.shape), "items": items}
+        if kind is list:
+            return self._items(value, where)
+        if kind is tuple:
+            return {"@": "tuple", "items": self._items(value, where)}
+        if kind is dict and "@" not in value and all(type(key) is str for key in value):
+            return {key: self.encode(item, f"{where}.{key}") for key, item in value.items()}
+        if kind is dict:
+            pairs = [
+                [self.encode(key, f"{where} key"), self.encode(item, f"{where}[{key!r}]")]
+                for key, item in value.items()
+            ]
+            return {"@": "dict", "items": pairs}
+        return self._object(value, where)
+
+    def _items(self, values: Any, where: str) -> list[Any]:
+        return [
+            item if type(item) in _PLAIN else self.encode(item, f"{where}[{k}]")
+            for k, item in enumerate(values)
+        ]
+
+    def _part(self, array: np.ndarray) -> str:
+        """Return the name of the part that holds an array."""
+        if id(array) not in self._names:
+            name, buffer = f"arrays/{len(self.arrays)}.npy", io.BytesIO()
+            # NumPy does not read strings of no characters.
+            whole = array if array.dtype.itemsize else array.astype("U1")
+            np.lib.format.write_array(buffer, whole, version=(1, 0), allow_pickle=False)
+            self._names[id(array)], self.arrays[name] = (array, name), buffer.getvalue()
+        return self._names[id(array)][1]
+
+    def _object(self, value: Any, where: str) -> dict[str, Any]:
+        """Encode an object of a registered class, or one that `describe` knows."""
+        saved = find_by_class(type(value))
+        if saved is not None:
+            name, state = saved.name, state_of(value)
+            self.modules.add(type(value).__module__)
+            if saved.check is not None:
+                try:
+                    saved.check(state)
+                except FileFormatError as error:  # what cannot be loaded must not be saved
+                    raise UnsavableError(f"{where} cannot be saved: {error}.") from error
+        else:
+            described = None if self._describe is None else self._describe(value, where)
+            if described is None:
+                kind = f"{type(value).__module__}.{type(value).__qualname__}"
+                raise UnsavableError(f"{where} is a {kind}, which cannot be saved.")
+            name, state = described
+        return {"@": "object", "name": name, "state": self.encode(state, where)}
+
+
+class TreeDecoder:
+    """Decode what a `TreeEncoder` has encoded, from a file that is not trusted.
+
+    ``restore(name, state)`` makes objects whose class is not registered.
+    """
+
+    def __init__(
+        self,
+        parts: dict[str, bytes],
+        restore: Callable[[str, dict[str, Any]], Any] | None,
+    ):
+        self._parts, self._restore = parts, restore
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def decode(self, value: Any) -> Any:
+        """Decode a part of the tree. All references to a part give the same array."""
+        if type(value) is list:
+            return [self.decode(item) for item in value]
+        if type(value) is not dict:
+            return value
+        match value.get("@"):
+            case "tuple":
+                return tuple([self.decode(item) for item in value["items"]])
+            case "dict":
+                return {self.decode(key): self.decode(item) for key, item in value["items"]}
+            case "scalar":
+                return _read_items(bytes.fromhex(value["hex"]), np.dtype(value["dtype"]))[0]
+            case "objects":
+                items = [self.decode(item) for item in value["items"]]
+                return np.fromiter(items, object, len(items)).reshape(value["shape"])
+            case "array":
+                name = value["part"]
+                if name not in self._arrays:
+                    self._arrays[name] = _read_npy(self._parts[name])
+                return self._arrays[name]
+            case "object":
+                return self._object(value["name"], self.decode(value["state"]))
+        return {key: self.decode(item) for key, item in value.items()}
+
+    def _object(self, name: str, state: dict[str, Any]) -> Any:
+        """Make an object from the name of its class and its attributes."""
+        saved = find_by_name(name)
+        if saved is not None:
+            if saved.check is not None:
+                saved.check(state)
+            return make_object(saved.cls, state)
+        if self._restore is None:
+            raise FileFormatError(f"class {name[:100]!r} is not known")
+        return self._restore(name, state)
+
+
+def _read_items(data: bytes, dtype: np.dtype, offset: int = 0) -> np.ndarray:
+    """Read the items of a plain type; refuse bytes that are no values of it."""
+    if dtype.kind not in _PLAIN_KINDS:
+        raise FileFormatError(f"it has an array of type {dtype}")
+    flat = np.frombuffer(data, dtype, offset=offset).copy()
+    if dtype.kind == "b":  # masks that hold other bytes than 0 and 1 let NumPy write anywhere
+        return flat.view(np.uint8) != 0
+    if dtype.kind == "U" and (flat.view(dtype.byteorder + "u4") > sys.maxunicode).any():
+        raise FileFormatError("it has a text with characters that there are not")
+    return flat
+
+
+def _read_npy(data: bytes) -> np.ndarray:
+    """Read an npy file; memory is allocated for the bytes that are there only.
+
+    `numpy.frombuffer` makes no objects, and `reshape` refuses other numbers of elements.
+    """
+    file = io.BytesIO(data)
+    np.lib.format.read_magic(file)
+    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    return _read_items(data, dtype, file.tell()).reshape(shape, order="F" if is_fortran else "C")
 
 
 # ------------------------------------------------------------------------------------- writing

@@ -20,18 +20,15 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from skuq.fitted._far import FarArrays, far_spread, far_spread_of_tensors
 from skuq.networks import Member
-from skuq.networks._head_normals import GaussianMixtureHead
-from skuq.networks._nomu_network import READOUTS, NomuHead
+from skuq.networks._head_nomu import NomuHead
+from skuq.networks._nomu_network import READOUTS
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
-from skuq.predictive._learners import Calibration, calibrated_moments
+from skuq.predictive._calibration import ROOT_FLOOR, NumberArrays, calibrated_moments
 from skuq.predictive._posterior import Posterior, quasi_random_normals
 from skuq.tables._scaling import ImageScaling, hard_clip
-from skuq.tables._targets import normal_components
 
-_TINY = 1e-30  # keeps the gradient of a root finite at 0
 _AGREES = 1e-12  # difference of members' means below which they agree, in standardised y
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 SMALLEST_STD = 1e-9
@@ -49,7 +46,6 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     far = ensemble.far
     plans = _make_plans(members)
     scaled_only = inputs.scales_only and not targets.is_transformed
-    is_mixture = isinstance(targets.head, GaussianMixtureHead)
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
         weights = ensemble.raw_weights
         n_columns = _count_columns(ensemble, len(weights))
@@ -68,19 +64,18 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     counts = _count_draws(ensemble.raw_weights[order], n_draws)
     weights = counts / counts.sum()
     counts, normals = _draw_normals(_count_columns(ensemble, len(counts)), counts, rng)
-    calibration = targets.calibration
+    calibration = ensemble.calibration.arrays
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
         tuple(groups),
-        targets.n_outputs,
         targets.is_1d,
         n_masks=len(masks),
         repeats=bool(repeats),
         calibrated=calibration is not None,
-        shared=targets.shares_errors,
+        shared=ensemble.calibration.shares_errors,
         clip=type(inputs.scaling).clip,
-        head=targets.head if is_mixture or calibration is not None else None,
-        kernel=None if far is None else far.kernel,
+        head=targets.head.without_noise(),
+        far=None if far is None else far.draws,
     )
     scalers = _scalers(inputs, targets)
     if calibration is not None:
@@ -101,8 +96,8 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 
 def _count_columns(ensemble: Any, n_members: int) -> int:
     """Count the functions of which a draw has a random multiple each."""
-    n_far = 0 if ensemble.far is None else 2 * ensemble.far.frequencies.shape[1]
-    return n_far + n_members * ensemble.targets.shares_errors
+    n_far = 0 if ensemble.far is None else ensemble.far.draws.n_functions
+    return n_far + n_members * ensemble.calibration.shares_errors
 
 
 def _draw_normals(
@@ -171,25 +166,24 @@ class _MemberMeans:
     """``(xp, arguments, X) -> (T, n[, m])``; see `member_posterior`."""
 
     plans: tuple[Plan, ...]  # each of one or more members
-    n_outputs: int
     y_is_1d: bool
     n_masks: int  # of dropout layers
     repeats: bool
     calibrated: bool
     shared: bool  # whether members share errors
     clip: Callable[[Any, Any], Any]  # of `Scaling`
-    head: Any  # None if the first raw numbers are the means
-    kernel: str | None = None  # of the uncertainty away from the training rows
+    head: Any
+    far: Any = None  # adds the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), Run(ARRAYS if xp is np else tensors())
         if self.calibrated:
-            weights, calibration = next(rest), Calibration(*islice(rest, len(Calibration._fields)))
-        if self.shared or self.kernel is not None:
+            weights, arrays = next(rest), NumberArrays(*islice(rest, len(NumberArrays._fields)))
+        if self.shared or self.far is not None:
             normals = next(rest)
-        if self.kernel is not None:
-            far = FarArrays(*islice(rest, len(FarArrays._fields)))
+        if self.far is not None:
+            far_arrays = list(islice(rest, self.far.n_arrays))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -199,23 +193,21 @@ class _MemberMeans:
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
         functions = []  # of which each draw has a random multiple
         if self.calibrated:
-            components = normal_components(self.head, means, xp)
-            means, _, variance = calibrated_moments(components, weights, calibration, xp)
+            of_members = self.head.normals(means, xp)
+            means, _, variance = calibrated_moments(of_members, weights, arrays, xp)
             if self.shared:  # in directions in which the members differ from their mean
                 apart = means - xp.tensordot(weights, means, axes=1)
                 # Members that agree, such as a single one, have the same error.
                 apart = (apart + _AGREES) * xp.sqrt(weights)[:, None, None]
-                length = xp.sum(xp.square(apart), axis=0) + _TINY
-                functions.append(apart * xp.sqrt((variance + _TINY) / length))
-        elif self.head is not None:
-            means, _ = self.head.moments(means, xp)
-        means = means[..., : self.n_outputs]  # (K, n, m)
+                length = xp.sum(xp.square(apart), axis=0) + ROOT_FLOOR
+                functions.append(apart * xp.sqrt((variance + ROOT_FLOOR) / length))
+        else:
+            means = self.head.means(means, xp)  # (K, n, m)
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
-        if self.kernel is not None:
-            compute = far_spread if xp is np else far_spread_of_tensors
-            functions.append(compute(xp, far, self.kernel, X, xp.mean(means, axis=0)))
+        if self.far is not None:
+            functions.append(self.far(xp, far_arrays, X, xp.mean(means, axis=0)))
         if functions:
             means = means + xp.tensordot(normals, xp.concatenate(functions, axis=0), axes=1)
         means = means * y_scale + y_mean
@@ -247,7 +239,7 @@ class _NomuDraws:
         if self.has_box:  # outside of the box the raw uncertainty is that of its nearest point
             nearest = xp.minimum(xp.maximum(x, box[0]), box[1])
             _, raw = self.head.split(_output(self.plans[0], side_rest, nearest, run))
-            reach = growth * xp.sqrt(xp.sum((x - nearest) ** 2, axis=1) + _TINY)[:, None]
+            reach = growth * xp.sqrt(xp.sum((x - nearest) ** 2, axis=1) + ROOT_FLOOR)[:, None]
         # NOMU's Eq. 2, with least widths before and after the factor c as in `Readout`.
         spread = xp.maximum(READOUTS[self.readout](raw - level, l_min, l_max, xp), SMALLEST_STD)
         # (n, m) upwards and, with two sides, (n, m) downwards, in units of y.
@@ -281,10 +273,7 @@ def _predicted_draws(
 ) -> np.ndarray:
     """Compute draws (T, n[, m]) from the distribution that a NOMU model predicts."""
     distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X, mark_unseen=True))
-    if hasattr(distribution, "mode"):
-        spreads = [distribution.upper, distribution.lower]
-    else:
-        spreads = [distribution.epistemic]
+    spreads = distribution.sides
     parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
     mean, *spreads = parts
     draws = _draws(np, mean, indices, *spreads)

@@ -20,13 +20,11 @@ from skuq._params import safe_indexing
 from skuq._random import generator
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._draws import member_posterior
-from skuq.fitted._far import FarUncertainty, far_classes, far_spread
-from skuq.fitted._far_learning import learn_far_uncertainty
 from skuq.networks import Member
-from skuq.networks._head_classes import CategoricalHead
 from skuq.predictive import CategoricalMixture, Posterior
+from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrated_moments
 from skuq.predictive._distributions import epistemic_factor
-from skuq.tables._inputs import ForeignInputs, ImageInputs, Rows, TableInputs
+from skuq.tables._inputs import ForeignInputs, ImageInputs, TableInputs
 from skuq.tables._targets import Targets
 from skuq.training import predict_members
 from skuq.training._network_checks import keras_model
@@ -84,6 +82,10 @@ class Fitted:
         joined = [np.concatenate(part) for part in zip(*parts)]
         return type(parts[0])(*joined) if hasattr(parts[0], "_fields") else tuple(joined)
 
+    def quantile(self, distribution: Any, probability: Any) -> np.ndarray:
+        """Compute quantiles of a distribution that is predicted, by the model's own rule if any."""
+        return distribution.quantile(probability)
+
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row of validated X, as the distributions have it."""
         return self.summarise(X, lambda distribution: distribution.mean, **query)
@@ -140,7 +142,7 @@ def predict_pretrained(model: Any, X: Any, shape: tuple[int, ...]) -> np.ndarray
     return mean.reshape(shape)
 
 
-_TINY = 1e-300  # smaller probabilities count as 0 in entropies
+_NO_PROBABILITY = 1e-300  # smaller ones count as 0 in entropies
 
 
 def _average(values: Any, weights: np.ndarray, ops: Any) -> Any:
@@ -202,7 +204,10 @@ class FittedEnsemble(Fitted):
     passes : DropoutPasses or None
         Masks of MC dropout, with which a single member predicts once for each pass.
     far : FarUncertainty or None
-        Uncertainty away from the training rows, which the members share.
+        Uncertainty that the recommended estimators add away from the training rows, and that the
+        members share. None predicts by the members alone.
+    calibration : Calibration
+        Calibration of the mixture; by default none.
     """
 
     inputs: TableInputs | ImageInputs
@@ -210,13 +215,10 @@ class FittedEnsemble(Fitted):
     members: tuple[Member, ...]
     weights: np.ndarray
     passes: DropoutPasses | None = None
-    far: FarUncertainty | None = None
+    far: Any = None
+    calibration: Calibration = UNCALIBRATED
 
     __repr__ = record_repr
-
-    def with_far_uncertainty(self, rows: Rows, entropy: int) -> FittedEnsemble:
-        """Return the ensemble with what it learns away from its training rows."""
-        return replace(self, far=learn_far_uncertainty(self, rows, entropy))
 
     def raw(self, x: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) for standardised inputs."""
@@ -233,13 +235,18 @@ class FittedEnsemble(Fitted):
             return self.weights
         return np.full(self.passes.n_passes, 1 / self.passes.n_passes)
 
+    def distribution_of_raw(self, raw: np.ndarray) -> Any:
+        """Mix the members' raw outputs (K, n, n_raw), as calibrated."""
+        head = self.targets.head
+        return head.mixture(raw, self.raw_weights, self.targets, self.calibration)
+
     def encode(self, X: Any) -> np.ndarray:
         """Encode validated X as numbers (n, d), with unseen categories marked."""
         return self.inputs.encode(X, mark_unseen=True)
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
-        mixture = self.targets.distribution(self.raw_of_encoded(encoded), self.raw_weights)
+        mixture = self.distribution_of_raw(self.raw_of_encoded(encoded))
         if self.far is None:
             return mixture
         unseen = unseen_rows(self.inputs, encoded)
@@ -250,7 +257,7 @@ class FittedEnsemble(Fitted):
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row; what is added away from the rows is not computed."""
         # It does not move the mean of numbers, unless y is transformed.
-        moves = self.targets.is_transformed or hasattr(self.targets, "classes")
+        moves = self.targets.is_transformed or self.targets.head.classifies
         return Fitted.predict_mean(self if moves else replace(self, far=None), X, **query)
 
     def n_numbers(self) -> int:
@@ -304,7 +311,7 @@ class FittedEnsemble(Fitted):
         # Raw outputs (n, K, n_raw).
         raws = [keras.tree.flatten(network(scaled))[0] for network in networks]  # may be in a list
         raw = ops.stack([ops.cast(of_member, "float64") for of_member in raws], axis=1)
-        if isinstance(targets.head, CategoricalHead):
+        if targets.head.classifies:
             outputs = self._class_outputs(raw, weights, inputs)
         else:
             outputs = self._number_outputs(raw, weights, ddof, inputs)
@@ -316,7 +323,8 @@ class FittedEnsemble(Fitted):
         """Compute a regressor's outputs from raw numbers (n, K, n_raw) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
         # Members come first where moments are computed, and rows everywhere else.
-        means, noise, shared = targets.moments(ops.transpose(raw, (1, 0, 2)), weights, ops)
+        normals = targets.head.normals(ops.transpose(raw, (1, 0, 2)), ops)
+        means, noise, shared = calibrated_moments(normals, weights, self.calibration.arrays, ops)
         means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
         # Law of total variance, as in `Mixture`, in standardised units.
         mean = _average(means, weights, ops)
@@ -325,8 +333,7 @@ class FittedEnsemble(Fitted):
         epistemic = _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops) * factor
         epistemic = epistemic + shared
         if self.far is not None:
-            spread = far_spread(ops, self.far.arrays, self.far.kernel, inputs, mean)
-            epistemic = epistemic + ops.sum(ops.square(spread), axis=0)
+            epistemic = epistemic + self.far.variance_of_tensors(ops, inputs, mean)
         stds = {
             "aleatoric": ops.sqrt(aleatoric),
             "epistemic": ops.sqrt(epistemic),
@@ -340,12 +347,12 @@ class FittedEnsemble(Fitted):
     def _class_outputs(self, raw: Any, weights: np.ndarray, inputs: Any) -> dict[str, Any]:
         """Compute a classifier's outputs from logits (n, K, n_classes) and encoded `inputs`."""
         ops, targets = backend.ops, cast(Any, self.targets)
-        proba = targets.probabilities(raw, ops)
+        proba = targets.head.probabilities(raw, ops, self.calibration)
         if self.far is not None:
-            proba = far_classes(ops, self.far.arrays, self.far.kernel, inputs, proba, weights)
+            proba = self.far.classes_of_tensors(ops, inputs, proba, weights)
 
         def entropy(p: Any) -> Any:
-            return -ops.sum(p * ops.log(ops.maximum(p, _TINY)), axis=-1)
+            return -ops.sum(p * ops.log(ops.maximum(p, _NO_PROBABILITY)), axis=-1)
 
         mean = _average(proba, weights, ops)
         # Total entropy is the members' mean entropy plus mutual information (`CategoricalMixture`).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,24 +19,22 @@ from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted
 from skuq.predictive import (
     CategoricalMixture,
-    ConformalMixture,
     GaussianMixture,
     Mixture,
     TwoPieceNormal,
 )
 from skuq.predictive._classes import scaled_probabilities
-from skuq.predictive._learners import fit_std_factor, shrink_std_factor
+from skuq.predictive._conformal import conformal_quantile
+from skuq.predictive._learners import SMALLEST_UNCERTAINTY
 from skuq.predictive._normals import shift
 from skuq.tables._columns import frame_to_pandas, is_frame
 from skuq.tables._inputs import ForeignInputs
 
-SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
 
-
-@saved_as("fitted.Calibration")
+@saved_as("fitted.Recalibration")
 @dataclass(frozen=True, eq=False)
-class Calibration:
-    """Calibration of a regressor's predictions.
+class Recalibration:
+    """Calibration of the predictions of any regressor.
 
     Attributes
     ----------
@@ -61,15 +58,18 @@ class Calibration:
 
     def apply(self, mixture: Mixture | TwoPieceNormal, X: Any) -> Any:
         """Calibrate predictions for the rows X."""
-        scaled = mixture.scaled(self.scale)
+        return mixture.scaled(self.scale)
+
+    def quantile(self, distribution: Any, probability: Any) -> np.ndarray:
+        """Compute quantiles of calibrated predictions: by the scores, if there are any."""
         if self.scores is None:
-            return scaled
-        return ConformalMixture(scaled, self.scores, self.coverage)
+            return distribution.quantile(probability)
+        return conformal_quantile(distribution, self.scores, self.coverage, probability)
 
 
-@saved_as("fitted.ConditionalCalibration")
+@saved_as("fitted.ConditionalRecalibration")
 @dataclass(frozen=True, eq=False)
-class ConditionalCalibration(Calibration):
+class ConditionalRecalibration(Recalibration):
     """Calibration of a regressor by a distribution of its errors that depends on the row.
 
     Attributes
@@ -123,9 +123,9 @@ def inputs_of_errors(X: Any, mean: np.ndarray, std: np.ndarray) -> Any:
     return pd.concat([X, added], axis=1)
 
 
-@saved_as("fitted.ClassCalibration")
+@saved_as("fitted.ClassRecalibration")
 @dataclass(frozen=True, eq=False)
-class ClassCalibration:
+class ClassRecalibration:
     """Calibration of a classifier's averaged probabilities.
 
     Attributes
@@ -170,7 +170,7 @@ class FittedCalibrated(Fitted):
     ----------
     estimator : estimator
         Fitted regressor or classifier.
-    calibration : Calibration or ClassCalibration
+    calibration : Recalibration or ClassRecalibration
         Calibration of its predictions.
     """
 
@@ -184,6 +184,10 @@ class FittedCalibrated(Fitted):
     def distribution(self, X: Any) -> Any:
         """Predict the calibrated distribution of each row."""
         return self.calibration.distribution(self.estimator, X)
+
+    def quantile(self, distribution: Any, probability: Any) -> np.ndarray:
+        """Compute quantiles by the rule of the calibration."""
+        return self.calibration.quantile(distribution, probability)
 
     def n_numbers(self) -> int:
         """Count the numbers of the estimator's raw prediction of one row."""
@@ -265,55 +269,3 @@ def without_classes(mixture: CategoricalMixture, lost: np.ndarray) -> Categorica
     return CategoricalMixture(
         np.divide(proba, total, out=uniform, where=total > 0), mixture.weights
     )
-
-
-def learn_calibration(
-    mixtures: Sequence[Any], y: np.ndarray, weight: np.ndarray, *, conformal: bool = False
-) -> Calibration:
-    """Learn the scale of each output and, if `conformal`, the scores.
-
-    Parameters
-    ----------
-    mixtures : sequence of distributions
-        Predictions, fold by fold.
-    y : ndarray of shape (n[, m])
-        Truths, in the order of the folds.
-    weight : ndarray of shape (n,)
-        Positive weights. Those of a row that repeated folds predict several times add up to the
-        row's own.
-    conformal : bool, default=False
-    """
-    single = y.ndim == 1
-    ends = np.cumsum([len(mixture.mean) for mixture in mixtures])[:-1]
-    outputs = [
-        _learn_output(
-            [m if single else m.output(k) for m in mixtures],
-            np.split(y if single else y[:, k], ends),
-            np.split(weight, ends),
-            conformal,
-        )
-        for k in range(1 if single else y.shape[1])
-    ]
-    scale, *scores = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
-    return Calibration(float(scale) if single else scale, *scores)
-
-
-def _learn_output(
-    mixtures: Sequence[Any],
-    ys: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
-    conformal: bool,
-) -> tuple[Any, ...]:
-    """Learn the scale of one output and, if `conformal`, the scores and their coverage."""
-    scale = fit_std_factor(mixtures, ys, weights)
-    if not all((m.std == 1).all() for m in mixtures):
-        scale = shrink_std_factor(mixtures, ys, weights, scale)
-    elif not any((y != m.mean).any() for m, y in zip(mixtures, ys)):
-        scale = SMALLEST_UNCERTAINTY  # a regressor without uncertainty that makes no errors
-    if not conformal:
-        return (scale,)
-    scaled = [mixture.scaled(scale) for mixture in mixtures]
-    errors = np.concatenate([abs(y - m.mean) / m.std for m, y in zip(scaled, ys)])
-    weight, order = np.concatenate(weights), np.argsort(errors)
-    # The new row has weight 1 and an unknown error: it counts as outside (Lei et al., 2018).
-    return scale, errors[order], np.cumsum(weight[order]) / (weight.sum() + 1)

@@ -22,8 +22,9 @@ from skuq.fitted._ensemble import (
     unseen_rows,
 )
 from skuq.networks import GaussianHead, Member
+from skuq.networks._head_nomu import NomuHead
 from skuq.networks._keras_models import rebuild
-from skuq.networks._nomu_network import READOUTS, NomuHead
+from skuq.networks._nomu_network import READOUTS
 from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import NumberTargets

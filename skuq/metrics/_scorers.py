@@ -6,7 +6,7 @@ Notation: n rows, m outputs.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pandas as pd
@@ -313,14 +313,11 @@ def _nll(predicted, weight):
 def _crps(predicted, weight):
     """Compute the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
+    if predicted.offers("normals"):  # of skuq's mixtures, with the spread that members share
+        return float(average(mixture_crps(y, *distribution.normals), weight).mean())
     if predicted.offers("loc", "scale", "weights"):
-        # Arrays of skuq's mixtures include the spread that all members share.
-        loc, scale = getattr(distribution, "_arrays", (distribution.loc, distribution.scale))[:2]
-        weights = distribution.weights
-        if predicted.offers("probabilities"):  # components (K, J, n[, m]) of each member
-            weights = (weights * distribution.probabilities.T).T
-            loc, scale, weights = (a.reshape(-1, *a.shape[2:]) for a in (loc, scale, weights))
-        return float(average(mixture_crps(y, loc, scale, weights), weight).mean())
+        normals = distribution.loc, distribution.scale, distribution.weights
+        return float(average(mixture_crps(y, *normals), weight).mean())
     if predicted.offers("quantile"):
         # The CRPS is twice the pinball loss, averaged over all levels.
         quantiles = distribution.quantile(_CRPS_LEVELS)
@@ -331,7 +328,10 @@ def _crps(predicted, weight):
 def _score_intervals(kind, predicted, weight, coverage):
     """Compute one of the `_INTERVAL_SCORES` of central intervals."""
     if predicted.offers("interval"):
-        ends = np.moveaxis(np.asarray(predicted.distribution.interval(coverage)), 1, 0)
+        # Intervals of a model may follow another rule than quantiles of its distributions.
+        own = getattr(predicted.model, "predict_interval", None)
+        interval = predicted.distribution.interval if own is None else partial(own, predicted.X)
+        ends = np.moveaxis(np.asarray(interval(coverage=coverage)), 1, 0)
     else:
         mean, std = predicted.normal
         reach = special.ndtri((1 + coverage) / 2) * std

@@ -125,6 +125,8 @@ class Genotype:
                 raise ValueError(f"`{name}` must be a Cell. Got {cell!r}.")
 
 
+NODES = (2, 3, 4, 5)  # intermediate nodes of DARTS' cells; 0 and 1 are the inputs
+
 #: DARTS' second-order cells (Liu et al., ICLR 2019; `DARTS_V2` in its code).
 DARTS = Genotype(
     normal=Cell(
@@ -134,7 +136,7 @@ DARTS = Genotype(
             (("sep_conv_3x3", 1), ("skip_connect", 0)),
             (("skip_connect", 0), ("dil_conv_3x3", 2)),
         ),
-        concat=(2, 3, 4, 5),
+        concat=NODES,
     ),
     reduction=Cell(
         nodes=(
@@ -143,7 +145,7 @@ DARTS = Genotype(
             (("max_pool_3x3", 0), ("skip_connect", 2)),
             (("skip_connect", 2), ("max_pool_3x3", 1)),
         ),
-        concat=(2, 3, 4, 5),
+        concat=NODES,
     ),
 )
 
@@ -193,7 +195,7 @@ class CellLayers:
             arguments["data_format"] = "channels_last"
         return getattr(self._layers, layer)(name=name, dtype="float32", **arguments)(x)
 
-    def conv(self, x, channels, size, name, strides=1):
+    def conv(self, x, channels, name, *, size=3, strides=1):
         arguments = {"kernel_size": size, "strides": strides, "padding": "same"}
         return self("Conv2D", x, name, filters=channels, use_bias=False, **arguments)
 
@@ -202,9 +204,9 @@ class CellLayers:
         arguments |= {"filters": x.shape[-1], "padding": "same", "use_bias": False}
         return self("SeparableConv2D", x, name, **arguments)
 
-    def norm(self, x, name):
+    def norm(self, x, name, *, momentum=0.9, epsilon=1e-5):
         # Defaults of PyTorch, which both papers use. Its momentum of 0.1 is 0.9 in Keras.
-        return self("BatchNormalization", x, name, momentum=0.9, epsilon=1e-5)
+        return self("BatchNormalization", x, name, momentum=momentum, epsilon=epsilon)
 
     def relu(self, x, name):
         """Apply a ReLU, computed once for all operations that begin with the same value."""
@@ -213,9 +215,9 @@ class CellLayers:
             self._rectified[id(x)] = x, self("ReLU", x, f"{name}_relu")
         return self._rectified[id(x)][1]
 
-    def conv_norm(self, x, channels, size, name, strides=1):
+    def conv_norm(self, x, channels, name, *, size=3, strides=1):
         """Apply ReLU, convolution and batch normalisation, the order in all cells."""
-        x = self.conv(self.relu(x, name), channels, size, f"{name}_conv", strides)
+        x = self.conv(self.relu(x, name), channels, f"{name}_conv", size=size, strides=strides)
         return self.norm(x, f"{name}_norm")
 
     def pool(self, kind, x, size, strides, name):
@@ -229,14 +231,14 @@ class CellLayers:
     def factorized_reduction(self, x, channels, name):
         """Halve the resolution: even pixels give half of the channels, odd pixels the rest."""
         x = self.relu(x, name)
-        even = self.conv(x, channels // 2, 1, f"{name}_even_conv", 2)
+        even = self.conv(x, channels // 2, f"{name}_even_conv", size=1, strides=2)
         odd_height, odd_width = x.shape[1] % 2, x.shape[2] % 2
         if odd_height or odd_width:  # add a pixel, so that both halves have the same size
             padding = ((0, odd_height), (0, odd_width))
             x = self("ZeroPadding2D", x, f"{name}_pad", padding=padding)
         # Without the first row and column, strides of 2 meet the odd pixels.
         x = self("Cropping2D", x, f"{name}_shift", cropping=((1, 0), (1, 0)))
-        odd = self.conv(x, channels - channels // 2, 1, f"{name}_odd_conv", 2)
+        odd = self.conv(x, channels - channels // 2, f"{name}_odd_conv", size=1, strides=2)
         return self.norm(self.merge("Concatenate", [even, odd], f"{name}_concat"), f"{name}_norm")
 
 
@@ -256,28 +258,32 @@ def _dilated_convolution(size, layers, x, strides, name):
     return layers.norm(x, f"{name}_norm")
 
 
-def _row_column(layers, x, strides, name):
-    channels = x.shape[-1]
-    x = layers.conv(layers.relu(x, name), channels, (1, 7), f"{name}_row", (1, strides))
-    x = layers.conv(x, channels, (7, 1), f"{name}_column", (strides, 1))
+def _row_column(layers, x, strides, name, *, length=7):
+    x, channels = layers.relu(x, name), x.shape[-1]
+    x = layers.conv(x, channels, f"{name}_row", size=(1, length), strides=(1, strides))
+    x = layers.conv(x, channels, f"{name}_column", size=(length, 1), strides=(strides, 1))
     return layers.norm(x, f"{name}_norm")
 
 
+def _pool(kind, layers, x, strides, name, *, size=3):
+    return layers.pool(kind, x, size, strides, name)
+
+
+def _convolution(size, layers, x, strides, name):
+    return layers.conv_norm(x, x.shape[-1], name, size=size)
+
+
 _APPLY: dict[str, Callable] = {
-    "max_pool_3x3": lambda layers, x, *rest: layers.pool("MaxPooling2D", x, 3, *rest),
-    "avg_pool_3x3": lambda layers, x, *rest: layers.pool("AveragePooling2D", x, 3, *rest),
+    "max_pool_3x3": partial(_pool, "MaxPooling2D"),
+    "avg_pool_3x3": partial(_pool, "AveragePooling2D"),
     "skip_connect": lambda layers, x, strides, name: (
         x if strides == 1 else layers.factorized_reduction(x, x.shape[-1], name)
     ),
-    "sep_conv_3x3": partial(_separable, 3),
-    "sep_conv_5x5": partial(_separable, 5),
-    "sep_conv_7x7": partial(_separable, 7),
-    "dil_conv_3x3": partial(_dilated_convolution, 3),
-    "dil_conv_5x5": partial(_dilated_convolution, 5),
+    **{f"sep_conv_{size}x{size}": partial(_separable, size) for size in (3, 5, 7)},
+    **{f"dil_conv_{size}x{size}": partial(_dilated_convolution, size) for size in (3, 5)},
     "conv_7x1_1x7": _row_column,
     # Of NAS-Bench-201.
-    "conv_1x1": lambda layers, x, _, name: layers.conv_norm(x, x.shape[-1], 1, name),
-    "conv_3x3": lambda layers, x, _, name: layers.conv_norm(x, x.shape[-1], 3, name),
+    **{f"conv_{size}x{size}": partial(_convolution, size) for size in (1, 3)},
 }
 
 
@@ -294,7 +300,7 @@ def image_stem(layers, input_shape, channels):
             f"Got {tuple(input_shape)}."
         )
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
-    return inputs, layers.norm(layers.conv(inputs, channels, 3, "stem_conv"), "stem_norm")
+    return inputs, layers.norm(layers.conv(inputs, channels, "stem_conv"), "stem_norm")
 
 
 def image_outputs(layers, inputs, x, n_outputs, name):
@@ -307,9 +313,6 @@ def image_outputs(layers, inputs, x, n_outputs, name):
 
 
 _SIZES = ("channels", "n_cells")
-NODES = (2, 3, 4, 5)  # intermediate nodes; 0 and 1 are the cell's inputs
-
-
 #: Learning rate and l2, with DARTS' values as defaults.
 CELL_HYPERPARAMETERS = Space(
     (
@@ -463,8 +466,8 @@ class CellSpace(_ImageSpace):
             if halved:
                 first = layers.factorized_reduction(before, channels, f"{name}_0")
             else:
-                first = layers.conv_norm(before, channels, 1, f"{name}_0")
-            second = layers.conv_norm(last, channels, 1, f"{name}_1")
+                first = layers.conv_norm(before, channels, f"{name}_0", size=1)
+            second = layers.conv_norm(last, channels, f"{name}_1", size=1)
             values = [first, second]
             for k, edges in enumerate(cell.nodes, start=2):
                 ends = []
@@ -558,7 +561,8 @@ _OPERATIONS = {
 # NAS-Bench-201
 
 NAS_BENCH_OPERATIONS = ("none", "skip_connect", "conv_1x1", "conv_3x3", "avg_pool_3x3")
-NAS_BENCH_EDGES = tuple(itertools.combinations(range(4), 2))
+NAS_BENCH_NODES = range(4)
+NAS_BENCH_EDGES = tuple(itertools.combinations(NAS_BENCH_NODES, 2))
 
 
 @saved_as("networks.NASBench201Space")
@@ -635,10 +639,10 @@ class NASBench201Space(_ImageSpace):
                 # A residual block. Its shortcut halves the resolution by averages, and a 1 x 1
                 # convolution adapts the channels.
                 channels, name = 2 * x.shape[-1], f"block_{stage}"
-                y = layers.conv_norm(x, channels, 3, f"{name}_first", strides=2)
-                y = layers.conv_norm(y, channels, 3, f"{name}_second")
+                y = layers.conv_norm(x, channels, f"{name}_first", strides=2)
+                y = layers.conv_norm(y, channels, f"{name}_second")
                 x = layers.pool("AveragePooling2D", x, 2, 2, f"{name}_pool")
-                x = layers.merge("Add", [layers.conv(x, channels, 1, name), y], f"{name}_sum")
+                x = layers.merge("Add", [layers.conv(x, channels, name, size=1), y], f"{name}_sum")
             for i in range(self.n_cells):
                 x = _add_nas_bench_cell(layers, configuration, x, f"cell_{stage}_{i}")
         # NAS-Bench-201 has a normalisation and a ReLU after the last stage, too.
@@ -663,7 +667,7 @@ class NASBench201Space(_ImageSpace):
 def _add_nas_bench_cell(layers, configuration, x, name):
     """Add a cell of four nodes: each sums the operations on its incoming edges."""
     values = [x]
-    for j in range(1, 4):
+    for j in NAS_BENCH_NODES[1:]:
         ends = []
         for i, value in enumerate(values):
             edge = f"edge_{i}_{j}"

@@ -16,14 +16,12 @@ import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
-from skuq.networks._head_normals import GaussianHead
 from skuq.networks._keras_models import check_units
 from skuq.networks._plan_parts import ACTIVATIONS as KNOWN_ACTIVATIONS
 from skuq.networks._plan_parts import ARRAYS, SLOPES, Namespace
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
 
 _SCALE_L2 = 1e-2
-_N_USUAL_COLUMNS = 20  # columns up to which kernels start as Glorot and Bengio proposed
 
 
 @saved_as("networks.MLP")
@@ -72,15 +70,10 @@ class MLP(Settings):
         super().validate()
         check_units("hidden_units", self.hidden_units)
 
-    def build(
-        self, input_shape: tuple, head: Any, dropout: float | None = None, linear: Any = None
-    ):
-        """Build the Keras model for a head; `dropout` replaces the rate of the settings.
-
-        `linear` is that of `build_mlp`.
-        """
+    def build(self, input_shape: tuple, head: Any, dropout: float | None = None):
+        """Build the Keras model for a head; `dropout` replaces the rate of the settings."""
         # Only normals have a layer of standard deviations that can be penalised.
-        has_scales, scale_l2 = isinstance(head, GaussianHead), self.scale_l2
+        has_scales, scale_l2 = head.has_scales, self.scale_l2
         if isinstance(scale_l2, str):
             scale_l2 = _SCALE_L2 if has_scales else 0.0
         elif not has_scales:
@@ -95,23 +88,7 @@ class MLP(Settings):
             activation=self.activation,
             dropout=(self.dropout or None) if dropout is None else dropout,
             scale_l2=float(scale_l2),
-            linear=linear,
         )
-
-
-def dense_initializer(n_columns: int) -> Any:
-    """Make the kernel's initializer for a dense layer that reads `n_columns` columns of X.
-
-    Glorot's kernels give outputs that grow with the number of columns, until first predictions are
-    far from y, and first standard deviations far too small. Above 20 columns, their variance is
-    multiplied by ``20 / n_columns``.
-    """
-    from skuq.backend import keras
-
-    if n_columns <= _N_USUAL_COLUMNS:
-        return "glorot_uniform"
-    scale = _N_USUAL_COLUMNS / n_columns
-    return keras.initializers.VarianceScaling(scale, mode="fan_avg", distribution="uniform")
 
 
 def build_mlp(
@@ -122,32 +99,23 @@ def build_mlp(
     activation: str = "relu",
     dropout: float | None = None,
     scale_l2: float = 0.0,
-    linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
     """Build a fully connected Keras model for inputs (n_features,), with linear outputs.
 
-    Kernels start as Glorot and Bengio proposed. With more than 20 inputs those of the first layer
-    are smaller, so that first outputs do not grow with them. `dropout` is the rate of a layer after
-    each hidden layer. None adds no such layers; 0 adds them for a recipe to set their rate.
-    `scale_l2` penalises the kernel of the second half of the outputs, from which a Gaussian head
-    computes its standard deviations. `linear` is the kernel (n_features, n_outputs) and the bias
-    (n_outputs,) of a frozen linear part, which is added to the outputs.
+    Kernels start as Glorot and Bengio proposed, which is Keras' default. `dropout` is the rate of a
+    layer after each hidden layer. None adds no such layers; 0 adds them for a recipe to set their
+    rate. `scale_l2` penalises the kernel of the second half of the outputs, from which a Gaussian
+    head computes its standard deviations.
     """
     from skuq.backend import keras
 
     layers = keras.layers
     inputs = x = keras.Input(shape=input_shape, name="input", dtype="float32")
     for i, units in enumerate(hidden_units, start=1):
-        # Only the first hidden layer reads the input.
-        kernel = dense_initializer(x.shape[-1] if i == 1 else 0)
-        x = layers.Dense(
-            units, activation, kernel_initializer=kernel, dtype="float32", name=f"hidden_{i}"
-        )(x)
+        x = layers.Dense(units, activation, dtype="float32", name=f"hidden_{i}")(x)
         if dropout is not None:
             x = layers.Dropout(dropout, dtype="float32", name=f"dropout_{i}")(x)
-    # Beside a linear part, the network starts from zero.
-    start = "glorot_uniform" if linear is None else "zeros"
-    dense = partial(layers.Dense, kernel_initializer=start, dtype="float32")
+    dense = partial(layers.Dense, dtype="float32")
     if not scale_l2:
         outputs = dense(n_outputs, name="output")(x)
     else:
@@ -157,8 +125,6 @@ def build_mlp(
         penalty = keras.regularizers.L2(scale_l2)
         scale = dense(half, kernel_regularizer=penalty, name="scale")(x)
         outputs = layers.Concatenate(dtype="float32", name="output")([mean, scale])
-    if linear is not None:
-        outputs = add_linear(inputs, outputs, linear)
     return keras.Model(inputs, outputs, name="mlp", dtype="float32")
 
 
@@ -317,11 +283,6 @@ class DenseSpace(Settings):
 
         layers = keras.layers
         anchors = [keras.Input(shape=input_shape, name="input", dtype="float32")]
-
-        def kernel_of(x):
-            """Choose the initializer of a layer that reads x, which can be the network's input."""
-            return dense_initializer(x.shape[-1] if x is anchors[0] else 0)
-
         for target in range(1, self.n_nodes + 2):
             last = anchors[-1]
             merged = [last]
@@ -332,7 +293,6 @@ class DenseSpace(Settings):
                     project = layers.Dense(
                         last.shape[-1],
                         use_bias=False,
-                        kernel_initializer=kernel_of(anchors[source]),
                         dtype="float32",
                         name=f"project_{source}_{target}",
                     )
@@ -349,7 +309,6 @@ class DenseSpace(Settings):
                 dense = layers.Dense(
                     int(units),
                     activation,
-                    kernel_initializer=kernel_of(last),
                     dtype="float32",
                     name=f"node_{target}",
                 )

@@ -23,7 +23,7 @@ from skuq.networks._space import (
     WithTraining,
     training_hyperparameters,
 )
-from skuq.networks._tabular_network import BoundTabularSpace, TabularSpace
+from skuq.networks._tabular_network import TabularSpace
 
 
 @dataclass(eq=False, repr=False)
@@ -226,11 +226,6 @@ def resolve_search_space(space: Any) -> SearchSpace:
     ValueError
         If `space` is none of these, or a function with other arguments.
     """
-    if isinstance(space, BoundTabularSpace):
-        raise ValueError(
-            "`space` must not be bound to rows: `fit` binds it. Give TabularSpace() or "
-            '`space="tabular"`.'
-        )
     # A class has these methods, too, but must be called first.
     if isinstance(space, SearchSpace | TabularSpace) and not isinstance(space, type):
         return space

@@ -12,16 +12,52 @@ from scipy import special
 from skuq import backend
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
 from skuq.files._registry import saved_as
+from skuq.networks._head_base import Head
+from skuq.predictive import GaussianMixture, Mixture, TransformedMixture
+from skuq.predictive._calibration import Calibration, calibrate_normals
 
 
-class LikelihoodHead:
-    """Base class of heads for regression that are trained on a likelihood.
+class NormalsHead(Head):
+    """Base of heads whose members predict weighted normals of the standardised y.
 
-    A subclass defines `n_outputs`, `log_densities`, `distribution` and `moments`.
+    A subclass defines `n_outputs`, `n_raw`, `normals`, `means`, `raw_of_means` and either `loss` or
+    `log_densities`.
     """
 
     n_outputs: int
     log_densities: Any  # method (y, raw, xp=np) -> (.., n_outputs)
+
+    def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
+        """Compute means, standard deviations and probabilities of the members' normals.
+
+        Each is (K, J, n, m), from raw outputs (K, n, n_raw) that are arrays or tensors.
+        """
+        raise NotImplementedError
+
+    def mixture(
+        self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
+    ) -> Mixture:
+        """Calibrate the members' normals, convert them to units of y, and mix them."""
+        normals, shared = calibrate_normals(self.normals(raw), weights, calibration.arrays)
+        loc, scale, probability = normals
+        arrays = {"loc": loc, "scale": scale}
+        if calibration.shares_errors:
+            arrays["shared_scale"] = shared
+        if not targets.is_transformed:  # otherwise in the end, by the map
+            arrays["loc"], _ = targets.restore(loc, 1.0)
+            scales = [name for name in arrays if name != "loc"]
+            arrays |= {name: targets.restore(0.0, arrays[name])[1] for name in scales}
+        if loc.shape[1] == 1:  # a single normal has no probabilities
+            arrays = {name: array[:, 0] for name, array in arrays.items()}
+        else:
+            arrays["probabilities"] = probability
+        if targets.is_1d:
+            arrays = {name: array[..., 0] for name, array in arrays.items()}
+        mixture = GaussianMixture(**arrays, weights=weights)
+        if not targets.is_transformed:
+            return mixture
+        scaling = targets.scaling
+        return TransformedMixture(mixture, scaling.output(0) if targets.is_1d else scaling)
 
     def validation_loss(self, y, raw):
         """Compute each row's negative log likelihood (..,), mean over outputs, whatever `loss` is.
@@ -33,12 +69,17 @@ class LikelihoodHead:
     loss = validation_loss
 
     def scores(self, y, raw) -> np.ndarray:
-        """Compute the negative log likelihood (..,) from arrays. Searches minimise it."""
+        """Compute the negative log likelihood (..,), mean over outputs, from arrays."""
         return -self.log_densities(y, raw).mean(axis=-1)
 
     def log_likelihood(self, y, raw) -> np.ndarray:
         """Compute the joint log density (..,) of all outputs, from arrays y and raw."""
         return self.log_densities(y, raw).sum(axis=-1)
+
+
+def _single_normals(loc: Any, scale: Any, xp: Any) -> tuple[Any, Any, Any]:
+    """Make one normal of each member, (K, 1, n, m), of means and standard deviations (K, n, m)."""
+    return loc[:, None], scale[:, None], xp.ones_like(loc[:, None])
 
 
 def softplus(r, xp):
@@ -60,7 +101,7 @@ def log_normal(y, mean, scale, xp):
 
 @saved_as("networks.GaussianHead")
 @dataclass(frozen=True)
-class GaussianHead(LikelihoodHead):
+class GaussianHead(NormalsHead):
     """Mean and standard deviation of a normal, for each of several outputs.
 
     The network gives 2 m raw numbers for m outputs: the means, then as many numbers r
@@ -112,6 +153,9 @@ class GaussianHead(LikelihoodHead):
     beta: float = 0.0
     score: str = "log"
 
+    has_scales = True
+    selection_loss = "nll"
+
     def __post_init__(self):
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta must lie in [0, 1]. Got {self.beta}.")
@@ -131,6 +175,18 @@ class GaussianHead(LikelihoodHead):
         return mean, softplus(r, xp) + self.min_scale
 
     moments = distribution
+
+    def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
+        """Return the single normal of each member."""
+        return _single_normals(*self.distribution(raw, xp), xp)
+
+    def means(self, raw: Any, xp: Any = np) -> Any:
+        """Return the means (.., n_outputs)."""
+        return raw[..., : self.n_outputs]
+
+    def raw_of_means(self, values: np.ndarray) -> np.ndarray:
+        """Put values (.., n_outputs) where the means are."""
+        return np.kron([1.0, 0.0], values)
 
     def pooled(self, raw) -> np.ndarray:
         """Compute raw numbers (.., n_raw) of the normal that matches the mixture of K networks.
@@ -192,7 +248,7 @@ class GaussianHead(LikelihoodHead):
         return mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
 
 
-def mixture_crps(y, loc, scale, probability):
+def _crps_of_normals(y, loc, scale, probability):
     """Compute the CRPS (.., m) of mixtures of J normals (.., J, m) (Grimit et al., Eq. 5)."""
     n_components, xp = loc.shape[-2], backend.ops
     # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components: those
@@ -213,7 +269,7 @@ def mixture_crps(y, loc, scale, probability):
 
 @saved_as("networks.SquaredErrorHead")
 @dataclass(frozen=True)
-class SquaredErrorHead:
+class SquaredErrorHead(NormalsHead):
     """Head with a mean for each output; the noise is known or estimated separately.
 
     Parameters
@@ -222,7 +278,7 @@ class SquaredErrorHead:
         m, the number of columns of y.
     scale : tuple of float, optional
         Standard deviation of the noise of each output, in units of the standardised y;
-        needed for `distribution`, but not for training.
+        0 as long as it is not known.
 
     References
     ----------
@@ -231,13 +287,15 @@ class SquaredErrorHead:
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks._head_base import SquaredErrorHead
+    >>> from skuq.networks._head_normals import SquaredErrorHead
     >>> SquaredErrorHead(scale=(0.5,)).distribution(np.array([[2.0]]))
     (array([[2.]]), array([[0.5]]))
     """
 
     n_outputs: int = 1
     scale: tuple[float, ...] | None = None
+
+    selection_loss = "mse"
 
     @property
     def n_raw(self) -> int:
@@ -246,18 +304,34 @@ class SquaredErrorHead:
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        return raw, xp.zeros_like(raw) + np.asarray(self.scale)
+        return raw, xp.zeros_like(raw) + np.asarray(self.scale or 0.0)
 
     moments = distribution
+
+    def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
+        """Return the single normal of each member."""
+        return _single_normals(*self.distribution(raw, xp), xp)
+
+    def means(self, raw: Any, xp: Any = np) -> Any:
+        """Return the means, which are the raw numbers."""
+        return raw
+
+    raw_of_means = means
+
+    def without_noise(self) -> SquaredErrorHead:
+        """Return the head without the noise, which is learnt."""
+        return SquaredErrorHead(self.n_outputs)
 
     def loss(self, y, raw):
         """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""
         return backend.ops.mean(backend.ops.square(y - raw), axis=-1)
 
+    validation_loss = loss
+
 
 @saved_as("networks.GaussianMixtureHead")
 @dataclass(frozen=True)
-class GaussianMixtureHead(LikelihoodHead):
+class GaussianMixtureHead(NormalsHead):
     """A mixture of normals for each of several outputs: a mixture density network.
 
     The network has 3 J m raw outputs for J components and m outputs: J m logits of the
@@ -326,7 +400,7 @@ class GaussianMixtureHead(LikelihoodHead):
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Compute means, standard deviations and log probabilities of the components.
 
-        Each is (.., n_components, n_outputs), from (.., n_raw). `NestedGaussianMixture` has the
+        Each is (.., n_components, n_outputs), from (.., n_raw). `GaussianMixture` has the
         axis of components before the rows, and probabilities instead of their logs.
         """
         # Pooled raw numbers have the components of several networks.
@@ -364,6 +438,23 @@ class GaussianMixtureHead(LikelihoodHead):
         )
         return self.raw_of(loc + shift, np.sqrt(scale**2 + variance), log_probability)
 
+    def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
+        """Return the components of each member."""
+        loc, scale, log_probability = self.distribution(raw, xp)  # (K, n, J, m)
+        loc, scale, probability = (
+            xp.moveaxis(array, 2, 1) for array in (loc, scale, xp.exp(log_probability))
+        )
+        return loc, scale, probability
+
+    def means(self, raw: Any, xp: Any = np) -> Any:
+        """Compute the means (.., n_outputs) of the mixtures."""
+        loc, _, log_probability = self.distribution(raw, xp)
+        return xp.sum(xp.exp(log_probability) * loc, axis=-2)
+
+    def raw_of_means(self, values: np.ndarray) -> np.ndarray:
+        """Put values (.., n_outputs) where the means of all components are."""
+        return np.kron(np.repeat([0.0, 1.0, 0.0], self.n_components), values)
+
     def moments(self, raw, xp=np):
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
         loc, scale, log_probability = self.distribution(raw, xp)
@@ -398,7 +489,7 @@ class GaussianMixtureHead(LikelihoodHead):
         """Compute the CRPS (.., n_outputs) of each output, from tensors."""
         ops = backend.ops
         loc, scale, log_probability = self.distribution(raw, ops)
-        return mixture_crps(y, loc, scale, ops.exp(log_probability))
+        return _crps_of_normals(y, loc, scale, ops.exp(log_probability))
 
 
 def _normal_scores(j):

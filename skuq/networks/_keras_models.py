@@ -149,7 +149,7 @@ def _sums(model: Any) -> Iterator[tuple[str, list[_Shape]]]:
 
     Shapes are without the axis of rows, and sizes that are known only in use are 0.
     """
-    for part in model._flatten_layers():
+    for part in backend.flatten_layers(model):
         by_depth = getattr(part, "_nodes_by_depth", {})  # only functional models have it
         for node in itertools.chain(*by_depth.values()):
             operation = node.operation
@@ -199,15 +199,15 @@ def freeze_inner_layers(model) -> None:
 
     Keras does not, if a layer is made with ``trainable=False``.
     """
-    for layer in model._flatten_layers(include_self=False):
+    for layer in backend.flatten_layers(model, include_self=False):
         if not layer.trainable:
-            for inner in layer._flatten_layers(include_self=False):
+            for inner in backend.flatten_layers(layer, include_self=False):
                 inner.trainable = False
 
 
 def forget_compilation(model) -> None:
     """Keep losses, metrics and optimisers, which are not used here, out of the configuration."""
-    for part in model._flatten_layers():
+    for part in backend.flatten_layers(model):
         if isinstance(part, backend.keras.Model):
             part.compiled = False
 
@@ -264,7 +264,7 @@ def check_rebuild(model) -> None:
             )
     # An adapted Normalization keeps statistics that are in neither weights nor configuration.
     normalization = backend.keras.layers.Normalization
-    adapts = any(isinstance(layer, normalization) for layer in model._flatten_layers())
+    adapts = any(isinstance(layer, normalization) for layer in backend.flatten_layers(model))
     if not adapts and not own_classes(network):  # Keras' other layers keep nothing else
         return
     for variables in ("trainable_variables", "non_trainable_variables"):

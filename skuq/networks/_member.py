@@ -1,14 +1,159 @@
-"""Members: trained networks as data."""
+"""Members: trained networks as data, whose configurations name only layers that compute.
+
+Keras has a safe mode of its own. It refuses lambdas, but finds classes by names in the
+configuration, and some of its layers read files. Therefore every class that a configuration
+names must be on a list here before Keras sees it. The check reads only text and loads no backend.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from skuq import backend
+from skuq.exceptions import FileFormatError
 from skuq.files._registry import saved_as
-from skuq.networks._safe import check_member
+
+
+def _names(text):
+    return frozenset(text.split())
+
+
+# Modules all of whose classes only compute, as Keras writes them.
+_COMPUTING_MODULES = _names(
+    "keras.constraints keras.initializers keras.regularizers keras.src.ops.image "
+    "keras.src.ops.math keras.src.ops.nn keras.src.ops.numpy"
+)
+# Allowed class names of other modules. Classes that run functions, wrap other libraries' objects or
+# read files (vocabularies) are left out.
+_KERAS = {
+    "keras": _names("DTypePolicy Functional Model Sequential"),
+    "keras.layers": _names(
+        "Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D "
+        "AdaptiveAveragePooling3D AdaptiveMaxPooling1D AdaptiveMaxPooling2D AdaptiveMaxPooling3D "
+        "Add AdditiveAttention AlphaDropout Attention AugMix AutoContrast Average "
+        "AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Bidirectional "
+        "CategoryEncoding CenterCrop Concatenate ContrastLimitedAdaptiveHistogramEqualization "
+        "Conv1D Conv1DTranspose Conv2D Conv2DTranspose Conv3D Conv3DTranspose ConvLSTM1D "
+        "ConvLSTM2D ConvLSTM3D Cropping1D Cropping2D Cropping3D CutMix Dense DepthwiseConv1D "
+        "DepthwiseConv2D Discretization Dot Dropout ELU EinsumDense Embedding Equalization "
+        "Flatten GRU GRUCell GaussianDropout GaussianNoise GlobalAveragePooling1D "
+        "GlobalAveragePooling2D GlobalAveragePooling3D GlobalMaxPooling1D GlobalMaxPooling2D "
+        "GlobalMaxPooling3D GroupNormalization GroupQueryAttention "
+        "HashedCrossing Hashing Identity InputLayer LSTM LSTMCell LayerNormalization LeakyReLU "
+        "Masking MaxNumBoundingBoxes MaxPooling1D MaxPooling2D MaxPooling3D Maximum "
+        "MelSpectrogram Minimum MixUp MultiHeadAttention Multiply Normalization PReLU Permute "
+        "RMSNormalization RNN RandAugment RandomBrightness RandomColorDegeneration "
+        "RandomColorJitter RandomContrast RandomCrop RandomElasticTransform RandomErasing "
+        "RandomFlip RandomGaussianBlur RandomGrayscale RandomHue RandomInvert RandomPerspective "
+        "RandomPosterization RandomRotation RandomSaturation RandomSharpness RandomShear "
+        "RandomTranslation RandomZoom ReLU RepeatVector Rescaling Reshape Resizing "
+        "ReversibleEmbedding STFTSpectrogram SeparableConv1D SeparableConv2D SimpleRNN "
+        "SimpleRNNCell Softmax Solarization SpatialDropout1D SpatialDropout2D SpatialDropout3D "
+        "SpectralNormalization StackedRNNCells Subtract TimeDistributed UnitNormalization "
+        "UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D"
+    ),
+    "keras.src.models.functional": _names("Functional"),
+    "keras.src.models.sequential": _names("Sequential"),
+    "keras.src.ops.core": _names(
+        "Cast ConvertToTensor SaturateCast Scatter ScatterUpdate Slice SliceUpdate StopGradient "
+        "Unstack"
+    ),
+    "keras.src.ops.einops": _names("Rearrange"),
+    "keras.src.ops.linalg": _names(
+        "Cholesky CholeskyInverse Det Eig Eigh Inv Lstsq LuFactor MatrixRank Norm Pinv Qr SVD "
+        "Solve SolveTriangular"
+    ),
+}
+# Layers and initialisers of this package, as they are registered with Keras.
+_OWN = frozenset(
+    f"skuq>{name}"
+    for name in _names(
+        "CategoryEmbedding FeatureScale FirstRowZero NTKDense NumericEmbedding "
+        "ParametricActivation Unclip"
+    )
+)
+# Functions, which Keras writes by name: activations and initialisers.
+_FUNCTIONS = _names(
+    "celu elu exponential gelu glorot_normal glorot_uniform glu hard_shrink hard_sigmoid hard_silu "
+    "hard_swish hard_tanh he_normal he_uniform leaky_relu lecun_normal lecun_uniform linear "
+    "log_sigmoid mish ones orthogonal random_normal random_uniform relu relu6 selu sigmoid silu "
+    "soft_shrink softmax softplus softsign sparse_plus sparse_sigmoid sparsemax squareplus swish "
+    "tanh tanh_shrink threshold zeros"
+)
+# Names that Keras writes, without a module, for values that JSON does not have.
+_VALUES = _names("__ellipsis__ __keras_tensor__ __numpy__ __slice__ __tensor__ __tuple__")
+_DTYPE = re.compile("b?float(16|32|64)|u?int(8|16|32|64)|bool")
+
+
+def check_member(state: dict) -> None:
+    """Refuse a `Member` whose network is not safe."""
+    check_network(state["network"])
+
+
+def check_network(network: str) -> None:
+    """Raise FileFormatError unless a network's JSON names only classes known to compute."""
+    try:
+        # json calls the hook for every object of the text, innermost first.
+        json.loads(network, object_hook=_check_item)
+    # A hostile configuration can cause any error.
+    except Exception as error:
+        reason = str(error) if isinstance(error, FileFormatError) else f"{error!r:.200}"
+        raise FileFormatError(f"its network is not loaded: {reason}") from error
+
+
+def _check_item(item):
+    """Return an object of a network's JSON if the class that it names is allowed."""
+    if "class_name" not in item or _is_allowed(
+        item["class_name"], item.get("module"), item.get("registered_name"), item.get("config")
+    ):
+        return item
+    # Explain what is refused, and what helps.
+    name, module = (str(item.get(key))[:60] for key in ("class_name", "module"))
+    if name == "__lambda__":
+        raise FileFormatError(
+            "a Lambda layer ('__lambda__') holds code. Use keras.ops, or a layer of your own"
+        )
+    if name == "function":  # Keras writes the module "builtins" for every function
+        name = f"function {str(item.get('config'))[:60]}"
+    advice = ""
+    if module.partition(".")[0] != "keras" and not name.startswith("__"):
+        advice = (
+            ". A class or function of your own has to be registered with "
+            "keras.saving.register_keras_serializable before"
+        )
+    raise FileFormatError(f"{name!r} of {module!r} is not among what is loaded{advice}")
+
+
+def _is_allowed(name, module, registered, config):
+    """Tell whether a class or function is on the lists, or registered by the user."""
+    if any(type(text) is not str and text is not None for text in (name, module, registered)):
+        return False
+    if name == "EpistemicNetwork" and module is None:  # read by skuq, not by Keras
+        return True
+    if name in _VALUES:
+        # The dtype of a constant is the only name in it that Keras looks up.
+        is_constant = name in ("__numpy__", "__tensor__")
+        return not is_constant or _DTYPE.fullmatch(str(config.get("dtype"))) is not None
+    if name == "function":
+        is_known = type(config) is str and config in _FUNCTIONS
+        return (
+            is_known and module in ("builtins", None) and registered in ("function", None, config)
+        )
+    if registered in _OWN:
+        return name == registered.partition(">")[2]
+    if module in _COMPUTING_MODULES and registered in (None, name):
+        return name[:1].isupper()  # a class, not a function
+    if module in _KERAS and registered in (None, name):
+        return name in _KERAS[module]
+    # Without Keras loaded, the user cannot have registered the class with it in this process.
+    if backend.loaded("keras") is None or registered is None or ">" not in registered:
+        return False
+    return backend.keras.saving.get_registered_object(registered) is not None
 
 
 @saved_as("networks.Member", check=check_member)

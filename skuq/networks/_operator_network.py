@@ -24,6 +24,7 @@ from skuq._formulas import LOG_SQRT_2PI
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
 from skuq.networks._dense import AppliedDense, Dense, Derivatives
+from skuq.networks._head_base import Head
 from skuq.networks._head_normals import GaussianHead
 from skuq.networks._keras_models import (
     check_rebuild,
@@ -353,7 +354,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     another kind of model, or one that has no weights, has frozen layers or a sum that Keras
     computes wrongly, or cannot be rebuilt from its configuration.
     """
-    from skuq.backend import keras
+    from skuq.backend import flatten_layers, keras
 
     wanted = [(None, n_inputs), (None, n_queries)]
     shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
@@ -368,7 +369,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     frozen = [
         layer.name
-        for layer in model._flatten_layers()
+        for layer in flatten_layers(model)
         if (layer.weights and not layer.trainable) or frozen_variables(layer)
     ]
     if frozen:
@@ -414,7 +415,7 @@ OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
 
 @saved_as("networks.OperatorHead")
 @dataclass(frozen=True, eq=False)
-class OperatorHead:
+class OperatorHead(Head):
     """Convert raw draws (.., S, N, n_raw) to values of m outputs, and compute their loss.
 
     Heads with equal fields are equal, and share compiled programs. One whose `output_map` is a

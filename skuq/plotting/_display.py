@@ -7,6 +7,7 @@ Line styles repeat the distinction, for print without colour.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,26 @@ BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
 COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000")
 # One style for each colour, so that curves differ in print as well.
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Widths of lines, sizes of marks and their areas, in points, and the layers of artists."""
+
+    edge: float = 0.8  # of bands and of hollow marks
+    reference: float = 1.2
+    line: float = 1.5
+    rim: float = 0.6  # around points, to tell them from what lies below
+    point_area: float = 18
+    team_area: float = 26
+    mark: float = 8
+    star: float = 16
+    # Points lie above lines, and the star above all.
+    points_layer: int = 3
+    star_layer: int = 4
+
+
+SIZES = _Sizes()
 
 _CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts
 

@@ -4,8 +4,6 @@ from ._distributions import Mixture as Mixture
 from ._distributions import Uncertainty as Uncertainty
 from ._normals import EpistemicNormal as EpistemicNormal
 from ._normals import GaussianMixture as GaussianMixture
-from ._normals import NestedGaussianMixture as NestedGaussianMixture
 from ._posterior import Posterior as Posterior
 from ._transformed import TransformedMixture as TransformedMixture
-from ._two_piece import ConformalMixture as ConformalMixture
 from ._two_piece import TwoPieceNormal as TwoPieceNormal

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize, special
+from scipy import special
 from scipy.special import softmax
 
 from skuq._checks import check_member_weights, check_probabilities
@@ -182,25 +182,7 @@ class CategoricalMixture:
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
 
-SMALLEST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
-_SMALLEST_DENSITY = np.finfo(float).tiny
-
-
-def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> float:
-    """Fit the temperature T of averaged probabilities by maximum likelihood (Guo et al., 2017).
-
-    The prior of log(T) is standard normal. Without it T would be 0 if every row's class is the most
-    probable one, and a few such rows do not show that the classifier never errs.
-    """
-    rows = np.arange(len(codes))
-
-    def nll(log_t: float) -> float:
-        proba = scaled_probabilities(probas, 1 / np.exp(log_t))[rows, codes]
-        # Minus the log prior of log(T), plus the NLL.
-        return 0.5 * log_t**2 - weights @ np.log(np.maximum(proba, _SMALLEST_DENSITY))
-
-    # Unimodal in 1 / T, as logistic regression with one coefficient is.
-    return float(np.exp(optimize.minimize_scalar(nll, bounds=(-4, 4), method="bounded").x))
+_LEAST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
 
 
 def scaled_probabilities(proba: np.ndarray, slope: float) -> np.ndarray:
@@ -209,4 +191,4 @@ def scaled_probabilities(proba: np.ndarray, slope: float) -> np.ndarray:
     A probability of 0 counts as 2e-16, because a class that a neighbourhood or a tree has not seen
     is not impossible.
     """
-    return np.asarray(softmax(slope * np.log(np.maximum(proba, SMALLEST_PROBABILITY)), axis=-1))
+    return np.asarray(softmax(slope * np.log(np.maximum(proba, _LEAST_PROBABILITY)), axis=-1))

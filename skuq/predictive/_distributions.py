@@ -5,15 +5,12 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
-from scipy.optimize import elementwise
 
 from skuq._checks import as_floats
 
@@ -69,22 +66,69 @@ class ClassUncertainty(NamedTuple):
     epistemic: np.ndarray
 
 
-class Continuous:
-    """Continuous distribution for every row.
+def ordered_quantiles(
+    inverse_cdf: Callable[[np.ndarray], np.ndarray], shape: tuple[int, ...], probability: ArrayLike
+) -> np.ndarray:
+    """Compute quantiles of rows of this shape, as `Continuous.quantile` describes them.
 
-    A subclass defines `mean`, `aleatoric_variance`, `epistemic_variance`, `_draw`, and functions of
-    arrays that are broadcast already: `_cdf_at`, `_log_prob_at` and `_inverse_cdf_at`.
+    ``inverse_cdf(levels)`` has the shape (q, n[, m]) for levels that broadcast to it.
     """
+    p, (n, *outputs) = as_floats(probability, "probability"), shape
+    if not ((p > 0) & (p < 1)).all():
+        raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
+    levels = p.reshape(-1, *[1] * (1 + len(outputs)))  # (q, 1[, 1])
+    if p.ndim > 1:
+        expected = (n, p.shape[1], *outputs)
+        if p.ndim != levels.ndim or any(k not in (1, e) for k, e in zip(p.shape, expected)):
+            table = ", ".join(map(str, (n, "q", *outputs)))
+            raise ValueError(
+                "Probabilities must be a number, or have shape (q,) or, for levels of each "
+                f"row, ({table}). Got {p.shape}."
+            )
+        levels = np.moveaxis(p, 1, 0)
+    found = inverse_cdf(levels)  # (q, n[, m])
+    order = np.argsort(levels, axis=0, kind="stable")
+    # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.
+    ordered = np.maximum.accumulate(np.take_along_axis(found, order, axis=0), axis=0)
+    np.put_along_axis(found, order, ordered, axis=0)
+    return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+
+
+def central_interval(
+    quantile: Callable[[np.ndarray], np.ndarray], coverage: ArrayLike
+) -> np.ndarray:
+    """Compute central intervals, as `Continuous.interval` describes them, from quantiles."""
+    given = as_floats(coverage, "coverage")
+    upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
+    if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
+        raise ValueError(
+            "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
+            f"Got {coverage!r}."
+        )
+    levels = np.stack([(1 - given) / 2, upper], axis=-1)
+    # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
+    # the quantile at 0.05 where a distribution function has a step there.
+    is_near_end = np.minimum(levels, 1 - levels) < 1e-12
+    levels = np.where(is_near_end, levels, np.round(levels, 15))
+    found = quantile(levels.ravel())
+    return found.reshape(len(found), *levels.shape, *found.shape[2:])
+
+
+class Continuous:
+    """Continuous distribution for every row, given by arrays of parameters.
+
+    A subclass is a frozen dataclass. It defines `_array_kinds`, `mean`, `aleatoric_variance`,
+    `epistemic_variance`, `_draw`, and functions of arrays that are broadcast already: `_cdf_at`,
+    `_log_prob_at` and `_inverse_cdf_at`.
+    """
+
+    #: Whether the distribution of each row is one normal.
+    is_normal: ClassVar[bool] | property = False
 
     @property
     def mean(self) -> np.ndarray:
         """Point prediction, of shape (n,) or (n, m), in units of y."""
         raise NotImplementedError
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        """Shape of y: (n,) or (n, m)."""
-        return self.mean.shape
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
@@ -186,11 +230,6 @@ class Continuous:
         Returns
         -------
         ndarray of shape (q, n[, m])
-
-        Raises
-        ------
-        ValueError
-            If a conformal distribution has learnt from too few rows for a level.
         """
         levels = as_floats(levels, "levels")
         return self._inverse_cdf_at(np.broadcast_to(levels, (len(levels), *self._shape)))
@@ -213,25 +252,7 @@ class Continuous:
         ValueError
             If a probability is outside (0, 1), or the array has another shape.
         """
-        p, (n, *outputs) = as_floats(probability, "probability"), self._shape
-        if not ((p > 0) & (p < 1)).all():
-            raise ValueError(f"Probabilities must lie strictly in (0, 1). Got {probability!r}.")
-        levels = p.reshape(-1, *[1] * (1 + len(outputs)))  # (q, 1[, 1])
-        if p.ndim > 1:
-            expected = (n, p.shape[1], *outputs)
-            if p.ndim != levels.ndim or any(k not in (1, e) for k, e in zip(p.shape, expected)):
-                table = ", ".join(map(str, (n, "q", *outputs)))
-                raise ValueError(
-                    "Probabilities must be a number, or have shape (q,) or, for levels of each "
-                    f"row, ({table}). Got {p.shape}."
-                )
-            levels = np.moveaxis(p, 1, 0)
-        found = self.inverse_cdf(levels)  # (q, n[, m])
-        order = np.argsort(levels, axis=0, kind="stable")
-        # Make quantiles exactly monotone: a root finder's tolerance can cross them by 1e-16.
-        ordered = np.maximum.accumulate(np.take_along_axis(found, order, axis=0), axis=0)
-        np.put_along_axis(found, order, ordered, axis=0)
-        return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
+        return ordered_quantiles(self.inverse_cdf, self._shape, probability)
 
     def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
         """Compute the central interval, with equal probability on either side.
@@ -245,20 +266,7 @@ class Continuous:
         -------
         ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
         """
-        given = as_floats(coverage, "coverage")
-        upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
-        if given.ndim > 1 or not given.size or not ((given > 0) & (upper < 1)).all():
-            raise ValueError(
-                "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
-                f"Got {coverage!r}."
-            )
-        levels = np.stack([(1 - given) / 2, upper], axis=-1)
-        # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
-        # the quantile at 0.05 where a distribution function has a step there.
-        is_near_end = np.minimum(levels, 1 - levels) < 1e-12
-        levels = np.where(is_near_end, levels, np.round(levels, 15))
-        found = self.quantile(levels.ravel())
-        return found.reshape(len(found), *levels.shape, *found.shape[2:])
+        return central_interval(self.quantile, coverage)
 
     def sample(
         self, n_samples: int = 1, rng: RandomSource = None, seed: int | None = None
@@ -281,10 +289,6 @@ class Continuous:
     #: Those of `rng` are each row's own.
     _draw: Callable[[int, int, np.random.Generator], np.ndarray]
 
-
-class Parametric(Continuous):
-    """Distribution given by arrays of parameters. A subclass is a frozen dataclass."""
-
     #: Arrays (.., n[, m]), and how each of them follows y when y is stretched: a "location" moves
     #: and is stretched, a "scale" is stretched, a "shape" stays.
     _array_kinds: ClassVar[dict[str, str]]
@@ -294,6 +298,7 @@ class Parametric(Continuous):
 
     @property
     def _shape(self) -> tuple[int, ...]:
+        """Shape of y: (n,) or (n, m)."""
         first = next(iter(self._array_kinds))
         return getattr(self, first).shape[self._leading_axes :]
 
@@ -330,9 +335,6 @@ class Parametric(Continuous):
         return self._map_arrays(lambda array, _: array[..., k])
 
 
-_CHUNK = 2**20  # parameters of members that the root finder handles at a time
-
-
 def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
     """Compute the factor that changes the divisor of a variance of K means from K to K - ddof."""
     if not ddof:
@@ -366,7 +368,7 @@ def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
     return list(checked.values())
 
 
-class Mixture(Parametric):
+class Mixture(Continuous):
     """Mixture of K members' distributions for every row; rows share the weights.
 
     Given the member, outputs are independent; over members they are not.
@@ -378,13 +380,7 @@ class Mixture(Parametric):
 
     See Also
     --------
-    GaussianMixture, NestedGaussianMixture, TransformedMixture
-
-    Notes
-    -----
-    A subclass is a frozen dataclass with `weights` and arrays of the members. It defines
-    `_array_kinds`, `member_means`, `member_variances`, `_bracket`, `_moments_of`, `_tfp_members`
-    and, as functions of one member's `_arrays`, `_cdf`, `_log_density` and `_draw_noisy`.
+    GaussianMixture, TransformedMixture
 
     Examples
     --------
@@ -396,8 +392,6 @@ class Mixture(Parametric):
     >>> two.mean, two.epistemic_variance, two.weights
     (array([1.]), array([1.]), array([0.5, 0.5]))
     """
-
-    # Parts that a subclass defines.
 
     #: Weights (K,) of the members.
     weights: np.ndarray
@@ -414,35 +408,6 @@ class Mixture(Parametric):
 
     #: Variance of the function that all members share, in squared units of y.
     shared_variance: float | np.ndarray = 0.0
-
-    _leading_axes = 1  # members
-
-    # Functions of arrays, whose number depends on the subclass.
-
-    #: Compute one member's cdf at y, which broadcasts against (n[, m]), from its `_arrays`.
-    _cdf: Callable[..., np.ndarray]
-
-    #: Compute one member's log density at y, for each output, from its `_arrays`.
-    _log_density: Callable[..., np.ndarray]
-
-    #: Draw (n_draws, n[, m]) of one member by ``_draw_noisy(shape, rng, *arrays)``, with noise of
-    #: each row and output.
-    _draw_noisy: Callable[..., np.ndarray]
-
-    #: Bracket the mixture's quantiles (q, r) by those of its normals; arguments of `_roots`. With
-    #: one normal both ends are the same array, the quantile itself.
-    _bracket: Callable[..., tuple[np.ndarray, np.ndarray]]
-
-    #: Compute members' means and variances, (K, n[, m]), of an increasing function of y, the
-    #: inverse of a transform of y. Raise ValueError if they overflow.
-    _moments_of: Callable[..., tuple[np.ndarray, np.ndarray]]
-
-    # Parts that follow from these.
-
-    @property
-    def _arrays(self) -> tuple[np.ndarray, ...]:
-        """Arrays (K, .., n[, m]); the functions above take those of one member."""
-        return tuple(getattr(self, name) for name in self._array_kinds)
 
     def _average(self, values: np.ndarray) -> np.ndarray:
         """Average (K, ..) over the members, with their weights."""
@@ -489,88 +454,8 @@ class Mixture(Parametric):
             self.mean, np.sqrt(aleatoric), np.sqrt(epistemic), np.sqrt(aleatoric + epistemic)
         )
 
-    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
-        parts = (self._cdf(y, *parameters) for parameters in zip(*self._arrays))
-        total: np.ndarray = sum(w * part for w, part in zip(self.weights, parts))
-        return np.minimum(total, 1.0)  # rounding can make weights sum to more
-
-    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
-        densities = np.stack(
-            [self._log_density(y, *parameters) for parameters in zip(*self._arrays)]
-        )
-        # Given the member, outputs are independent: sum over them, then mix over members.
-        densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
-        return special.logsumexp(densities, axis=0, b=self.weights[:, None])
-
-    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
-        # Flatten rows and outputs to one axis, and work on parts of it that bound the memory.
-        size = math.prod(self._shape)
-        arrays = [a.reshape(*a.shape[: a.ndim - len(self._shape)], size) for a in self._arrays]
-        numbers = len(levels) * sum(math.prod(a.shape[:-1]) for a in arrays)
-        step = max(_CHUNK // max(numbers, 1), 1)
-        flat, found = levels.reshape(len(levels), size), np.empty((len(levels), size))
-        for start in range(0, size, step):
-            part = slice(start, start + step)
-            found[:, part] = self._roots(flat[:, part], [a[..., part] for a in arrays])
-        return found.reshape(levels.shape)
-
-    def _roots(self, levels: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        """Compute the mixture's quantiles (q, r) at levels (q, r), from arrays (K, .., r)."""
-        low, high = self._bracket(levels, arrays)
-        if low is high:
-            return low
-
-        # Scale the bracket to [-1, 1], so that tolerances do not depend on the units of y.
-        centre, unit = 0.5 * (low + high), 0.5 * (high - low)
-        edge = np.ones_like(low)
-
-        def excess(z: Any, level: Any, at: Any, centre: Any, unit: Any) -> Any:
-            """Compute the cdf at some of the elements, minus their level."""
-            y = centre + unit * z
-            members = zip(*(np.take(a, at.astype(int), axis=-1) for a in arrays))
-            parts = (self._cdf(y, *parameters) for parameters in members)
-            return sum(w * part for w, part in zip(self.weights, parts)) - level
-
-        at = np.broadcast_to(np.arange(low.shape[1]), low.shape)
-        found = elementwise.find_root(
-            excess, (-edge, edge), args=(levels, at, centre, unit), tolerances={"xatol": 1e-16}
-        )
-        # If rounding leaves no change of sign in the bracket, its nearer end is the root.
-        ends = np.where(found.f_bracket[0] > 0, low, high)
-        return np.where(found.success, centre + unit * found.x, ends)
-
-    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        members, draws = self._draw_members(n_samples, seed), np.empty((n_samples, *self._shape))
-        for k, parameters in enumerate(zip(*self._arrays)):
-            chosen = members == k
-            draws[chosen] = self._draw_noisy((chosen.sum(), *self._shape), rng, *parameters)
-        return draws
-
-    def _draw_members(self, n_samples: int, seed: int) -> np.ndarray:
-        """Draw a member for each draw, the same for all rows."""
-        rng = np.random.default_rng(seed)
-        return rng.choice(len(self.weights), size=n_samples, p=self.weights)
-
     def to_tfp(self) -> Any:
-        """Convert to a TensorFlow Probability distribution with a batch of n rows.
-
-        The rows of a batch are independent: its draws take a member for each row, whereas `sample`
-        takes one for all rows.
-
-        Raises
-        ------
-        NotImplementedError
-            If TensorFlow Probability has no such distribution.
-        """
-        members = self._tfp_members()
-        from skuq.backend import tfd
-
-        if len(self._shape) == 2:  # outputs are independent given the member
-            members = tfd.Independent(members, reinterpreted_batch_ndims=1)
-        return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
-
-    def _tfp_members(self) -> Any:
-        """Convert the members to a distribution of batch (n, K[, m])."""
+        """Convert to a TensorFlow Probability distribution, if it has such a one."""
         name = type(self).__name__
         raise NotImplementedError(
             f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "

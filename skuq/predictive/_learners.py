@@ -1,4 +1,4 @@
-"""Fit the calibration of a regressor's predictions: scales, shapes, and rows out of the bag.
+"""Fit calibrations: scales, temperatures, conformal scores, and shapes from rows out of the bag.
 
 Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D); predictions come
 in folds, a mixture of each; weights (n,) are 1 for a row of average weight.
@@ -9,15 +9,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from scipy import optimize, special
 
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
+from skuq.predictive._classes import scaled_probabilities
 from skuq.predictive._distributions import Factor, Mixture
-from skuq.predictive._normals import GaussianMixture
 from skuq.predictive._two_piece import TwoPieceNormal
 
+SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
+_LEAST_DENSITY = np.finfo(float).tiny  # of which a logarithm is taken
 _STEP = 0.1  # of a factor's logarithm, for differences in place of derivatives
 _SMALLEST_SPREAD = 1e-6  # variance of the logarithms of groups' variances that counts as none
 
@@ -44,7 +48,7 @@ def fit_std_factor(
     if moment == 0:
         return 1.0
     # One normal for each row: the maximum has a closed form.
-    if all(isinstance(m, GaussianMixture) and len(m.weights) == 1 for m in mixtures):
+    if all(m.is_normal for m in mixtures):
         return moment
 
     def nll(log_c: float) -> float:
@@ -95,6 +99,78 @@ def shrink_std_factor(
         return factor
     error = np.sqrt(weight @ score**2) / curvature  # a row of weight 2 counts as two rows
     return float(factor ** max(0.0, 1 - (2 * error / np.log(factor)) ** 2))
+
+
+def fit_scales(
+    mixtures: Sequence[Any], y: np.ndarray, weight: np.ndarray, *, conformal: bool = False
+) -> tuple[Any, ...]:
+    """Fit a factor of the standard deviations of each output and, if `conformal`, the scores.
+
+    Returns the factor (m,), or a number, and with `conformal` the sorted absolute errors in
+    calibrated standard deviations, and the coverage of intervals of each; see `conformal_quantile`.
+
+    Parameters
+    ----------
+    mixtures : sequence of distributions
+        Predictions, fold by fold.
+    y : ndarray of shape (n[, m])
+        Truths, in the order of the folds.
+    weight : ndarray of shape (n,)
+        Positive weights. Those of a row that repeated folds predict several times add up to the
+        row's own.
+    conformal : bool, default=False
+    """
+    single = y.ndim == 1
+    ends = np.cumsum([len(mixture.mean) for mixture in mixtures])[:-1]
+    outputs = [
+        _fit_scale_of_output(
+            [m if single else m.output(k) for m in mixtures],
+            np.split(y if single else y[:, k], ends),
+            np.split(weight, ends),
+            conformal,
+        )
+        for k in range(1 if single else y.shape[1])
+    ]
+    scale, *scores = (part[0] if single else np.stack(part, axis=-1) for part in zip(*outputs))
+    return float(scale) if single else scale, *scores
+
+
+def _fit_scale_of_output(
+    mixtures: Sequence[Any],
+    ys: Sequence[np.ndarray],
+    weights: Sequence[np.ndarray],
+    conformal: bool,
+) -> tuple[Any, ...]:
+    """Fit the factor of one output and, if `conformal`, the scores and their coverage."""
+    scale = fit_std_factor(mixtures, ys, weights)
+    if not all((m.std == 1).all() for m in mixtures):
+        scale = shrink_std_factor(mixtures, ys, weights, scale)
+    elif not any((y != m.mean).any() for m, y in zip(mixtures, ys)):
+        scale = SMALLEST_UNCERTAINTY  # a regressor without uncertainty that makes no errors
+    if not conformal:
+        return (scale,)
+    scaled = [mixture.scaled(scale) for mixture in mixtures]
+    errors = np.concatenate([abs(y - m.mean) / m.std for m, y in zip(scaled, ys)])
+    weight, order = np.concatenate(weights), np.argsort(errors)
+    # The new row has weight 1 and an unknown error: it counts as outside (Lei et al., 2018).
+    return scale, errors[order], np.cumsum(weight[order]) / (weight.sum() + 1)
+
+
+def fit_temperature(probas: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> float:
+    """Fit the temperature T of averaged probabilities by maximum likelihood (Guo et al., 2017).
+
+    The prior of log(T) is standard normal. Without it T would be 0 if every row's class is the most
+    probable one, and a few such rows do not show that the classifier never errs.
+    """
+    rows = np.arange(len(codes))
+
+    def nll(log_t: float) -> float:
+        proba = scaled_probabilities(probas, 1 / np.exp(log_t))[rows, codes]
+        # Minus the log prior of log(T), plus the NLL.
+        return 0.5 * log_t**2 - weights @ np.log(np.maximum(proba, _LEAST_DENSITY))
+
+    # Unimodal in 1 / T, as logistic regression with one coefficient is.
+    return float(np.exp(optimize.minimize_scalar(nll, bounds=(-4, 4), method="bounded").x))
 
 
 def root_mean_square(values: np.ndarray, weights: np.ndarray) -> float:
@@ -410,9 +486,8 @@ _FLOORS = (-8.0, -4.0, -1.0)  # where the search for the second begins
 # that falls by a factor of e, and the rows that y's own spread counts as in its width.
 _DEFENSIVE_SHARE, _DEFENSIVE_ROWS, _SPREAD_ROWS = 0.4, 40, 8
 
-_MOST_SHARED = 0.95  # largest epistemic part of a normal's standard deviation
 _NOISY_SHARE = 0.99  # of the rows, those with less noise than `limit_noise` finds
-_TINY = 1e-30  # keeps the gradient of a root finite at 0
+_LEAST_RATIO = 1e-30  # of variances, of which a logarithm is taken
 
 # Relative scales of the tail, and their shares where no row has told: few errors are large. The
 # largest bounds what one row can cost; more scales than these did not improve any score.
@@ -430,7 +505,7 @@ def fit_out_of_bag(
     unseen: np.ndarray,
     y: np.ndarray,
     weight: np.ndarray,
-) -> tuple[float, float, tuple[tuple[float, float, float], ...], float]:
+) -> Calibration:
     """Fit the calibration of an ensemble on rows that members have not seen.
 
     A row's prediction is that of the members that have not trained on it. Under the factor a and
@@ -457,7 +532,7 @@ def fit_out_of_bag(
     Errors that all members share make c larger than a. Some hundred errors hardly tell u and c, so
     the logarithms of their squares have a twentieth of the variance of that of a, about 1 and 1.3:
     the latter is the error of the mean over the spread on functions that are known. This tells the
-    noise from the model, and leaves the sum as it is; see `calibrate_components`.
+    noise from the model, and leaves the sum as it is.
 
     Parameters
     ----------
@@ -473,11 +548,10 @@ def fit_out_of_bag(
 
     Returns
     -------
-    factor, floor, tail, shared : float, float, tuple of (float, float, float), float
-        1, 0, and 0 for the last if there are fewer than 30 rows. The tail has the scale, the floor
-        and the share of each component, and none without rows or if errors are not finite. The
-        last is ``sqrt(c**2 - a**2)``, or 0 where c is smaller: the standard deviation of the errors
-        that members share, in standard deviations of their means.
+    Calibration
+        Its factor is 1 and its floor 0 if there are fewer than 30 rows. It has no tail without rows
+        or if errors are not finite. `shared` is ``sqrt(c**2 - a**2)``, or 0 where c is smaller or
+        there are few rows.
 
     References
     ----------
@@ -487,7 +561,7 @@ def fit_out_of_bag(
     used = unseen.any(axis=0) & (weight > 0)
     n_rows = int(used.sum())
     if n_rows == 0:
-        return 1.0, 0.0, (), 0.0
+        return UNCALIBRATED
     loc, scale, probability = (part[:, :, used] for part in (loc, scale, probability))
     y, weight, unseen = y[used], weight[used], unseen[:, used]
     # Weights (K, n, 1) of the members that have not trained on the row.
@@ -540,7 +614,7 @@ def fit_out_of_bag(
     width = float(mean_square ** (0.5 * n_rows / (n_rows + _SPREAD_ROWS)))
     tail = [(c, 0.0, share * (1 - reserve)) for c, share in zip(TAIL_SCALES, shares)]
     tail.append((1.0, width, reserve))
-    return factor, floor, tuple(part for part in tail if part[2] > 0), shared
+    return Calibration(factor, floor, shared, tail=tuple(part for part in tail if part[2] > 0))
 
 
 def _fit_mixtures(
@@ -577,10 +651,9 @@ def _fit_mixtures(
 def limit_noise(
     components: tuple[np.ndarray, np.ndarray, np.ndarray],
     weights: np.ndarray,
-    factor: float,
-    floor: float,
-) -> np.ndarray:
-    """Compute the calibrated noise variance (m,) that one training row in a hundred exceeds.
+    calibration: Calibration,
+) -> Calibration:
+    """Limit the noise to the calibrated variance (m,) that one training row in a hundred exceeds.
 
     Components are the normals (K, J, n, m) predicted at training rows, as `fit_out_of_bag` takes
     them. Networks extrapolate noise as wildly as means, so more noise than here is not known.
@@ -588,74 +661,10 @@ def limit_noise(
     loc, scale, probability = components
     apart = loc - (probability * loc).sum(axis=1, keepdims=True)
     noise = np.tensordot(weights, (probability * (scale**2 + apart**2)).sum(axis=1), axes=1)
-    most = np.quantile(factor**2 * noise + floor**2, _NOISY_SHARE, axis=0)
-    return np.where(np.isfinite(most), most, np.inf)  # no limit where predictions are not finite
-
-
-class Calibration(NamedTuple):
-    """Numbers of a calibration, as `fit_out_of_bag` finds them, arrays or tensors."""
-
-    factor: Any
-    floor: Any
-    shared: Any
-    most_noise: Any  # (m,), see `limit_noise`
-    scales: Any  # (S,) of the tail
-    floors: Any  # (S,)
-    shares: Any  # (S,)
-
-
-def calibrate_components(
-    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any = np
-) -> tuple[tuple[Any, Any, Any], Any]:
-    """Calibrate the normals (K, J, n, m) of members, in units of the standardised y.
-
-    Means are stretched about the mixture's mean by the factor a, variances become
-    ``a**2 * variance + floor**2``, and each member is mixed of itself, stretched about its own mean
-    to the scales of the tail, with the tail's floors. Return the normals, and the part of each
-    standard deviation that is epistemic: `shared` times the standard deviation of the members'
-    means as they were, the tail's floor, and the noise beyond `most_noise`, but at most 0.95 of the
-    normal's own, since each keeps some noise. Where noise exceeds `most_noise`, the normals of a
-    member get nearer to each other and wider, so that its variance stays.
-    """
-    loc, scale, probability = components
-    factor, floor, shared, most_noise, scales, floors, shares = calibration
-    mean = xp.sum(probability * loc, axis=1)
-    centre = xp.tensordot(weights, mean, axes=1)
-    variance = xp.tensordot(weights, xp.square(mean - centre), axes=1)
-    # Symbolic tensors of Keras stand to the left of numbers.
-    mean = ((mean - centre) * factor + centre)[:, None]
-    loc = (loc - centre) * factor + centre
-    scale = xp.sqrt(xp.square(scale * factor) + floor**2)
-    apart = xp.sum(probability * xp.square(loc - mean), axis=1, keepdims=True)
-    noise = xp.sum(probability * (xp.square(scale) + apart), axis=1)
-    ratio = xp.maximum(xp.tensordot(weights, noise, axes=1) / most_noise, 1.0)
-    excess = 1 - 1 / ratio
-    loc = (loc - mean) / xp.sqrt(ratio) + mean
-    scale = xp.sqrt(xp.square(scale) + apart * excess)
-    tail = range(scales.shape[0])
-    loc = xp.concatenate([(loc - mean) * scales[s] + mean for s in tail], axis=1)
-    widths = [xp.sqrt(xp.square(scale * scales[s]) + floors[s] ** 2) for s in tail]
-    unknown = xp.square(scale) * excess  # noise that no training row has shown
-    errors = [
-        xp.sqrt(variance * shared**2 + unknown * scales[s] ** 2 + (floors[s] ** 2 + _TINY))
-        for s in tail
-    ]
-    probability = xp.concatenate([probability * shares[s] for s in tail], axis=1)
-    parts = [xp.minimum(error, width * _MOST_SHARED) for error, width in zip(errors, widths)]
-    return (loc, xp.concatenate(widths, axis=1), probability), xp.concatenate(parts, axis=1)
-
-
-def calibrated_moments(
-    components: tuple[Any, Any, Any], weights: Any, calibration: Calibration, xp: Any
-) -> tuple[Any, Any, Any]:
-    """Compute the moments of calibrated normals; see `NumberTargets.moments`."""
-    (loc, scale, probability), part = calibrate_components(components, weights, calibration, xp)
-    mean = xp.sum(probability * loc, axis=1)
-    variance = xp.square(scale) + xp.square(loc - mean[:, None])
-    # Means move by the average of their components.
-    moved = xp.square(xp.sum(probability * part, axis=1))
-    noise = xp.sum(probability * variance, axis=1) - moved
-    return mean, noise, xp.tensordot(weights, moved, axes=1)
+    noise = calibration.factor**2 * noise + calibration.floor**2
+    most = np.quantile(noise, _NOISY_SHARE, axis=0)
+    most = np.where(np.isfinite(most), most, np.inf)  # no limit where predictions are not finite
+    return replace(calibration, most_noise=tuple(most.tolist()))
 
 
 def fit_tail(log_density: np.ndarray, weight: np.ndarray) -> tuple[float, ...]:
@@ -735,8 +744,8 @@ def _trust(
     with the square of the change in the logarithm of standard deviations, so that few rows show
     that predictions are far too wide. A larger one can be due to a single row far out.
     """
-    ratio = squared_factor + squared_floor / np.maximum(total, _TINY)
-    change = np.average(np.log(np.maximum(ratio, _TINY)).mean(axis=1) / 2, weights=weight)
+    ratio = squared_factor + squared_floor / np.maximum(total, _LEAST_RATIO)
+    change = np.average(np.log(np.maximum(ratio, _LEAST_RATIO)).mean(axis=1) / 2, weights=weight)
     if not math.isfinite(change):
         return 0.0
     rows = len(weight) * (1 + (min(change, 0.0) / _LARGE_CHANGE) ** 2)

@@ -1,11 +1,12 @@
-"""Distributions of networks that predict parameters: normals and mixtures of them.
+"""Normals, and mixtures of members that predict one or several of them.
 
-Notation: K members, J components of each, n rows, m outputs (the last axis is absent where y
-was 1-D).
+Notation: K members, J normals of each, n rows, m outputs (the last axis is absent where y was 1-D).
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -13,13 +14,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
+from scipy.optimize import elementwise
 
 from skuq._checks import check_member_weights, check_probabilities
 from skuq._formulas import LOG_SQRT_2PI
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import FILLED_IN, Mixture, Uncertainty, check_parameters
 
-_TINY = 1e-300  # squared length of no direction
+_CHUNK = 2**20  # parameters of members that the root finder handles at a time
+_NO_LENGTH = 1e-300  # squared length of no direction
 
 # Nodes (normal scores) and weights of the quadrature rule for expectations of functions of y. The
 # trapezoidal rule converges as fast as Gauss' rule for smooth functions, and faster for functions
@@ -29,17 +32,99 @@ _SCORE_WEIGHTS = np.exp(-0.5 * _SCORES**2)
 _SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
 
 
-class NormalMembers(Mixture):
-    """Mixture whose members are made of normals, with errors that all of them share.
+@saved_as("predictive.GaussianMixture")
+@dataclass(frozen=True, eq=False)
+class GaussianMixture(Mixture):
+    """Mixture of K members for every row, each a normal or a mixture of J normals.
 
-    A subclass has the arrays `loc` and `scale`, first, and the fields `spread` and
-    `shared_scale`.
+    All rows share the members' weights, but not the probabilities of normals. The spread of one
+    member's normals is aleatoric, possibly with several modes. The disagreement of the members'
+    means is epistemic. Given the member, outputs are independent; over members they are not.
+
+    Parameters
+    ----------
+    loc, scale : ndarray of shape (K, n) or (K, n, m), or with an axis of J normals after the first
+        Means and standard deviations of the normals, in units of y; scale > 0.
+    weights : ndarray of shape (K,), optional
+        Positive weights of the members, summing to 1; equal by default.
+    probabilities : ndarray of shape (K, J, n) or (K, J, n, m), optional
+        Non-negative probabilities of a member's normals, which sum to 1 over J within 1e-6. `loc`
+        and `scale` then have the same shape. None, the default, means one normal for each member.
+    spread : ndarray of shape (r, n) or (r, n, m), optional
+        Uncertainty of the function that all members share, in units of y: they are off by the sum
+        of the r arrays, each times a standard normal number that all rows share (each output has
+        its own). It is epistemic. None, the default, means that there is none.
+    shared_scale : ndarray of the shape of `scale`, optional
+        Part of `scale` that is epistemic, too: from 0 to below `scale`, in units of y. The squares
+        of both differ by the variance of the noise. Members are off by this part together, in
+        directions in which they also differ from each other; of several normals, their mean is off
+        by the average. None, the default, means 0.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, scales are not positive, probabilities or weights do not sum to 1, or
+        `shared_scale` is not below `scale`.
+
+    References
+    ----------
+    Egele et al., "AutoDEUQ", Eq. 3; Lakshminarayanan et al. (2017), section 2.4; Bishop (1994),
+    "Mixture Density Networks".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> two = GaussianMixture(loc=np.array([[0.0], [2.0]]), scale=np.ones((2, 1)))
+    >>> two.mean, two.aleatoric_variance, two.epistemic_variance
+    (array([1.]), array([1.]), array([1.]))
+
+    One member that knows two modes:
+
+    >>> loc = np.array([-1.0, 1.0]).reshape(1, 2, 1)
+    >>> half = np.full(loc.shape, 0.5)
+    >>> fork = GaussianMixture(loc, np.full(loc.shape, 0.1), probabilities=half)
+    >>> fork.aleatoric_variance.round(2), fork.epistemic_variance
+    (array([1.01]), array([0.]))
     """
 
     loc: np.ndarray
     scale: np.ndarray
-    spread: np.ndarray | None
-    shared_scale: np.ndarray | None
+    weights: np.ndarray = FILLED_IN
+    probabilities: np.ndarray | None = None
+    spread: np.ndarray | None = None
+    shared_scale: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.probabilities is None:
+            loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
+            arrays = {"loc": loc, "scale": scale}
+        else:
+            names = "loc", "scale", "probabilities"
+            given = {name: getattr(self, name) for name in names}
+            arrays = dict(zip(names, check_parameters("n_members", "n_components", **given)))
+            probabilities = arrays["probabilities"]
+            sums = check_probabilities("probabilities of components", probabilities, axis=1)
+            # The check allows 1e-6, but cdf and density should be exact.
+            arrays["probabilities"] = probabilities / sums[:, None]
+        weights = check_member_weights(
+            self.weights, len(arrays["loc"]), positive=True, tolerance=1e-9
+        )
+        vars(self).update(arrays, weights=weights)
+        self._check_shared()
+
+    @property
+    def is_normal(self) -> bool:  # type: ignore[override]
+        """Whether there is one member, which predicts one normal."""
+        return len(self.weights) == 1 and self.probabilities is None
+
+    @property
+    def _array_kinds(self) -> dict[str, str]:  # type: ignore[override]
+        kinds = {"loc": "location", "scale": "scale"}
+        return kinds if self.probabilities is None else {**kinds, "probabilities": "shape"}
+
+    @property
+    def _leading_axes(self) -> int:  # type: ignore[override]
+        return 1 if self.probabilities is None else 2  # members, and their normals
 
     def _check_shared(self) -> None:
         """Check the arrays of what members share, and store them as floats."""
@@ -66,14 +151,44 @@ class NormalMembers(Mixture):
         spread = spread.reshape(len(spread), *self._shape)
         return replace(self, spread=spread)  # type: ignore[type-var]  # subclasses are dataclasses
 
+    @property
+    def normals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means, standard deviations and weights of all normals, whatever their member.
+
+        The first two are (N, n[, m]); weights are (N,), or (N, n[, m]) with several for a member.
+        """
+        loc, scale, *probabilities = self._arrays
+        if not probabilities:
+            return loc, scale, self.weights
+        weights = (self.weights * probabilities[0].T).T
+        loc, scale, weights = (a.reshape(-1, *a.shape[2:]) for a in (loc, scale, weights))
+        return loc, scale, weights
+
     def _member_average(self, values: np.ndarray) -> np.ndarray:
         """Average an array of the shape of `scale` over the normals of each member, (K, n[, m])."""
-        return values
+        if self.probabilities is None:
+            return values
+        return (self.probabilities * values).sum(axis=1)
+
+    def _combine_normals(
+        self, means: np.ndarray, variances: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Compute members' means and variances from those of their normals."""
+        if self.probabilities is None:
+            return means, variances
+        mean = self._member_average(means)
+        # Law of total variance over the normals.
+        return mean, self._member_average(variances + (means - mean[:, None]) ** 2)
 
     @property
     def member_means(self) -> np.ndarray:
         """Means of the members, of shape (K, n[, m]), in units of y."""
         return self._member_average(self.loc)
+
+    @property
+    def member_variances(self) -> np.ndarray:
+        """Variances of the members' noise, of shape (K, n[, m]), in squared units of y."""
+        return self._combine_normals(self.loc, self.scale**2)[1] - self.member_shared
 
     @property
     def member_shared(self) -> np.ndarray:
@@ -103,7 +218,9 @@ class NormalMembers(Mixture):
         directions = self._weighted_distances
         length = (directions**2).sum(axis=0)
         alike = np.sqrt(self.weights).reshape(-1, *[1] * (directions.ndim - 1))
-        return np.where(length > _TINY, directions / np.sqrt(np.maximum(length, _TINY)), alike)
+        return np.where(
+            length > _NO_LENGTH, directions / np.sqrt(np.maximum(length, _NO_LENGTH)), alike
+        )
 
     @property
     def functions(self) -> np.ndarray | None:
@@ -128,8 +245,8 @@ class NormalMembers(Mixture):
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
-        """Arrays of the members, whose normals have the spread that they share."""
-        loc, scale, *others = super()._arrays
+        """Arrays (K, .., n[, m]) of the members, whose normals have the spread that they share."""
+        loc, scale, *others = (getattr(self, name) for name in self._array_kinds)
         if self.spread is not None:
             scale = np.sqrt(scale**2 + (self.spread**2).sum(axis=0))
         return loc, scale, *others
@@ -147,20 +264,193 @@ class NormalMembers(Mixture):
         return replace(alone._map_arrays(change), **shared)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        if self.spread is None and self.shared_scale is None:
-            return super()._draw(n_samples, seed, rng)
-        noise = self.without_shared()
-        if self.shared_scale is None:
-            draws = noise._draw(n_samples, seed, rng)
-        else:
+        noise, multiples = self, None
+        if self.spread is not None or self.shared_scale is not None:
+            noise = self.without_shared()
+        if self.shared_scale is not None:
             # A draw moves each normal by a multiple of what it shares, smooth over the rows.
             multiples = _combine(self._directions, n_samples, [seed, 2])
-            members, draws = self._draw_members(n_samples, seed), np.empty_like(multiples)
-            for k, (parameters, shared) in enumerate(zip(zip(*noise._arrays), self.shared_scale)):
-                chosen = members == k
-                shape = chosen.sum(), *self._shape
-                draws[chosen] = self._draw_noisy(shape, rng, *parameters, shared, multiples[chosen])
+        # All rows of a draw have the same member.
+        members = np.random.default_rng(seed).choice(
+            len(self.weights), size=n_samples, p=self.weights
+        )
+        draws = np.empty((n_samples, *self._shape))
+        for k, parameters in enumerate(zip(*noise._arrays)):
+            chosen = members == k
+            moves = () if multiples is None else (self.shared_scale[k], multiples[chosen])
+            draws[chosen] = _draw_noisy((chosen.sum(), *self._shape), rng, parameters, *moves)
         return draws if self.spread is None else draws + _combine(self.spread, n_samples, [seed, 1])
+
+    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
+        # Rounding can make weights sum to more than 1.
+        return np.minimum(_mixture_cdf(y, self.weights, self._arrays), 1.0)
+
+    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
+        densities = np.stack([_log_density(y, *parameters) for parameters in zip(*self._arrays)])
+        # Given the member, outputs are independent: sum over them, then mix over members.
+        densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
+        return special.logsumexp(densities, axis=0, b=self.weights[:, None])
+
+    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
+        # Flatten rows and outputs to one axis, and work on parts of it that bound the memory.
+        size = math.prod(self._shape)
+        arrays = [a.reshape(*a.shape[: a.ndim - len(self._shape)], size) for a in self._arrays]
+        numbers = len(levels) * sum(math.prod(a.shape[:-1]) for a in arrays)
+        step = max(_CHUNK // max(numbers, 1), 1)
+        flat, found = levels.reshape(len(levels), size), np.empty((len(levels), size))
+        for start in range(0, size, step):
+            part = slice(start, start + step)
+            found[:, part] = _roots(flat[:, part], self.weights, [a[..., part] for a in arrays])
+        return found.reshape(levels.shape)
+
+    def _moments_of(
+        self, function: Callable[[np.ndarray], np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Compute members' means and variances, (K, n[, m]), of an increasing function of y.
+
+        Raise ValueError if they overflow.
+        """
+        # All normals of all members, one after the other.
+        flat = (math.prod(self.loc.shape[: self._leading_axes]), *self._shape)
+        loc, scale = (array.reshape(flat) for array in self._arrays[:2])
+        means, variances = [], []
+        for mu, sigma in zip(loc, scale):
+            # Moments about the median, which lies within a standard deviation of the mean, avoid
+            # cancellation.
+            median = function(mu)
+            first, second = np.zeros(self._shape), np.zeros(self._shape)
+            with np.errstate(over="ignore", invalid="ignore"):  # checked below
+                for z, weight in zip(_SCORES, _SCORE_WEIGHTS):
+                    distance = function(mu + sigma * z) - median
+                    first += weight * distance
+                    second += weight * distance**2
+                means.append(median + first)
+                variances.append(np.maximum(second - first**2, 0))
+        if not (np.isfinite(means).all() and np.isfinite(variances).all()):
+            raise ValueError(
+                "The members' means or variances overflow, because the inverse transform grows too "
+                "fast for the tails of their distributions. Use a transform with linear ends."
+            )
+        moments = (np.stack(part).reshape(self.loc.shape) for part in (means, variances))
+        return self._combine_normals(*moments)
+
+    def to_tfp(self) -> Any:
+        """Convert to a TensorFlow Probability distribution with a batch of n rows.
+
+        The rows of a batch are independent: its draws take a member for each row, whereas `sample`
+        takes one for all rows.
+        """
+        from skuq.backend import tfd
+
+        if self.probabilities is None:
+            members = tfd.Normal(*(np.moveaxis(array, 0, 1) for array in self._arrays))
+        else:  # (n, K, [m,] J)
+            loc, scale, probabilities = (np.moveaxis(a, (0, 1), (1, -1)) for a in self._arrays)
+            normals = tfd.Normal(loc, scale)
+            members = tfd.MixtureSameFamily(tfd.Categorical(probs=probabilities), normals)
+        if len(self._shape) == 2:  # outputs are independent given the member
+            members = tfd.Independent(members, reinterpreted_batch_ndims=1)
+        return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
+
+
+# Functions of one member's arrays: means and standard deviations (n[, m]) or, with probabilities of
+# its normals, all three (J, n[, m]).
+
+
+def _cdf(y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: Any = None) -> Any:
+    """Compute one member's distribution function at y, which broadcasts against (n[, m])."""
+    if probabilities is None:
+        return special.ndtr((y - loc) / scale)
+    return sum(p * special.ndtr((y - mu) / s) for mu, s, p in zip(loc, scale, probabilities))
+
+
+def _log_density(
+    y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: Any = None
+) -> np.ndarray:
+    """Compute one member's log density at y (n[, m]), for each output."""
+    densities = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
+    if probabilities is None:
+        return densities
+    return special.logsumexp(densities, axis=0, b=probabilities)
+
+
+def _draw_noisy(
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    parameters: Sequence[np.ndarray],
+    shared: Any = None,
+    multiples: Any = None,
+) -> np.ndarray:
+    """Draw (n_draws, n[, m]) of one member, with noise of each row and output.
+
+    Normals are moved by `multiples` (n_draws, n[, m]) of what they share.
+    """
+    loc, scale, *probabilities = parameters
+    if probabilities:
+        uniform, z = rng.random(shape), rng.standard_normal(shape)
+        edges = np.cumsum(probabilities[0], axis=0)
+        edges /= edges[-1]  # exactly 1 from the last possible component on
+        component = np.zeros(shape, dtype=int)
+        for edge in edges[:-1]:
+            component += uniform >= edge
+        # The parameters of each draw's normal.
+        loc, scale, *moved = (
+            np.take_along_axis(a[None], component[:, None], 1)[:, 0]
+            for a in (loc, scale, *(() if shared is None else (shared,)))
+        )
+        shared = moved[0] if moved else None
+    else:
+        z = rng.standard_normal(shape)
+    draws = loc + scale * z
+    return draws if shared is None else draws + shared * multiples
+
+
+def _mixture_cdf(y: Any, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> Any:
+    """Compute the distribution function of a mixture from its members' arrays."""
+    parts = (_cdf(y, *parameters) for parameters in zip(*arrays))
+    return sum(w * part for w, part in zip(weights, parts))
+
+
+def _roots(levels: np.ndarray, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Compute a mixture's quantiles (q, r) at levels (q, r), from arrays (K, .., r)."""
+    low, high = _bracket(levels, arrays)
+    if low is high:
+        return low
+
+    # Scale the bracket to [-1, 1], so that tolerances do not depend on the units of y.
+    centre, unit = 0.5 * (low + high), 0.5 * (high - low)
+    edge = np.ones_like(low)
+
+    def excess(z: Any, level: Any, at: Any, centre: Any, unit: Any) -> Any:
+        """Compute the cdf at some of the elements, minus their level."""
+        chosen = [np.take(a, at.astype(int), axis=-1) for a in arrays]
+        return _mixture_cdf(centre + unit * z, weights, chosen) - level
+
+    at = np.broadcast_to(np.arange(low.shape[1]), low.shape)
+    found = elementwise.find_root(
+        excess, (-edge, edge), args=(levels, at, centre, unit), tolerances={"xatol": 1e-16}
+    )
+    # If rounding leaves no change of sign in the bracket, its nearer end is the root.
+    ends = np.where(found.f_bracket[0] > 0, low, high)
+    return np.where(found.success, centre + unit * found.x, ends)
+
+
+def _bracket(levels: np.ndarray, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Bracket a mixture's quantiles (q, r) by those of its normals that are possible.
+
+    With one normal both ends are the same array, the quantile itself.
+    """
+    scores, lows, highs = special.ndtri(levels), [], []
+    for loc, scale, *probabilities in zip(*arrays):
+        if not probabilities:
+            lows.append(loc + scale * scores)
+            highs.append(lows[-1])
+            continue
+        for mu, s, probability in zip(loc, scale, *probabilities):
+            end = mu + s * scores
+            lows.append(np.where(probability > 0, end, np.inf))
+            highs.append(np.where(probability > 0, end, -np.inf))
+    return functools.reduce(np.minimum, lows), functools.reduce(np.maximum, highs)
 
 
 def _combine(arrays: np.ndarray, n_samples: int, seed: list[int]) -> np.ndarray:
@@ -171,265 +461,6 @@ def _combine(arrays: np.ndarray, n_samples: int, seed: list[int]) -> np.ndarray:
     shape = n_samples, len(arrays), *arrays.shape[2:]
     numbers = np.random.default_rng(seed).standard_normal(shape)
     return np.einsum("tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm", numbers, arrays)
-
-
-@saved_as("predictive.GaussianMixture")
-@dataclass(frozen=True, eq=False)
-class GaussianMixture(NormalMembers):
-    """Mixture of K normals for every row; rows share the weights.
-
-    Given the member, outputs are independent; over members they are not.
-
-    Parameters
-    ----------
-    loc, scale : ndarray of shape (K, n) or (K, n, m)
-        Means and standard deviations of the members, in units of y; scale > 0.
-    weights : ndarray of shape (K,), optional
-        Positive weights of the members, summing to 1; equal by default.
-    spread : ndarray of shape (r, n) or (r, n, m), optional
-        Uncertainty of the function that all members share, in units of y: they are off by the sum
-        of the r arrays, each times a standard normal number that all rows share (each output has
-        its own). It is epistemic. None, the default, means that there is none.
-    shared_scale : ndarray of the shape of `scale`, optional
-        Part of `scale` that is epistemic, too: from 0 to below `scale`, in units of y. The squares
-        of both differ by the variance of the noise. Members are off by this part together, in
-        directions in which they also differ from each other. None, the default, means 0.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree, scales are not positive, weights do not sum to 1, or `shared_scale` is
-        not below `scale`.
-
-    References
-    ----------
-    Egele et al., "AutoDEUQ", Eq. 3; Lakshminarayanan et al. (2017), section 2.4.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> two = GaussianMixture(loc=np.array([[0.0], [2.0]]), scale=np.ones((2, 1)))
-    >>> two.mean, two.aleatoric_variance, two.epistemic_variance
-    (array([1.]), array([1.]), array([1.]))
-    """
-
-    loc: np.ndarray
-    scale: np.ndarray
-    weights: np.ndarray = FILLED_IN
-    spread: np.ndarray | None = None
-    shared_scale: np.ndarray | None = None
-
-    _array_kinds = {"loc": "location", "scale": "scale"}
-    _tfp_class = "Normal"
-
-    def __post_init__(self) -> None:
-        loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
-        weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
-        vars(self).update(loc=loc, scale=scale, weights=weights)
-        self._check_shared()
-
-    @property
-    def member_variances(self) -> np.ndarray:
-        """Variances of the members' noise, of shape (K, n[, m]), in squared units of y."""
-        return self.scale**2 - self.member_shared
-
-    def _cdf(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        return special.ndtr((y - loc) / scale)
-
-    def _log_density(self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        return -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
-
-    def _bracket(
-        self, levels: np.ndarray, arrays: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        scores = special.ndtri(levels)
-        ends = (loc + scale * scores for loc, scale in zip(*arrays))
-        low = high = next(ends)
-        for end in ends:
-            low, high = np.minimum(low, end), np.maximum(high, end)
-        return low, high
-
-    def _draw_noisy(
-        self, shape: tuple[int, ...], rng: np.random.Generator, *arrays: np.ndarray
-    ) -> np.ndarray:
-        loc, scale, *shared = arrays
-        draws = loc + scale * rng.standard_normal(shape)
-        return draws + shared[0] * shared[1] if shared else draws
-
-    def _moments_of(
-        self, function: Callable[[np.ndarray], np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        means, variances = [], []
-        for loc, scale in zip(*self._arrays):
-            # Moments about the median, which lies within a standard deviation of the mean, avoid
-            # cancellation.
-            median = function(loc)
-            first, second = np.zeros(self._shape), np.zeros(self._shape)
-            with np.errstate(over="ignore", invalid="ignore"):  # checked below
-                for z, weight in zip(_SCORES, _SCORE_WEIGHTS):
-                    distance = function(loc + scale * z) - median
-                    first += weight * distance
-                    second += weight * distance**2
-                means.append(median + first)
-                variances.append(np.maximum(second - first**2, 0))
-        if not (np.isfinite(means).all() and np.isfinite(variances).all()):
-            raise ValueError(
-                "The members' means or variances overflow, because the inverse transform grows too "
-                "fast for the tails of their distributions. Use a transform with linear ends."
-            )
-        return np.stack(means), np.stack(variances)
-
-    def _tfp_members(self) -> Any:
-        from skuq.backend import tfd
-
-        return tfd.Normal(*(np.moveaxis(array, 0, 1) for array in self._arrays))
-
-
-@saved_as("predictive.NestedGaussianMixture")
-@dataclass(frozen=True, eq=False)
-class NestedGaussianMixture(NormalMembers):
-    """Mixture of K members for every row, each of which is a mixture of J normals.
-
-    All rows share the members' weights, but not the probabilities of components. The spread of
-    one member's components is aleatoric, possibly with several modes. The disagreement of the
-    members' means is epistemic. Each output has its own mixture: given the member, outputs are
-    independent.
-
-    Parameters
-    ----------
-    loc, scale : ndarray of shape (K, J, n) or (K, J, n, m)
-        Means and standard deviations of the components, in units of y; scale > 0.
-    probabilities : ndarray of the shape of `loc`
-        Non-negative probabilities of the components, which sum to 1 over J within 1e-6.
-    weights : ndarray of shape (K,), optional
-        Positive weights of the members, summing to 1; equal by default.
-    spread : ndarray of shape (r, n) or (r, n, m), optional
-        Uncertainty of the function that all members share; see `GaussianMixture`.
-    shared_scale : ndarray of the shape of `scale`, optional
-        Part of `scale` that is epistemic; see `GaussianMixture`. The mean of a member moves by the
-        average of its components.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree, scales are not positive, probabilities or weights do not sum to 1, or
-        `shared_scale` is not below `scale`.
-
-    See Also
-    --------
-    skuq.networks._head_normals.GaussianMixtureHead : Head that predicts the parameters.
-
-    References
-    ----------
-    Bishop (1994), "Mixture Density Networks".
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> shape = 1, 2, 1  # one member that knows two modes
-    >>> loc = np.array([-1.0, 1.0]).reshape(shape)
-    >>> fork = NestedGaussianMixture(loc, np.full(shape, 0.1), np.full(shape, 0.5))
-    >>> fork.aleatoric_variance.round(2), fork.epistemic_variance
-    (array([1.01]), array([0.]))
-    """
-
-    loc: np.ndarray
-    scale: np.ndarray
-    probabilities: np.ndarray
-    weights: np.ndarray = FILLED_IN
-    spread: np.ndarray | None = None
-    shared_scale: np.ndarray | None = None
-
-    _array_kinds = {"loc": "location", "scale": "scale", "probabilities": "shape"}
-    _leading_axes = 2  # members and components
-
-    def __post_init__(self) -> None:
-        names = "loc", "scale", "probabilities"
-        loc, scale, probabilities = check_parameters(
-            "n_members", "n_components", **{name: getattr(self, name) for name in names}
-        )
-        sums = check_probabilities("probabilities of components", probabilities, axis=1)
-        weights = check_member_weights(self.weights, len(loc), positive=True, tolerance=1e-9)
-        # The check allows 1e-6, but cdf and density should be exact.
-        probabilities = probabilities / sums[:, None]
-        vars(self).update(loc=loc, scale=scale, probabilities=probabilities, weights=weights)
-        self._check_shared()
-
-    @property
-    def member_variances(self) -> np.ndarray:
-        """Variances of the members' noise, of shape (K, n[, m]), in squared units of y."""
-        return self._combine_components(self.loc, self.scale**2)[1] - self.member_shared
-
-    def _member_average(self, values: np.ndarray) -> np.ndarray:
-        return (self.probabilities * values).sum(axis=1)
-
-    def _combine_components(
-        self, means: np.ndarray, variances: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Compute members' means and variances from those of components, (K, J, n[, m])."""
-        mean = self._member_average(means)
-        # Law of total variance over the components.
-        return mean, self._member_average(variances + (means - mean[:, None]) ** 2)
-
-    def _cdf(
-        self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
-    ) -> np.ndarray:
-        return sum(p * special.ndtr((y - mu) / s) for mu, s, p in zip(loc, scale, probabilities))
-
-    def _log_density(
-        self, y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: np.ndarray
-    ) -> np.ndarray:
-        densities = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale) - LOG_SQRT_2PI
-        return special.logsumexp(densities, axis=0, b=probabilities)
-
-    def _bracket(
-        self, levels: np.ndarray, arrays: Sequence[np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Bracket the quantiles of each row by those of its components."""
-        # A mixture's quantile lies between the smallest and the largest quantile of those
-        # components that have a positive probability.
-        scores = special.ndtri(levels)
-        low, high = np.full_like(scores, np.inf), np.full_like(scores, -np.inf)
-        for parameters in zip(*arrays):
-            for loc, scale, probability in zip(*parameters):
-                end = loc + scale * scores
-                low = np.where(probability > 0, np.minimum(low, end), low)
-                high = np.where(probability > 0, np.maximum(high, end), high)
-        return low, high
-
-    def _draw_noisy(
-        self, shape: tuple[int, ...], rng: np.random.Generator, *arrays: np.ndarray
-    ) -> np.ndarray:
-        loc, scale, probabilities, *shared = arrays
-        uniform, z = rng.random(shape), rng.standard_normal(shape)
-        edges = np.cumsum(probabilities, axis=0)
-        edges /= edges[-1]  # exactly 1 from the last possible component on
-        component = np.zeros(shape, dtype=int)
-        for edge in edges[:-1]:
-            component += uniform >= edge
-        # The component's parameters of each draw, row and output.
-        mu, s, *moves = (
-            np.take_along_axis(a[None], component[:, None], 1)[:, 0]
-            for a in (loc, scale, *shared[:1])
-        )
-        return mu + s * z + moves[0] * shared[1] if shared else mu + s * z
-
-    def _moments_of(
-        self, function: Callable[[np.ndarray], np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        # Treat the K * J components as members of one Gaussian mixture, and combine afterwards.
-        shape, (loc, scale, _) = self.loc.shape, self._arrays
-        flat = shape[0] * shape[1], *shape[2:]
-        components = GaussianMixture(loc.reshape(flat), scale.reshape(flat))
-        moments = components._moments_of(function)
-        return self._combine_components(*(moment.reshape(shape) for moment in moments))
-
-    def _tfp_members(self) -> Any:
-        from skuq.backend import tfd
-
-        # (n, K, [m,] J)
-        loc, scale, probabilities = (np.moveaxis(a, (0, 1), (1, -1)) for a in self._arrays)
-        return tfd.MixtureSameFamily(tfd.Categorical(probs=probabilities), tfd.Normal(loc, scale))
 
 
 def shift(distribution: Mixture, distance: np.ndarray) -> Any:
@@ -457,9 +488,9 @@ def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
 class EpistemicNormal(GaussianMixture):
     """Normal distribution for every row, with known aleatoric and epistemic variance.
 
-    It is a `GaussianMixture` of one member with the scale
-    ``sqrt(aleatoric**2 + epistemic**2)``. Its variance has the two given parts, whereas the
-    variance of other mixtures of one member is aleatoric only. Outputs are independent.
+    It is a `GaussianMixture` of one member with the scale ``sqrt(aleatoric**2 + epistemic**2)``.
+    Either part can be 0, which `shared_scale` does not allow, both keep their digits as given, and
+    outputs can share the errors of a draw. Outputs are independent otherwise.
 
     Parameters
     ----------
@@ -538,6 +569,11 @@ class EpistemicNormal(GaussianMixture):
     def epistemic_variance(self) -> np.ndarray:
         """Variance of the model, as given, in squared units of y."""
         return self.epistemic**2
+
+    @property
+    def sides(self) -> list[np.ndarray]:
+        """Standard deviation of the model, the same on both sides."""
+        return [self.epistemic]
 
     @property
     def std(self) -> np.ndarray:

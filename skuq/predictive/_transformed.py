@@ -14,8 +14,9 @@ import numpy as np
 
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import Factor, Mixture, RowIndex
+from skuq.predictive._normals import GaussianMixture
 
-_TINY = 1e-300  # variance below which a spread counts as none
+_NO_VARIANCE = 1e-300  # below which a spread counts as none
 
 
 @saved_as("predictive.TransformedMixture")
@@ -29,7 +30,7 @@ class TransformedMixture(Mixture):
 
     Parameters
     ----------
-    inner : Mixture
+    inner : GaussianMixture
         Distribution of z.
     transform : object
         Object with the methods ``forward(y)``, ``inverse(z)``, ``log_derivative(y)`` (the log of
@@ -44,7 +45,7 @@ class TransformedMixture(Mixture):
 
     See Also
     --------
-    GaussianMixture, NestedGaussianMixture
+    GaussianMixture
 
     Notes
     -----
@@ -66,16 +67,14 @@ class TransformedMixture(Mixture):
     (array([1.6487]), array([1.]))
     """
 
-    inner: Mixture
+    inner: GaussianMixture
     transform: Any
     shift: Any = 0.0
     factor: Any = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.inner, Mixture):
-            raise TypeError(
-                f"inner must be a Mixture, such as GaussianMixture. Got {self.inner!r}."
-            )
+        if not isinstance(self.inner, GaussianMixture):
+            raise TypeError(f"inner must be a GaussianMixture. Got {self.inner!r}.")
         if not (np.asarray(self.factor) > 0).all():
             raise ValueError(f"factor must be positive. Got {self.factor}.")
         # Shift and factor of each row and output.
@@ -104,10 +103,10 @@ class TransformedMixture(Mixture):
     @cached_property
     def _shared(self) -> float | np.ndarray:
         """Variances (K, n[, m]) that members have by their common spread, before the factor."""
-        inner: Any = self.inner
-        if getattr(inner, "spread", None) is not None:
+        inner = self.inner
+        if inner.spread is not None:
             rest = replace(inner, spread=None)._moments_of(self.transform.inverse)[1]
-        elif getattr(inner, "shared_scale", None) is not None:
+        elif inner.shared_scale is not None:
             rest = self._moments[1]
         else:
             return 0.0
@@ -126,10 +125,12 @@ class TransformedMixture(Mixture):
     @property
     def shared_functions(self) -> np.ndarray | None:
         """Arrays (r, n[, m]) whose squares sum to the variance that members share."""
-        inner: np.ndarray | None = getattr(self.inner, "shared_functions", None)
+        inner = self.inner.shared_functions
         if inner is None:
             return None
-        return inner * np.sqrt(self.shared_variance / np.maximum((inner**2).sum(axis=0), _TINY))
+        return inner * np.sqrt(
+            self.shared_variance / np.maximum((inner**2).sum(axis=0), _NO_VARIANCE)
+        )
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         return self.inner._cdf_at(self.transform.forward((y - self.shift) / self.factor))

@@ -1,4 +1,4 @@
-"""Conformal intervals about a distribution, and normals with another width on each side.
+"""Normals with another width on each side of the point prediction.
 
 Notation: n rows, m outputs (the last axis is absent where y was 1-D); s1 and s2 are the standard
 deviations below and above the mode. The probability below the mode is s1 / (s1 + s2).
@@ -6,7 +6,6 @@ deviations below and above the mode. The probability below the mode is s1 / (s1 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,134 +13,15 @@ import numpy as np
 from scipy import special
 
 from skuq.files._registry import saved_as
-from skuq.predictive._distributions import FILLED_IN, Continuous, Parametric, Uncertainty
+from skuq.predictive._distributions import FILLED_IN, Continuous, Uncertainty
 from skuq.predictive._normals import check_location_and_stds
 
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 
-def by_output(function: Callable[..., Any], values: np.ndarray, *knots: np.ndarray) -> Any:
-    """Compute ``function(values, *knots)`` separately for each output.
-
-    Values are (.., n) and knots (q,), or values (.., n, m) and knots (q, m).
-    """
-    if knots[0].ndim == 1:
-        return function(values, *knots)
-    outputs = range(values.shape[-1])
-    columns = [function(values[..., k], *(part[:, k] for part in knots)) for k in outputs]
-    return np.stack(columns, axis=-1)
-
-
-@dataclass(frozen=True, eq=False)
-class ConformalMixture(Continuous):
-    """Mixture with conformal intervals, which are symmetric about the mean.
-
-    Intervals, quantiles and cdf are those of the standardised errors of held-out rows. Variances,
-    density and samples are those of the base.
-
-    Parameters
-    ----------
-    base : Mixture or TwoPieceNormal
-        Distribution with calibrated standard deviations.
-    scores : ndarray of shape (n_scores,) or (n_scores, m)
-        Sorted absolute errors of held-out rows, in predicted standard deviations.
-    reach : ndarray of the same shape
-        Least coverage of intervals whose half width is the score: increasing, below 1.
-
-    References
-    ----------
-    Lei, G'Sell, Rinaldo, Tibshirani and Wasserman (2018), "Distribution-Free Predictive
-    Inference for Regression", section 5.2 (locally weighted).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skuq.predictive import ConformalMixture, GaussianMixture
-    >>> normal = GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))
-    >>> errors = np.arange(1, 10) / 3  # of nine held-out rows, in standard deviations
-    >>> conformal = ConformalMixture(normal, errors, np.arange(1, 10) / 10)
-    >>> conformal.interval(0.8).round(2)
-    array([[-2.67,  2.67]])
-    """
-
-    base: Any
-    scores: np.ndarray
-    reach: np.ndarray
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        return self.base._shape
-
-    @property
-    def mean(self) -> np.ndarray:
-        """The point prediction, which calibration leaves as it is. Shape (n[, m])."""
-        return self.base.mean
-
-    @property
-    def variance(self) -> np.ndarray:
-        """Variance of the base, in squared units of y."""
-        return self.base.variance
-
-    @property
-    def aleatoric_variance(self) -> np.ndarray:
-        """The base's variance of the noise."""
-        return self.base.aleatoric_variance
-
-    @property
-    def epistemic_variance(self) -> np.ndarray:
-        """The base's variance beyond the noise's."""
-        return self.base.epistemic_variance
-
-    def uncertainty(self, ddof: int = 0) -> Uncertainty:
-        """Compute the mean and standard deviations by source; see `GaussianMixture.uncertainty`."""
-        return self.base.uncertainty(ddof)
-
-    def output(self, k: int) -> ConformalMixture:
-        """Select the marginal distribution of one of several outputs."""
-        base = self.base.output(k)  # first, as it raises a clear error if there is one output
-        return ConformalMixture(base, self.scores[:, k], self.reach[:, k])
-
-    def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
-        # Intervals are symmetric about the mean: the quantile is one end of an interval.
-        coverage = abs(2 * levels - 1)  # of the central interval that ends at the level
-
-        def radius(wanted: np.ndarray, scores: np.ndarray, reach: np.ndarray) -> np.ndarray:
-            # Smallest score whose interval has the coverage.
-            at = np.searchsorted(reach, wanted - 1e-9)
-            if (at >= len(scores)).any():
-                raise ValueError(
-                    f"The calibration rows reach a coverage of {reach[-1]:.4g}. Got "
-                    f'{coverage.max():.4g}: calibrate on more rows, or take method="scale".'
-                )
-            return np.asarray(scores[at])
-
-        radii = by_output(radius, coverage, self.scores, self.reach)  # in predicted stds
-        return np.asarray(self.mean + np.sign(levels - 0.5) * self.std * radii)
-
-    def _cdf_at(self, y: np.ndarray) -> np.ndarray:
-        z = (y - self.mean) / self.std
-
-        def covered(z: np.ndarray, scores: np.ndarray, reach: np.ndarray) -> np.ndarray:
-            # Scores equal to y count on its own side of the mean: right-continuous.
-            counts = (np.searchsorted(scores, abs(z), side) for side in ("right", "left"))
-            inside = np.where(z > 0, *counts)
-            # The coverage of the interval that ends at y, which is 0 if it has no score inside.
-            return np.asarray(np.concatenate([[0.0], reach])[inside])
-
-        # No score reaches a coverage of 1, but infinity is beyond every y.
-        coverage = np.where(np.isinf(z), 1.0, by_output(covered, z, self.scores, self.reach))
-        return np.asarray(0.5 + 0.5 * np.sign(z) * coverage)
-
-    def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
-        return np.asarray(self.base._log_prob_at(y))
-
-    def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        return np.asarray(self.base._draw(n_samples, seed, rng))
-
-
 @saved_as("predictive.TwoPieceNormal")
 @dataclass(frozen=True, eq=False)
-class TwoPieceNormal(Parametric):
+class TwoPieceNormal(Continuous):
     """Two-piece normal distribution for every row, with its mode at the point prediction.
 
     The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
@@ -209,6 +89,11 @@ class TwoPieceNormal(Parametric):
                     f"{name} must be positive where aleatoric is 0, and their root sum of squares "
                     f"must be finite. It lies between {side.min()} and {side.max()}."
                 )
+
+    @property
+    def sides(self) -> list[np.ndarray]:
+        """Standard deviations of the model above and below the mode."""
+        return [self.upper, self.lower]
 
     @property
     def _sides(self) -> tuple[np.ndarray, np.ndarray]:

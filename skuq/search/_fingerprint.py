@@ -7,6 +7,7 @@ import functools
 import inspect
 import json
 import types
+from typing import Any
 
 import joblib
 import numpy as np
@@ -17,7 +18,7 @@ _LIBRARIES = (
 )
 
 
-def digest_of(data):
+def digest_of(data: Any) -> Any:
     """Compute a digest of arrays, or of each part of a list."""
     if data is None:
         return None
@@ -26,11 +27,11 @@ def digest_of(data):
     return _digest(np.ascontiguousarray(data))
 
 
-def _digest(value):
+def _digest(value: Any) -> str:
     return f"digest:{joblib.hash(value)}"
 
 
-def describe(value, seen=None):
+def describe(value: Any, seen: list[Any] | None = None) -> Any:
     """Describe a parameter in JSON.
 
     Estimators are described by their parameters, functions by their source, their defaults and the
@@ -75,11 +76,11 @@ def describe(value, seen=None):
         return _name_of(kind)
 
 
-def _name_of(kind):
+def _name_of(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _enclosed(function):
+def _enclosed(function: Any) -> list[Any]:
     """List the values of the variables that a function encloses."""
     values = []
     for cell in function.__closure__ or ():
@@ -90,12 +91,12 @@ def _enclosed(function):
     return values
 
 
-def _is_of_library(one):
+def _is_of_library(one: Any) -> bool:
     """Tell whether a function or class is of a library, whose source does not count."""
     return (one.__module__ or "").partition(".")[0] in _LIBRARIES
 
 
-def _source_of(one):
+def _source_of(one: Any) -> str | None:
     """Compute a digest of the source of a function or class, or of its code if there is no source.
 
     The name of what is of a library is enough.
@@ -111,9 +112,9 @@ def _source_of(one):
     return _digest([_describe_code(m.__code__) for m in methods if inspect.isfunction(m)])
 
 
-def _describe_code(code):
+def _describe_code(code: types.CodeType) -> list[Any]:
     """Describe compiled code by its instructions, names and constants."""
-    constants = []
+    constants: list[Any] = []
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             constants.append(_describe_code(constant))

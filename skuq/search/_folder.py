@@ -36,7 +36,7 @@ from skuq.networks._member import FoldedMember, Member
 from skuq.search._records import HeldOut, TrialRecord
 
 _SEARCH = "search.skuq"  # written last: if it exists, the other files exist, too
-_ESTIMATOR = "estimator.skuq"
+_ESTIMATOR = "estimator.skuq"  # parameters and scales of the estimator, for `from_catalog`
 
 
 class SearchDescription(NamedTuple):
@@ -114,7 +114,7 @@ def _trial_name(trial_number: int) -> str:
 
 
 def read_estimator(path: str | PathLike[str]) -> bytes:
-    """Read the file of the estimator, without its trials, in `find_search`'s folder."""
+    """Read the file of the estimator's parameters and scales in `find_search`'s folder."""
     folder = find_search(path)
     file = folder / _ESTIMATOR
     if not has_estimator(folder):
@@ -126,12 +126,12 @@ def read_estimator(path: str | PathLike[str]) -> bytes:
 
 
 def has_estimator(folder: Path) -> bool:
-    """Tell whether the estimator of a search could be saved."""
+    """Tell whether the parameters of a search's estimator could be saved."""
     return (folder / _ESTIMATOR).is_file()
 
 
 def write_estimator(folder: Path, estimator: bytes) -> None:
-    """Write the file of the estimator, without its trials."""
+    """Write the file of the estimator's parameters and scales."""
     atomic_write(folder / _ESTIMATOR, estimator)
 
 
@@ -349,7 +349,7 @@ class CatalogFolder:
         held_out : HeldOut
             Rows that every trial predicts.
         estimator : bytes or None
-            The saved estimator without its trials, so that it can be loaded from the folder.
+            Parameters and scales of the estimator, so that it can be loaded from the folder.
 
         Raises
         ------
@@ -401,8 +401,6 @@ class CatalogFolder:
         UnsavableError
             If the trial's network has layers that could not be loaded again.
         """
-        if self._search is None:
-            raise RuntimeError("`begin` must be called before the first trial is added.")
         self._write_trial(self.path, record, self._n_finished)
         self._n_finished += 1
         self.records.append(record)
@@ -418,7 +416,8 @@ class CatalogFolder:
         self._write_trial(subfolder, record, len(trial_files(subfolder)))
 
     def _write_trial(self, folder: Path, record: TrialRecord, n_finished: int) -> None:
-        assert self._search is not None
+        if self._search is None:
+            raise RuntimeError("`begin` must be called before the first trial is added.")
         tree = {"search": self._search.id, "finished": n_finished, "record": record}
         try:
             _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")

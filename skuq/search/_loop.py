@@ -19,6 +19,7 @@ from skuq._messages import warn_user
 from skuq._random import generator, trial_seed
 from skuq.ensembles._rules import Candidates
 from skuq.exceptions import SearchFailedError
+from skuq.files._registry import saved_as
 from skuq.networks import Member
 from skuq.networks._member import FoldedMember
 from skuq.search import Catalog
@@ -37,6 +38,7 @@ from skuq.search._records import (
 from skuq.search._slots import open_slots
 
 
+@saved_as("search.SearchResult")
 @dataclass(frozen=True)
 class SearchResult:
     """The trials of a search, and the members refitted on all rows.
@@ -70,8 +72,8 @@ class SearchResult:
     @property
     def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
         """All held-out sets: the clean rows first, then each shifted set."""
-        assert self.catalog.held_out is not None
-        return self.catalog.held_out.sets
+        held_out: Any = self.catalog.held_out
+        return held_out.sets
 
     def candidates(
         self,

@@ -134,7 +134,8 @@ class StartingWith:
             if configuration not in tried:
                 return dict(configuration)
             tried.remove(configuration)
-        assert self.proposer is not None, "every configuration has been proposed"
+        if self.proposer is None:
+            raise LookupError("every configuration has been proposed")
         return self.proposer.ask(history, running, rng)
 
 

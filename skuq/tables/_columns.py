@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple
@@ -15,6 +17,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq._checks import fill_masked
+from skuq._formulas import QUARTILES
 from skuq._messages import warn_user
 from skuq.exceptions import TableWarning
 
@@ -175,8 +178,6 @@ class Columns:
     def _refuse_times(self, inferred, k):
         """Raise ValueError if pandas infers dates or times in column k."""
         if inferred in _TIMES:
-            from skuq.tables._advice import advise_on_times
-
             days = advise_on_times(self.expression(k), inferred)
             raise ValueError(
                 f"Column {self.name(k)!r} holds dates or times ({inferred}). Convert it to numbers "
@@ -189,20 +190,20 @@ class Columns:
             return f"X[{str(self._names[k])!r}]"
         return f"X.iloc[:, {k}]" if self._is_frame else f"pandas.Series(X[:, {k}])"
 
-    def warn_of_text(self, k) -> bool:
+    def warn_of_text(self, k, *, most_texts: int = 1000, few_numbers: int = 10) -> bool:
         """Warn if the texts of a column are numbers or dates; return whether they are.
 
-        The dtype `category` says that they are categories.
+        The first `most_texts` distinct ones are looked at. A few distinct numbers as text are often
+        codes of categories. The dtype `category` says that they are categories.
         """
         if isinstance(self._column(k).dtype, pd.CategoricalDtype):
             return False
-        from skuq.tables._advice import advise_on_texts
 
         names, code = self.labels(k).names, self.expression(k)
         if infer_dtype(self._column(k), skipna=True) == "bytes":
             code += '.str.decode("utf-8")'
-        found = advise_on_texts([str(name).strip() for name in names[:_MOST_TEXTS]], code)
-        if found is None or (found.what == "numbers" and len(names) <= _FEW_NUMBERS):
+        found = advise_on_texts([str(name).strip() for name in names[:most_texts]], code)
+        if found is None or (found.what == "numbers" and len(names) <= few_numbers):
             return False
         warn_user(
             f"Column {self.name(k)!r} holds {found.what} as text, such as {found.examples[0]!r} "
@@ -268,10 +269,6 @@ class Columns:
         return self._labels[k]
 
 
-_MOST_TEXTS = 1000  # distinct texts of a column that are looked at
-_FEW_NUMBERS = 10  # as many distinct numbers as text are often codes of categories
-
-
 class Labels(NamedTuple):
     """Labels of n rows: positions (n,) in `names`, -1 for missing values; and distinct names."""
 
@@ -284,11 +281,7 @@ class Labels(NamedTuple):
         return bool((self.codes < 0).any())
 
 
-# A value is far if it alone makes a column's standard deviation at least this many times the spread
-# of the other values. To a network the others would then all be the same number.
-_RATIO = 1000.0
-_MOST_ROWS = 10_000  # rows from which quartiles are computed
-_MOST_NAMED = 3  # values that a message names
+_MOST_ROWS = 10_000  # rows from which quartiles are computed, and recurring values are found
 
 
 class FarValues(NamedTuple):
@@ -302,27 +295,31 @@ class FarValues(NamedTuple):
     low: np.ndarray
     high: np.ndarray
 
-    def describe(self, table: np.ndarray, row_numbers: np.ndarray, names: Sequence[Any]) -> str:
+    def describe(
+        self, table: np.ndarray, row_numbers: np.ndarray, names: Sequence[Any], most: int = 3
+    ) -> str:
         """Name the first of the values, with the row numbers (n,) that the user knows."""
         places = [
             f"{table[row, k]:.6g} in column {names[k]!s}, row {row_numbers[row]}"
-            for row, k in zip(self.rows[:_MOST_NAMED], self.columns)
+            for row, k in zip(self.rows[:most], self.columns)
         ]
         n_others = len(self.rows) - len(places)
         return "; ".join([*places, *([f"and {n_others} more"] if n_others else [])])
 
 
-def find_far_values(table: np.ndarray) -> FarValues | None:
+def find_far_values(table: np.ndarray, *, ratio: float = 1000.0) -> FarValues | None:
     """Find the far values of a table (n, d) of finite numbers; None if there are none.
 
-    Columns without any are bounded by infinities.
+    A value is far if it alone makes a column's standard deviation at least `ratio` times the spread
+    of the other values. To a network the others would then all be the same number. Columns without
+    any are bounded by infinities.
     """
     n, d = table.shape
-    reach = _RATIO * np.sqrt(n)
+    reach = ratio * np.sqrt(n)
     every = math.ceil(n / _MOST_ROWS)
     # Halve first, since the distance of two numbers can overflow. One value at distance D from n
     # others gives a standard deviation of about D / sqrt(n).
-    first, median, third = np.quantile(table[::every] / 2, [0.25, 0.5, 0.75], axis=0)
+    first, median, third = np.quantile(table[::every] / 2, QUARTILES, axis=0)
     spread = third - first
     farthest = np.maximum(table.max(axis=0) / 2 - median, median - table.min(axis=0) / 2)
     low, high, is_far = np.full(d, -np.inf), np.full(d, np.inf), {}
@@ -342,13 +339,22 @@ def find_far_values(table: np.ndarray) -> FarValues | None:
     return FarValues(np.concatenate(rows), columns, low, high)
 
 
-_FEW_VALUES = 10  # of a column: networks learn what each of so few means
-_RECURRING = 3  # rows that share a recurring value
-_ROWS_OF_VALUES = 20  # rows for each value on average, so that vectors of values can be learnt
-_UNEVEN = 10  # largest distance of neighbouring values, in medians: grids are measured
-_WINDOWS = (8, 64)  # least numbers of rows on each side that smooth predictions average
-_ROWS_OF_SMOOTH = 4  # rows that a smooth prediction counts as, beside those of the same value
-_CLEAR, _MANY = 4.0, 2.0  # gains in standard errors, where rows are independent, and where values
+@dataclass(frozen=True)
+class _Recurrence:
+    """What makes values recurring ones, set by eye on tables of the benchmark."""
+
+    few_values: int = 10  # of a column: networks learn what each of so few means
+    least_rows: int = 3  # rows that share a recurring value
+    rows_of_values: int = 20  # for each value on average, so that vectors of values can be learnt
+    uneven: int = 10  # largest distance of neighbouring values, in medians: grids are measured
+    windows: tuple[int, int] = (8, 64)  # least rows on each side that smooth predictions average
+    rows_of_smooth: int = 4  # rows that a smooth prediction counts as, beside those of the value
+    # Gains in standard errors, where rows are independent, and where values are.
+    clear_by_rows: float = 4.0
+    clear_by_values: float = 2.0
+
+
+_RECURRENCE = _Recurrence()
 
 
 def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndarray]:
@@ -367,15 +373,15 @@ def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndar
     y = pd.factorize(y[::every])[0]
     for k, column in enumerate(table[::every].T):
         values, place, count = np.unique(column, return_inverse=True, return_counts=True)
-        if not _FEW_VALUES < len(values) <= len(y) / _ROWS_OF_VALUES:
+        if not _RECURRENCE.few_values < len(values) <= len(y) / _RECURRENCE.rows_of_values:
             continue
         distances = np.diff(values)[1:-1]  # a value far out can be a code for missing ones
-        if distances.max() < _UNEVEN * np.median(distances):
+        if distances.max() < _RECURRENCE.uneven * np.median(distances):
             continue
         gain = _gain_of_values(place, count, y)
         total, of_values = gain.sum(), np.bincount(place, gain)
-        is_clear = total > _CLEAR * np.sqrt(len(y)) * gain.std()
-        if is_clear and total > _MANY * np.linalg.norm(of_values):
+        is_clear = total > _RECURRENCE.clear_by_rows * np.sqrt(len(y)) * gain.std()
+        if is_clear and total > _RECURRENCE.clear_by_values * np.linalg.norm(of_values):
             values, count = np.unique(table[:, k], return_counts=True)
             found[k] = values[count > 1]
     return found
@@ -392,13 +398,122 @@ def _gain_of_values(place: np.ndarray, count: np.ndarray, y: np.ndarray) -> np.n
     counts = np.insert(one_hot[np.argsort(place, kind="stable")].cumsum(axis=0), 0, 0, axis=0)
     end = count.cumsum()
     start, smooth = end - count, []
-    for window in _WINDOWS:
+    for window in _RECURRENCE.windows:
         # Both sides have equally many rows, so that a linear effect cancels.
         reach = np.minimum(np.maximum(window, count), np.minimum(start, len(y) - end))
         near = (counts[end + reach] - counts[start - reach])[place]
         share = near[rows, y] - 1 + one_hot.mean(axis=0)[y]
         smooth.append(share / near.sum(axis=1))
+    smooth_rows = _RECURRENCE.rows_of_smooth
     best = max(smooth, key=lambda share: np.log(share).sum())
-    same = (counts[end] - counts[start])[place, y] - 1 + _ROWS_OF_SMOOTH * best
-    gain = np.log(same / (count[place] - 1 + _ROWS_OF_SMOOTH) / best)
-    return np.where(count[place] < _RECURRING, 0.0, gain)
+    same = (counts[end] - counts[start])[place, y] - 1 + smooth_rows * best
+    gain = np.log(same / (count[place] - 1 + smooth_rows) / best)
+    return np.where(count[place] < _RECURRENCE.least_rows, 0.0, gain)
+
+
+_SHARE = 0.9  # share of texts of one kind; others may be words for a missing value
+_CLOCK = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?"
+_MONTH = "(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"
+_DAY = (
+    r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])"
+    r"|\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|\d{2}[/.]\d{2}[/.]\d{2}"
+    rf"|(\d{{1,2}}[-. ]+)?{_MONTH}[-., ]+(\d{{1,2}}[., ]+)?\d{{4}}"
+)
+_DATE = rf"({_DAY})([T ]+{_CLOCK})?(Z|[-+]\d{{2}}:?\d{{2}})?"
+# Number with groups of three digits, and a currency before or a unit behind it.
+_QUANTITY = re.compile(
+    r"(?P<minus>[-+]?)\s*(?P<currency>[A-Z]{0,3}[$¢£¥\u20a0-\u20cf]|[A-Z]{3}\b)?\s*"
+    r"(?P<number>(?=[-+]?[.,]?\d)[-+]?(\d{1,3}(?P<group>[ ,.'\u00a0\u202f])(\d{3}(?P=group))*\d{3}"
+    r"|\d+)?([.,]\d+)?)\s*(?P<unit>[^\d\s,;:.()+-]{0,8})"
+)
+
+
+class Advice(NamedTuple):
+    """Two example texts of a column, and the code that converts it."""
+
+    what: str
+    examples: list[str]
+    advice: str
+
+
+def days_since(column: str, options: str = "") -> str:
+    """Write code that converts dates to days."""
+    return (
+        f"(pandas.to_datetime({column}, utc=True{options}) - "
+        'pandas.Timestamp("2000-01-01", tz="UTC")) / pandas.Timedelta("1D")'
+    )
+
+
+def advise_on_times(column: str, inferred: str) -> str:
+    """Write code that converts a column of the type that pandas infers, of dates or times."""
+    if inferred == "period":
+        return days_since(f"pandas.PeriodIndex({column}).to_timestamp()")
+    if inferred == "time":
+        column = f'{column}.astype(str), errors="coerce"'
+    elif not inferred.startswith("timedelta"):
+        return days_since(column)
+    return f'pandas.to_timedelta({column}) / pandas.Timedelta("1D")'
+
+
+def advise_on_texts(texts: list[str], column: str) -> Advice | None:
+    """Recognise dates, times and numbers among distinct texts; None if they are words.
+
+    `column` is code for the column, from which the advice makes code that converts it.
+    """
+    enough = max(2, _SHARE * len(texts))
+    times = [text for text in texts if re.fullmatch(_CLOCK, text)]
+    if len(times) >= enough:
+        days = days_since(f'"2000-01-01 " + {column}', ', errors="coerce", format="mixed"')
+        return Advice("times", times, f"Convert them to numbers first, as {days} does.")
+    dates = [text for text in texts if re.fullmatch(_DATE, text)]
+    if len(dates) >= enough:
+        return _advise_on_dates(dates, column)
+    return _advise_on_numbers(texts, column, enough)
+
+
+def _advise_on_dates(dates: list[str], column: str) -> Advice | None:
+    """Advise how to convert dates; without code if the order of day and month is not clear."""
+    parts = [m for date in dates if (m := re.match(r"(\d\d?)([-/.])(\d\d?)[-/.]", date))]
+    no_month = [{int(m[k]) for m in parts} & set(range(13, 32)) for k in (1, 3)]
+    # Days come first where points divide, and where the first number is no month.
+    points = len(parts) == len(dates) and all(m[2] == "." for m in parts) and not no_month[1]
+    day_first = points or bool(no_month[0])
+    read = pd.to_datetime(
+        pd.Series(dates), utc=True, errors="coerce", format="mixed", dayfirst=day_first
+    )
+    if read.notna().mean() < _SHARE:
+        return None
+    advice = "Convert them to numbers first, by pandas.to_datetime with their `format`."
+    if not (day_first and (no_month[1] or len(parts) < len(dates))):
+        k = read.first_valid_index()
+        days = days_since(column, f', errors="coerce", format="mixed", dayfirst={day_first}')
+        reading = f"It reads {dates[k]!r} as {read[k]:%d %B %Y}."
+        advice = f"Convert them to numbers first, as {days} does. {reading}"
+    return Advice("dates", dates, advice)
+
+
+def _advise_on_numbers(texts: list[str], column: str, enough: float) -> Advice | None:
+    """Advise how to convert numbers, if there are `enough` among distinct texts."""
+    plain = pd.to_numeric(pd.Series(texts), errors="coerce").notna()
+    code, what, examples = column, "numbers", [t for t, holds in zip(texts, plain) if holds]
+    if len(examples) < enough:
+        quantities = {text: m for text in texts if (m := _QUANTITY.fullmatch(text))}
+        examples = list(quantities)
+        units = {(match["currency"] or "") + match["unit"] for match in quantities.values()}
+        # A letter behind a number, another one for each number, is a name such as 12B.
+        few = len(examples) < 3 and not units <= {"", *"%‰°€$£¥"}
+        if len(examples) < enough or len(units - {""}) > 1 or few:
+            return None
+        numbers = [match["number"] for match in quantities.values()]
+        # A comma is decimal if another mark makes groups, if it leaves no three digits behind it,
+        # or if it stands behind a zero.
+        decimal = r"[.' \u00a0\u202f]\d{3},|^[-+]?(0?,\d+|\d*,(\d{1,2}|\d{4,}))$"
+        is_decimal = any(re.search(decimal, number) for number in numbers)
+        point, what = (",", "a decimal comma") if is_decimal else (".", "a unit or groups")
+        code, what = (
+            rf'{code}.str.replace(r"[^\d{point}+-]", "", regex=True)',
+            f"numbers with {what}",
+        )
+        code += '.str.replace(",", ".")' if is_decimal else ""
+    code = f'pandas.to_numeric({code}, errors="coerce")'
+    return Advice(what, examples, f"If they are numbers, convert them first, as {code} does.")

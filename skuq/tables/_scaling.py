@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
+from skuq._formulas import QUARTILES, SQUARABLE
 from skuq.files._registry import saved_as
 
 # Bound of standardised inputs. Outputs of deep networks can grow like powers of their inputs, and
 # would overflow float64 for larger inputs.
 FARTHEST = 1e6
 
-# Largest value and smallest standard deviation of y. Their squares are normal in float64, also
-# after sums over many rows.
-_LARGEST, _SMALLEST = 1e150, 1e-153
+_SMALLEST = 1e-153  # smallest standard deviation of y; its square is normal in float64
 
 
 def clip_columns(xp: Any, z: Any, low: Any, high: Any) -> Any:
@@ -29,10 +28,10 @@ def hard_clip(xp: Any, z: Any) -> Any:
     return xp.clip(z, -FARTHEST, FARTHEST)
 
 
-def smooth_clip(xp: Any, z: Any) -> Any:
-    """Bound standardised values smoothly by 3: z / sqrt(1 + (z / 3)**2)."""
+def smooth_clip(xp: Any, z: Any, bound: int = 3) -> Any:
+    """Bound standardised values smoothly: z / sqrt(1 + (z / bound)**2)."""
     z = hard_clip(xp, z)  # keeps squares finite
-    return z / xp.sqrt(1 + (z / 3) ** 2)
+    return z / xp.sqrt(1 + (z / bound) ** 2)
 
 
 def refuse_overflow(values: np.ndarray, sound: np.ndarray, names: Sequence[Any] | None) -> None:
@@ -159,7 +158,7 @@ class RobustScaling(Scaling):
     def _learn(columns: np.ndarray, weight: Any, names: Any) -> tuple[np.ndarray, np.ndarray]:
         """Learn medians and interquartile ranges, or distances of values other than the median."""
         with np.errstate(over="ignore", invalid="ignore"):  # checked below
-            first, median, third = np.quantile(columns, [0.25, 0.5, 0.75], axis=0)
+            first, median, third = np.quantile(columns, QUARTILES, axis=0)
             scale = third - first
         for k in np.flatnonzero((columns == median).mean(axis=0) >= 0.5):
             others = columns[columns[:, k] != median[k], k]
@@ -225,7 +224,7 @@ class NoScaling(Scaling):
 def check_target_sizes(y: np.ndarray, scale: np.ndarray | None = None) -> None:
     """Raise ValueError if squares of y (n, m), or of its scale (m,), leave the range of floats."""
     names = target_names(y.shape[1])
-    refuse_overflow(y, abs(y).max(axis=0) <= _LARGEST, names)
+    refuse_overflow(y, abs(y).max(axis=0) <= SQUARABLE, names)
     if scale is not None and scale.min() < _SMALLEST:
         raise ValueError(
             f"Column {names[scale.argmin()]} has values so small that their variance underflows "

@@ -23,7 +23,7 @@ from sklearn.model_selection import (
 )
 
 from skuq._messages import short_repr, warn_user
-from skuq._random import generator
+from skuq._random import MAX_SEED, generator
 from skuq.exceptions import CalibrationWarning
 from skuq.tables._inputs import Inputs, Rows, group_codes
 from skuq.tables._targets import Targets
@@ -321,7 +321,7 @@ def _folds(
             kind = KFold if labels is None else StratifiedKFold
         else:
             kind = GroupKFold if labels is None else StratifiedGroupKFold
-        cv = kind(cv, shuffle=True, random_state=int(rng.integers(2**31 - 1)))
+        cv = kind(cv, shuffle=True, random_state=int(rng.integers(MAX_SEED)))
     y = rows.y if labels is None else labels
     return out_of_fold_splits(cv, rows.X, y, groups, name="validation")
 

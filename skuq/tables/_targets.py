@@ -1,12 +1,12 @@
-"""Convert a user's y to numbers for training, and raw outputs to predictive distributions.
+"""Convert a user's y to numbers for training, and predictions back to units of y.
 
-Notation: n rows, m outputs, K members or passes; raw outputs are (K, n, n_raw).
+Notation: n rows, m outputs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -22,18 +22,10 @@ from skuq.files._registry import saved_as
 from skuq.networks import GaussianHead
 from skuq.networks._head_classes import CategoricalHead
 from skuq.networks._head_normals import GaussianMixtureHead, SquaredErrorHead
-from skuq.predictive import (
-    CategoricalMixture,
-    GaussianMixture,
-    Mixture,
-    NestedGaussianMixture,
-    TransformedMixture,
-)
-from skuq.predictive._learners import Calibration, calibrate_components, calibrated_moments
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
-from skuq.tables._transforms import TargetTransform, transform_of_tails
+from skuq.tables._transforms import TargetTransform
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
@@ -66,8 +58,6 @@ class Targets:
     fit_encoder: Callable[..., np.ndarray]
     #: ``encode(y)`` checks the y of validation rows, and returns it as numbers (n, m).
     encode: Callable[..., np.ndarray]
-    #: ``distribution(raw, weights)`` converts raw outputs (K, n, n_raw) and weights (K,).
-    distribution: Callable[..., Any]
 
     def weigh(self, rows: Rows) -> Rows:
         """Return the rows with their weights in training."""
@@ -92,7 +82,7 @@ class NumberTargets(Targets):
 
     Parameters
     ----------
-    transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="standard"
+    transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         The estimators' parameter `target_transform`.
     loss : str, default="nll"
         Loss by its name in `DeepEnsembleRegressor`, which determines the head of the networks.
@@ -102,6 +92,8 @@ class NumberTargets(Targets):
         Whether an output with one value in 20 rows or more, from which no validation row differs,
         is predicted to the precision of float32, and the unit of fewer rows is a part of the
         value's size. Otherwise it is 1.
+    scaling : TargetScaling, optional
+        Scale of y in place of that of `transform`. Its `fit` may return another scale or transform.
 
     Attributes
     ----------
@@ -114,24 +106,9 @@ class NumberTargets(Targets):
     scaling : TargetScaling or TargetTransform
         Scale of y, fitted by `fit`.
     is_automatic : bool
-        Whether `fit` chooses between scaling and transforms by the tails of y.
-    std_factor, noise_floor : float
-        Calibration of mixtures of normals: a factor of all standard deviations, and a standard
-        deviation added to each member's noise in quadrature, in units of the standardised y.
-    tail : tuple of (float, float, float)
-        Scale, floor and share of the distributions of which each member's is then mixed; none if
-        it stays as it is. The floors are epistemic.
-    shared_factor : float
-        Standard deviation of the errors that members share, in standard deviations of their means.
-        It changes how much of the uncertainty is epistemic, but not the distribution.
-    most_noise : tuple of float
-        Largest variance of the noise of each output, in units of the standardised y, where training
-        rows show how large it is; more is epistemic. Empty leaves the noise as it is.
+        Whether `fit` may choose a transform of y.
     """
 
-    std_factor, noise_floor, shared_factor = 1.0, 0.0, 0.0
-    most_noise: tuple[float, ...] = ()
-    tail: tuple[tuple[float, float, float], ...] = ()
     _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
 
     def __init__(
@@ -141,12 +118,13 @@ class NumberTargets(Targets):
         loss: str = "nll",
         standardize: bool = True,
         narrow_constants: bool = True,
+        scaling: TargetScaling | None = None,
     ) -> None:
         self.loss = loss
         self.narrow_constants = narrow_constants and standardize
-        self.scaling: Any = TargetScaling(standardize)
-        self.is_automatic = transform == "auto"
-        if transform not in ("auto", "standard"):
+        self.scaling: Any = scaling or TargetScaling(standardize)
+        self.is_automatic = scaling is not None
+        if transform != "standard":
             self.scaling = TargetTransform(transform)
 
     def validate(self, y: Any, estimator: Any) -> np.ndarray:
@@ -199,10 +177,7 @@ class NumberTargets(Targets):
 
     def fit(self, y: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of the training rows' y."""
-        if self.is_automatic:
-            kind = transform_of_tails(y, weight)
-            self.scaling = TargetScaling() if kind == "standard" else TargetTransform(kind)
-        self.scaling.fit(y, weight)
+        self.scaling = self.scaling.fit(y, weight)
         # The unit of a constant would be 1, and its predictions as vague as that.
         if self.narrow_constants and self._constant is not None:
             self.scaling.rescale_equal(self._constant, self._n_used)
@@ -244,108 +219,6 @@ class NumberTargets(Targets):
         other.head = replace(self.head, scale=tuple(scale))
         return other
 
-    def with_calibration(
-        self,
-        std_factor: float,
-        noise_floor: float,
-        tail: tuple[tuple[float, float, float], ...] = (),
-        shared_factor: float = 0.0,
-        most_noise: Sequence[float] = (),
-    ) -> NumberTargets:
-        """Copy the targets, with this calibration of the mixture."""
-        other = copy.copy(self)
-        other.std_factor, other.noise_floor, other.tail = std_factor, noise_floor, tuple(tail)
-        other.shared_factor, other.most_noise = shared_factor, tuple(map(float, most_noise))
-        return other
-
-    @property
-    def calibration(self) -> Calibration | None:
-        """Numbers of the calibration; None if it changes nothing."""
-        found = self.std_factor, self.noise_floor, self.shared_factor
-        if not (self.tail or self.most_noise) and found == (1.0, 0.0, 0.0):
-            return None
-        tail = np.transpose(self.tail or [(1.0, 0.0, 1.0)])
-        limits = np.array(self.most_noise or [np.inf])
-        return Calibration(*[*np.array(found), limits, *tail])
-
-    @property
-    def shares_errors(self) -> bool:
-        """Whether a part of the members' own distributions is epistemic."""
-        has_floors = any(floor > 0 for _, floor, _ in self.tail)
-        return self.shared_factor > 0 or bool(self.most_noise) or has_floors
-
-    def moments(self, raw: Any, weights: np.ndarray, xp: Any = np) -> tuple[Any, Any, Any]:
-        """Compute moments of the standardised y from members' raw outputs (K, n, n_raw).
-
-        Returns means and variances of the members' noise, (K, n, m) each, and the variance of the
-        errors that they share, (n, m) or 0. `raw` is an array or a tensor.
-        """
-        calibration = self.calibration
-        if calibration is None:
-            mean, std = self.head.moments(raw, xp)
-            return mean, xp.square(std), 0.0
-        components = normal_components(self.head, raw, xp)
-        return calibrated_moments(components, weights, calibration, xp)
-
-    def components(self, raw: np.ndarray, weights: np.ndarray) -> tuple[Any, Any]:
-        """Compute the calibrated normals of members, (K, J, n, m), in units of the standardised y.
-
-        Returns their means, standard deviations and probabilities, and the parts of the standard
-        deviations that are epistemic, or 0.
-        """
-        normals = normal_components(self.head, raw)
-        if self.calibration is None:
-            return normals, 0.0
-        return calibrate_components(normals, weights, self.calibration)
-
-    def distribution(self, raw: np.ndarray, weights: np.ndarray) -> Mixture:
-        """Mix the members' predictions (K, n, n_raw) with weights (K,), in units of y."""
-        # Moments of a nonlinear transform are integrals, which the mixture computes when needed.
-        if not self.is_transformed:
-            return self._mixture(raw, weights, self.restore)
-        mixture = self._mixture(raw, weights, lambda loc, scale: (loc, scale))
-        scaling = self.scaling
-        return TransformedMixture(mixture, scaling.output(0) if self.is_1d else scaling)
-
-    def _mixture(
-        self,
-        raw: np.ndarray,
-        weights: np.ndarray,
-        restore: Callable[[Any, Any], tuple[Any, Any]],
-    ) -> Mixture:
-        """Make the mixture of the head's normals; ``restore(loc, scale)`` sets the units."""
-
-        def drop_axis(*arrays: np.ndarray) -> list[np.ndarray]:
-            """Drop the axis of outputs if y had one axis."""
-            return [array[..., 0] if self.is_1d else array for array in arrays]
-
-        components, shared = self.components(raw, weights)
-        loc, scale, probability = drop_axis(*restore(*components[:2]), components[2])
-        given: dict[str, Any] = {"weights": weights}
-        if self.shares_errors:
-            (given["shared_scale"],) = drop_axis(restore(0.0, shared)[1])
-        if loc.shape[1] == 1 and not isinstance(self.head, GaussianMixtureHead):
-            given = {
-                name: array[:, 0] if array.ndim > 1 else array for name, array in given.items()
-            }
-            return GaussianMixture(loc[:, 0], scale[:, 0], **given)
-        return NestedGaussianMixture(loc, scale, probability, **given)
-
-
-def normal_components(head: Any, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
-    """Compute means, standard deviations and probabilities of the members' normals.
-
-    Each is (K, J, n, m), from raw outputs (K, n, n_raw); J is 1 unless the head predicts a mixture.
-    """
-    if isinstance(head, GaussianMixtureHead):
-        loc, scale, log_probability = head.distribution(raw, xp)  # (K, n, J, m)
-        loc, scale, probability = (
-            xp.moveaxis(array, 2, 1) for array in (loc, scale, xp.exp(log_probability))
-        )
-        return loc, scale, probability
-    loc, scale = (array[:, None] for array in head.distribution(raw, xp))
-    return loc, scale, xp.ones_like(loc)
-
 
 @saved_as("tables.ClassTargets")
 class ClassTargets(Targets):
@@ -362,15 +235,8 @@ class ClassTargets(Targets):
         Sorted labels.
     head : object
         Head that converts raw outputs to probabilities.
-    temperature : float
-        Number by which the networks' logits are divided; 1 changes nothing.
-    constant : ndarray of shape (n_classes,) or None
-        Probabilities that are added to those of the networks, whose sum is below 1; the networks'
-        are multiplied by what is left.
     """
 
-    temperature: float = 1.0
-    constant: np.ndarray | None = None
     _class_factors: np.ndarray | None
 
     def __init__(self, class_weight: Any = None) -> None:
@@ -425,25 +291,3 @@ class ClassTargets(Targets):
     def labels(self, y: np.ndarray) -> np.ndarray:
         """Return the classes of codes (n, 1), for stratified splits."""
         return self.classes[y[:, 0].astype(int)]
-
-    def with_calibration(self, temperature: float, constant: Any = ()) -> ClassTargets:
-        """Copy the targets, with this temperature and these added probabilities, if any."""
-        other = copy.copy(self)
-        added = np.asarray(constant, dtype=float)
-        other.temperature, other.constant = temperature, added if added.size else None
-        return other
-
-    def probabilities(self, raw: Any, xp: Any = np) -> Any:
-        """Compute calibrated probabilities (.., n_classes) of raw outputs, arrays or tensors.
-
-        Every member is calibrated alike, and so is their average.
-        """
-        raw = raw if self.temperature == 1 else raw / self.temperature
-        proba = self.head.probabilities(raw, xp)
-        if self.constant is None:
-            return proba
-        return proba * (1 - self.constant.sum()) + self.constant
-
-    def distribution(self, raw: np.ndarray, weights: np.ndarray) -> CategoricalMixture:
-        """Mix the members' predictions (K, n, n_raw) with weights (K,)."""
-        return CategoricalMixture(self.probabilities(raw), weights)

@@ -82,7 +82,7 @@ class TargetTransform:
         weight = weight / weight.sum()
         check_target_sizes(y)
         kind: Any = _KINDS[self.kind]
-        outputs = [_Line(*_moments(column, weight)) for column in y.T]
+        outputs = [_Line(*moments(column, weight)) for column in y.T]
         is_constant = np.ptp(y, axis=0) == 0
         scales = np.array([line.scale for line in outputs])
         check_target_sizes(y, np.where(is_constant, 1.0, scales))
@@ -126,7 +126,7 @@ class TargetTransform:
         )
 
 
-def _moments(y, weight):
+def moments(y, weight):
     """Compute weighted mean and standard deviation."""
     mean = weight @ y
     return mean, np.sqrt(weight @ (y - mean) ** 2)
@@ -149,50 +149,12 @@ class _Line:
         return np.full(np.shape(y), -np.log(self.scale))
 
 
-# Standard deviation of heavy tails, in those that a normal with the same middle half has. In units
-# of it most values lie so close together that networks tell them apart late or never. It is 0.7 to
-# 1.9 in 17 tables.
-_HEAVY = 2.5
-_FEWEST_ROWS = 20  # with fewer, one row decides
-
-
-def transform_of_tails(y: np.ndarray, sample_weight: np.ndarray | None = None) -> str:
-    """Choose the transform of targets (n, m) by their tails: the parameter's "auto".
-
-    "standard" is for outputs without heavy tails. One with them takes "yeo-johnson", which bends a
-    skewed y and keeps its order of sizes, or "quantile" if its tails are heavy even so, as those of
-    far values on both sides.
-    """
-    kinds = {"standard"}
-    if len(y) >= _FEWEST_ROWS:
-        check_target_sizes(y)
-        weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
-        weight = weight / weight.sum()
-        for column in y.T:
-            if _tail(column, weight) > _HEAVY:
-                bent = _Power.learn(column, weight).forward(column)
-                kinds.add("quantile" if _tail(bent, weight) > _HEAVY else "yeo-johnson")
-    return next(kind for kind in ("quantile", "yeo-johnson", "standard") if kind in kinds)
-
-
-def _tail(y, weight):
-    """Compute the standard deviation over that of a normal with the same middle half.
-
-    If this half has one value, it is the middle 90 %; the ratio is 1 if that has one, too.
-    """
-    order = np.argsort(y)
-    at = np.searchsorted(np.cumsum(weight[order]), [0.05, 0.25, 0.75, 0.95])
-    low, first, third, high = y[order[np.minimum(at, len(y) - 1)]]
-    normal = (third - first) / 1.349 or (high - low) / 3.29
-    return _moments(y, weight)[1] / normal if normal else 1.0
-
-
 _NOTICEABLE = 1e-6  # smallest gain of a power over the identity, in nats for each row
 
 
 @saved_as("tables.TargetTransform.Power")
 @dataclass(eq=False, repr=False)
-class _Power:
+class Power:
     """Standardised power transform of Yeo and Johnson, which is linear far beyond the data.
 
     Parameters
@@ -217,7 +179,7 @@ class _Power:
     @classmethod
     def learn(cls, y, weight):
         """Find the power of the highest likelihood; a line if no power is noticeably better."""
-        line = _Line(*_moments(y, weight))  # equal to the power 1
+        line = _Line(*moments(y, weight))  # equal to the power 1
         # The curve bends where values are about 1. Median and quartiles put the bulk of y there,
         # where mean and standard deviation of a skewed y would follow its tail.
         order = np.argsort(y)
@@ -230,7 +192,7 @@ class _Power:
 
         def loss(power):
             """Compute minus the profile log likelihood of a power, up to a constant (Eq. 3.1)."""
-            return np.log(_moments(_power(y, power), weight)[1]) - (power - 1) * logs
+            return np.log(moments(_power(y, power), weight)[1]) - (power - 1) * logs
 
         with np.errstate(over="ignore", invalid="ignore"):
             found = optimize.minimize_scalar(
@@ -243,7 +205,7 @@ class _Power:
             return line
         power = float(found.x)
         reach = np.ptp(y)
-        mean, scale = _moments(_power(y, power), weight)
+        mean, scale = moments(_power(y, power), weight)
         if not (np.isfinite([mean, scale]).all() and scale > 0):
             return line
         return cls(unit, power, mean, scale, y.min() - reach, y.max() + reach)
@@ -368,4 +330,4 @@ class _Scores:
         return np.where(root.success, root.x, nearer)
 
 
-_KINDS = {"standard": _Line, "yeo-johnson": _Power, "quantile": _Scores}
+_KINDS = {"standard": _Line, "yeo-johnson": Power, "quantile": _Scores}

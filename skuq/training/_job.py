@@ -87,22 +87,22 @@ def padded_rows(n_rows: int) -> int:
     return step * math.ceil(n_rows / step)
 
 
-def full_batch_rows(n_rows: int) -> int:
-    """Round up to the size of a batch of all rows: a power of two up to 128 rows, or the ladder.
+def full_batch_rows(n_rows: int, *, few: int = 128) -> int:
+    """Round up to the size of a batch of all rows: a power of two for few rows, or the ladder.
 
     A data set that grows row by row, as in Bayesian optimisation, compiles a program for each size.
     With so few rows a step takes little longer for the padding: a fifth, if networks are large.
     """
-    return table_rows(n_rows) if n_rows <= 128 else padded_rows(n_rows)
+    return table_rows(n_rows) if n_rows <= few else padded_rows(n_rows)
 
 
-def table_rows(n_rows: int) -> int:
-    """Round up to the size of a table of training rows: a power of two, up to 2**14 rows.
+def table_rows(n_rows: int, *, small: int = 2**14) -> int:
+    """Round up to the size of a table of training rows: a power of two of small tables.
 
     Padding of this table costs only memory. A data set that grows row by row, as in Bayesian
     optimisation, then compiles only each time that it doubles.
     """
-    return padded_rows(2 ** math.ceil(math.log2(max(n_rows, 1))) if n_rows <= 2**14 else n_rows)
+    return padded_rows(2 ** math.ceil(math.log2(max(n_rows, 1))) if n_rows <= small else n_rows)
 
 
 class HostStreams:
@@ -233,7 +233,7 @@ def program_key(
     n_rows = sizes.n_train if through_keras else full_batch_rows(sizes.n_train)
     batch = min(recipe.batch_size, n_rows)
     # Variables that get no gradient from the head's terms for artificial inputs.
-    prefix = getattr(job.head, "detached", None) if recipe.n_artificial else None
+    prefix = job.head.detached if recipe.n_artificial else None
     detached = [k for k, name in enumerate(template.names) if prefix and name.startswith(prefix)]
     return ProgramKey(
         network=template.identity,
@@ -296,7 +296,7 @@ def rate_factors(recipe: Recipe, template: Template, data: TrainingData) -> np.n
 def _check_recipe(recipe: Recipe, template: Template, head: Head) -> None:
     """Raise ValueError if the recipe sets what the network or the head does not have."""
     plan = template.plan
-    if recipe.keep == "best-calibrated" and not hasattr(head, "n_classes"):
+    if recipe.keep == "best-calibrated" and not head.classifies:
         raise ValueError(
             f'keep="best-calibrated" needs logits of classes. Got {type(head).__name__}. '
             'Use keep="best-jointly".'
@@ -361,7 +361,7 @@ def batch_shares(key: ProgramKey, n_train: int) -> dict[str, np.ndarray]:
     n_real = np.minimum(key.batch_size, n_train - key.batch_size * np.arange(n_steps))
     shares = np.zeros((key.n_steps, key.batch_size), dtype="float32")  # padding keeps share 0
     for step, n in enumerate(n_real):
-        shares[step, :n] = 1 if getattr(key.head, "sums_rows", False) else 1 / n
+        shares[step, :n] = 1 if key.head.sums_rows else 1 / n
     step_shares = np.zeros(key.n_steps, dtype="float32")
     step_shares[:n_steps] = n_real / n_train
     return {"shares": shares.ravel(), "step_shares": step_shares}
@@ -429,7 +429,7 @@ class Template:
         if not self.has_fixed_values:
             return draw_variables(self.model, seed)
         model = rebuild(self.network)  # the values of `self.model` may have been changed
-        if any(layer.weights and not layer.trainable for layer in model._flatten_layers()):
+        if any(layer.weights and not layer.trainable for layer in backend.flatten_layers(model)):
             raise ValueError(
                 "The network has frozen layers, whose values its configuration does not hold. "
                 "Make the job with `TrainingJob.of_model`, or give `start`."

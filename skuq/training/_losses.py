@@ -27,6 +27,11 @@ from skuq.training._job import ProgramKey
 from skuq.training._network_checks import MAX_PASS_ROWS
 from skuq.training._recipe import TEMPERATURES
 
+# Constants of the hash: right shifts, each before a product, and the last shift.
+_LOWBIAS32, _LAST_SHIFT = ((16, 0x7FEB352D), (15, 0x846CA68B)), 16
+# 2**32 over the golden ratio: its multiples are far apart, and so are the streams.
+_STREAM_STEP = 2654435769
+
 
 def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
     """Draw uniform numbers in [0, 1), multiples of 2**-24, for layer number `stream` of a step.
@@ -35,14 +40,11 @@ def uniform(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
     the shape of `key` followed by `shape`.
     """
     hashed = _mix(ops.cast(step, "uint32") + np.uint32(1))
-    hashed = _mix(ops.bitwise_xor(key, hashed) + np.uint32(2654435769 * (stream + 1) % 2**32))
+    hashed = _mix(ops.bitwise_xor(key, hashed) + np.uint32(_STREAM_STEP * (stream + 1) % 2**32))
     index = np.arange(np.prod(shape), dtype="uint32").reshape(shape)
     # The position is hashed before it is combined with the key. Otherwise two keys that differ in
     # a few bits would give the same numbers in another order.
-    # Products of uint32 wrap around as in `_mix`.
-    index = (index ^ (index >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    index = (index ^ (index >> np.uint32(15))) * np.uint32(0x846CA68B)
-    index = ops.convert_to_tensor(index ^ (index >> np.uint32(16)))
+    index = ops.convert_to_tensor(_mix(index, np.bitwise_xor, np.right_shift))
     bits = _mix(ops.bitwise_xor(index, hashed[..., None, None] if len(hashed.shape) else hashed))
     return ops.cast(ops.right_shift(bits, np.uint32(8)), "float32") * np.float32(2.0**-24)
 
@@ -53,11 +55,14 @@ def normal(key: Any, step: Any, stream: int, shape: tuple[int, ...]) -> Any:
     return radius * ops.cos(np.float32(2 * np.pi) * uniform(key, step, 2 * stream + 1, shape))
 
 
-def _mix(x: Any) -> Any:
-    """Hash with lowbias32 (C. Wellons): every bit of the result depends on every bit of x."""
-    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = ops.bitwise_xor(x, ops.right_shift(x, np.uint32(15))) * np.uint32(0x846CA68B)
-    return ops.bitwise_xor(x, ops.right_shift(x, np.uint32(16)))
+def _mix(x: Any, xor: Any = ops.bitwise_xor, shift: Any = ops.right_shift) -> Any:
+    """Hash with lowbias32 (C. Wellons): every bit of the result depends on every bit of x.
+
+    Products of 32 bits wrap around, of tensors and of arrays alike.
+    """
+    for n_bits, factor in _LOWBIAS32:
+        x = xor(x, shift(x, np.uint32(n_bits))) * np.uint32(factor)
+    return xor(x, shift(x, np.uint32(_LAST_SHIFT)))
 
 
 class PlannedNetwork:
@@ -100,7 +105,7 @@ class Losses:
         self._columns = [n_inputs, n_inputs + key.n_outputs]  # where y and the weight begin
         self._head: Any = key.head  # with an `artificial_loss` if `key.n_artificial` is positive
         # A head may be validated by another loss than the one it is trained on.
-        self._validation_loss = getattr(key.head, "validation_loss", key.head.loss)
+        self._validation_loss = key.head.validation_loss
 
     def training_run(
         self, step: Any, share: Any, prior: Any, scalars: dict[str, Any], factor: Any
@@ -153,7 +158,7 @@ class Losses:
         x, y, weight = self._columns_of(rows)
         # Weights of the losses (..) become (.., 1), so that they broadcast over rows.
         settings = {name: value[..., None] for name, value in scalars.get("settings", {}).items()}
-        weights = (settings,) if getattr(self._head, "weighs_losses", False) else ()
+        weights = (settings,) if self._head.weighs_losses else ()
 
         def losses(x: Any) -> tuple[Any, Any, Any]:
             raw, new_state, penalty = self.network.forward(variables, state, x, run)

@@ -21,6 +21,7 @@ import numpy as np
 
 from skuq import backend
 from skuq._messages import warn_user
+from skuq._random import MAX_SEED
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import (
@@ -54,10 +55,10 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
     values: dict[int, np.ndarray] = {}  # by identity: nested models may repeat a path
     for variable in model.variables:
         # Drawn for every variable, so that a seed depends only on the variable's position.
-        own_seed = int(rng.integers(1, 2**31 - 1))
+        own_seed = int(rng.integers(1, MAX_SEED))
         value = variable.numpy()
         if variable.name == _SEED_STATE:  # the generator of a random layer
-            value = np.random.default_rng(own_seed).integers(2**31 - 1, size=value.shape)
+            value = np.random.default_rng(own_seed).integers(MAX_SEED, size=value.shape)
             value = value.astype(variable.dtype)
         elif id(variable) in starts:
             value = starts[id(variable)].draw(variable, own_seed)
@@ -115,7 +116,7 @@ def _starts(model: Any, *, with_frozen: bool = False) -> dict[int, _Start]:
     """
     found: dict[int, _Start] = {}
     frozen: dict[int, _Start] = {}
-    for layer in model._flatten_layers(include_self=False):
+    for layer in backend.flatten_layers(model, include_self=False):
         for variable in layer._trainable_variables + layer._non_trainable_variables:
             start = _start_of(variable, layer)
             if start is None:
@@ -275,7 +276,7 @@ class DrawingNetwork:
 
     def _draw_base(self, rng: np.random.Generator) -> tuple[np.ndarray, list[np.ndarray]]:
         if self.keras_base is not None:
-            return draw_variables(self.keras_base.model, int(rng.integers(1, 2**31 - 1)))
+            return draw_variables(self.keras_base.model, int(rng.integers(1, MAX_SEED)))
         base: Any = self.network.base
         parts = base.draw(rng) if base is not None else []
         return np.concatenate([np.zeros(0), *map(np.ravel, parts)]), []
@@ -394,7 +395,7 @@ def _check_last_activation(model: Any, source: str) -> None:
 
 def _check_layers(model: Any, source: str) -> None:
     """Raise SearchSpaceError if layers do not compute float32, or hold what is not supported."""
-    layers = list(model._flatten_layers())
+    layers = backend.flatten_layers(model)
     types = {str(v.dtype) for v in model.trainable_variables}
     types |= {layer.compute_dtype for layer in layers}
     types |= {str(x.dtype) for x in model.inputs} & {"float16", "bfloat16"}  # these round X

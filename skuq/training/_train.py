@@ -1,30 +1,426 @@
-"""Train one or several jobs on all cores.
+"""Train jobs on all cores: each calls its compiled program in slices, and makes its members.
 
-The backend is loaded when training begins, not when this module is imported.
+The run chooses between a plain graph and XLA: the tier that is expected to finish first. A plain
+graph starts at once, but each operation of each step passes over memory on its own. XLA
+fuses operations into loops, and takes a second or two to compile them. The time it saves in a
+step grows with the number of weights that the optimiser updates. It hardly depends on the rows
+of a batch, since matrix products cost the same in both. The numbers were set by eye from 30
+random networks of AutoDEUQ's space (``benchmarks/engine.py --only tiers`` repeats it).
+
+Convolutions stay in plain graphs: on a CPU, XLA's convolutions take about nine times as long,
+and on a GPU both call the same library.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from skuq import backend
+from skuq.backend import BoundedCache
+from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._member import Member
 from skuq.tables._splits import TrainingData
-from skuq.training._job import TrainingJob
+from skuq.training._job import (
+    HostStreams,
+    Sizes,
+    Template,
+    TrainingJob,
+    batch_shares,
+    data_tensors,
+    program_key,
+    rate_factors,
+    scalars_of,
+    seed_words,
+    template_of,
+)
+from skuq.training._network_checks import MAX_PASS_ROWS
+from skuq.training._predict import predict_members
 
-_SAFETY = 0.9  # share of the time left that epochs are planned for
-_BEGINNING = 0.25  # share of the time after which no further job begins
-# A job that has fewer seconds trains as a plain graph: XLA halves a step, but takes three to seven
-# times as long to compile, on usual machines 6 to 12 seconds.
-_SHORT = 20.0
-_LONG_EPOCH = 0.2  # share of the time left from which a second epoch is not timed
-_CLOCK_TICK = 1e-6  # seconds; avoids division by zero for jobs of one epoch, which are not timed
+_OWN_LAYER = re.compile(r'"registered_name": "skuq>')  # skuq's layers for tables
+_CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """Seconds that XLA costs and saves on a usual machine, as measured by benchmarks/engine.py."""
+
+    compile: float = 1.2  # additional time to compile for XLA
+    # Saved in each step: by itself, and by each weight that is updated.
+    step: float = 1.5e-4
+    weight: float = 2e-9
+    # By each of skuq's layers for tables, which has many small operations: five networks of nine
+    # such layers took 5 ms a step as a graph and 1.7 ms in XLA.
+    own_layer: float = 3.5e-4
+    # By artificial inputs, for which the network runs and is differentiated a second time: NOMU's
+    # networks of 350 to 35,000 weights took 1.6 to 3 ms of processor time a step as a graph and
+    # 0.1 to 0.6 ms in XLA.
+    artificial: float = 1.3e-3
+    # Share of its epochs that a run with early stopping takes on average, and runs of one program
+    # that train at the same time on the smallest usual machine.
+    share_of_epochs: float = 0.6
+    runs_at_once: int = 2
+
+
+_XLA = _Costs()
+
+
+def worth_xla(
+    network: str,
+    n_steps: int,
+    n_weights: int,
+    *,
+    stops_early: bool,
+    n_alike: int = 1,
+    has_artificial: bool = False,
+) -> bool:
+    """Tell whether XLA's compilation pays for itself in `n_alike` runs of at most `n_steps` steps.
+
+    The answer depends only on the configuration and not on the machine or on measured times,
+    because graph and XLA round differently and runs must be reproducible. `n_weights` counts the
+    weights of all members of one run, and `has_artificial` tells whether steps have artificial
+    inputs.
+    """
+    if _CONVOLUTION.search(network):
+        return False
+    n_in_turn = math.ceil(n_alike / _XLA.runs_at_once)
+    expected = n_in_turn * n_steps * (_XLA.share_of_epochs if stops_early else 1.0)
+    saved = _XLA.step + _XLA.weight * n_weights
+    saved += _XLA.own_layer * len(_OWN_LAYER.findall(network))
+    saved += _XLA.artificial * has_artificial
+    return expected * saved > _XLA.compile
+
+
+#: Compiled training programs of this process, by their keys.
+programs = BoundedCache(max_size=16)
+
+# One call of a program should return within about this time, so that an interrupt or a
+# deadline is seen; a call costs a millisecond.
+_SLICE_SECONDS = 1.0
+
+
+class TrainingRun:
+    """A training run: a job on its data, which can be advanced epoch by epoch.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        Network, recipes and seeds.
+    data : TrainingData
+        Rows to train on and to validate on.
+
+    Attributes
+    ----------
+    n_epochs : int
+        Number of epochs trained so far.
+    jit : bool
+        Whether the program is compiled through XLA.
+    key : ProgramKey
+        Equal for runs that share a compiled program.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.backend import keras
+    >>> from skuq.networks import GaussianHead
+    >>> from skuq.tables import TrainingData
+    >>> from skuq.training import Recipe, TrainingJob, TrainingRun
+    >>> x = np.linspace(-1, 1, 20)[:, None]
+    >>> data = TrainingData.without_validation(x, x**2, np.ones(20))
+    >>> dense = keras.layers.Dense
+    >>> model = keras.Sequential([keras.Input((1,)), dense(8, "relu"), dense(2)])
+    >>> job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0])
+    >>> run = TrainingRun(job, data)
+    >>> run.advance(1)
+    >>> run.share
+    0.25
+    """
+
+    def __init__(self, job: TrainingJob, data: TrainingData):
+        from skuq.training._program import Blocks, start_carry  # loads TensorFlow
+
+        self.job, self.data = job, data
+        template = template_of(job.network)
+        sizes = Sizes.of(job, data)
+        recipe, jit = job.recipe, job.jit
+        if jit is None:
+            jit = worth_xla(
+                job.network,
+                recipe.epochs * math.ceil(sizes.n_train / recipe.batch_size),
+                sum(map(math.prod, template.shapes)) * len(job.seeds),
+                stops_early=recipe.early_stopping_patience is not None,
+                n_alike=job.n_alike,
+                has_artificial=recipe.n_artificial > 0,
+            )
+        self.jit, self.n_epochs = jit, 0
+        self._model, self._sizes = template.model, sizes
+        self.key = program_key(job, template, data, sizes, jit=jit)
+        self._layout = Blocks(template.shapes, self.key.jit)
+        self._streams = HostStreams(job)
+        self._tables = data_tensors(data, job.splits if job.own_validation else None)
+        self._scalars = scalars_of(job, data, sizes)
+        if self.key.rate_factors:  # one number per variable, spread over the weights' blocks
+            factors = [rate_factors(recipe, template, data) for recipe in job.recipes]
+            numbers = np.asarray(job.join_members(factors), dtype="float32")
+            self._scalars["rate_factors"] = self._layout.spread(numbers)
+        self._shares = batch_shares(self.key, sizes.n_train)
+        # Each member starts from its own weights, given or drawn from its seed.
+        words = [seed_words(seed) for seed in job.seeds]
+        first: Any = job.start or [template.draw(word.weights) for word in words]
+        weights, states = zip(*first)
+        self._carry = start_carry(
+            self._layout.pack(np.asarray(job.join_members(weights), dtype="float32")),
+            [job.join_members(values) for values in zip(*states)],
+            self.key,
+            job.join_members([recipe.learning_rate for recipe in job.recipes]),
+            job.join_members([word.noise for word in words]),
+        )
+        self._history: list[np.ndarray] = []
+        self._calls: list[tuple[int, float]] = []  # epochs and seconds of each call so far
+        prior = self._prior(template)
+        if prior is not None:
+            self._tables = {**self._tables, "prior": backend.to_tensors(prior)}
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether this process has compiled the program, for this run or another."""
+        return self.key in programs
+
+    @property
+    def _seconds_of_epoch(self) -> float:
+        """Seconds of an epoch; infinity before the second call, as the first one compiles."""
+        later = self._calls[1:]
+        return sum(s for _, s in later) / sum(n for n, _ in later) if later else math.inf
+
+    @property
+    def share(self) -> float:
+        """Share of the training that is done: 1 once it has ended, by early stopping too."""
+        if np.all(backend.to_host(self._carry["stopped"])):
+            return 1.0
+        return float(self.n_epochs / self.job.recipe.epochs)
+
+    def _prior(self, template: Template) -> np.ndarray | None:
+        """Compute the outputs (.., n_rows, n_raw) of frozen prior networks for the table's rows.
+
+        They are constant, except where adversarial training moves the rows.
+        """
+        network = template.model
+        if self.key.adversarial or not template.is_epistemic or not network.prior_scale:
+            return None
+        if network.epinet is not None:  # its own prior depends on the indices of each step
+            return None
+        states = backend.to_host(self._carry["state"])
+        n_members = len(self.job.seeds)
+        # The state of each member, whose prior networks differ.
+        states_of_members = (
+            [[v[k] for v in states] for k in range(n_members)] if self.job.stacked else [states]
+        )
+        # The program's table is padded to `n_rows`, and so are the outputs for its rows.
+        padding = [(0, self.key.n_rows - len(self.data.x)), (0, 0)]
+        priors = []
+        for state in states_of_members:
+            parts = [
+                np.asarray(template.drawing.prior(state, self.data.x[k : k + MAX_PASS_ROWS]))
+                for k in range(0, len(self.data.x), MAX_PASS_ROWS)
+            ]
+            priors.append(np.pad(np.concatenate(parts), padding).astype("float32"))
+        return self.job.join_members(priors)
+
+    def advance(
+        self,
+        n_epochs: int | None = None,
+        *,
+        cancelled: Callable[[], bool] | None = None,
+        report: Callable[[int, int], Any] | None = None,
+        deadline: float = math.inf,
+    ) -> None:
+        """Train for `n_epochs` epochs, or until every member has stopped early.
+
+        Parameters
+        ----------
+        n_epochs : int, optional
+            Number of epochs. By default all remaining epochs of the recipe.
+        cancelled : callable, optional
+            Asked before each slice; True ends the training.
+        report : callable, optional
+            Called after each slice with its number of epochs.
+        deadline : float, default=inf
+            Time of ``time.monotonic()`` by which slices have to end, except the first of a run.
+
+        Raises
+        ------
+        InterruptedError
+            If `cancelled` returned True.
+        """
+        key, end = self.key, self.job.recipe.epochs
+        if n_epochs is not None:
+            end = min(end, self.n_epochs + n_epochs)
+        stops = backend.to_host(self._carry["stopped"])
+        while self.n_epochs < end and not np.all(stops):
+            if cancelled is not None and cancelled():
+                raise InterruptedError("Training was cancelled.")
+            left, of_epoch = deadline - time.monotonic(), self._seconds_of_epoch
+            # The second epoch, which is not timed yet, may begin until the deadline.
+            if self.n_epochs and left < (of_epoch if of_epoch < math.inf else 0):
+                break
+            called = time.perf_counter()
+            # As many epochs as fit into a slice; a single one until an epoch has been timed.
+            n = int(np.clip(min(_SLICE_SECONDS, left) / of_epoch, 1, key.epochs_per_call))
+            n = min(n, end - self.n_epochs)
+            carry, rows = self._call(n)
+            # Waits for the end of the call, so that its time can be taken.
+            rows, stops = backend.to_host((rows, carry["stopped"]))
+            self._calls.append((n, time.perf_counter() - called))
+            self._carry, self.n_epochs = carry, self.n_epochs + n
+            self._history.append(rows[:n])
+            if report is not None:
+                report(n, 0 if np.all(stops) else end - self.n_epochs)
+
+    def compile(self) -> None:
+        """Compile the program, unless this process has, by a call that trains no epoch."""
+        backend.to_host(self._call(0)[1])
+
+    def _call(self, n_epochs: int) -> tuple[dict[str, Any], Any]:
+        """Call the program for the next epochs."""
+        arguments = self._arguments(n_epochs)
+        return programs.get(self.key, functools.partial(self._compile, arguments))(*arguments)
+
+    def _arguments(self, n_epochs: int) -> Any:
+        """Prepare the program's arguments for the next epochs, as tensors."""
+        key, sizes = self.key, self._sizes
+        n_steps = math.ceil(sizes.n_train / key.batch_size)
+        recipe = self.job.recipe
+        functions = {"rates": recipe.rate_factors}
+        if key.decay:
+            functions["decays"] = functools.partial(recipe.regularization_factors, "weight_decay")
+        if key.dropout_schedule:
+            functions["dropouts"] = functools.partial(recipe.regularization_factors, "dropout")
+        schedules = {}
+        for name, function in functions.items():
+            # Epochs and steps that only fill the program's shapes keep the factor 1.
+            factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
+            # Steps count from the recipe's first epoch, so that schedules go on from call to call.
+            now = function(self.n_epochs * n_steps, n_epochs * n_steps, recipe.epochs * n_steps)
+            factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
+            schedules[name] = factors
+        feed = {
+            **self._shares,
+            "orders": self._streams.orders(key, n_epochs, sizes.n_rows, sizes.n_train),
+            **schedules,
+        }
+        if key.n_artificial:
+            feed["artificial"] = self._streams.artificial(key, n_epochs, n_steps)
+        counts = {"n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
+        return backend.to_tensors((self._carry, self._tables, feed, {**self._scalars, **counts}))
+
+    def _compile(self, arguments: Any) -> Any:
+        """Compile the program for arguments of these shapes."""
+        from skuq.training._program import TrainingProgram
+
+        program = TrainingProgram(self._model, self.key)
+        return backend.compile_program(program.run, arguments, jit=self.key.jit)
+
+    def members(self) -> list[Member | FloatingPointError]:
+        """Make the record of each member so far, or an error in the place of one that diverged.
+
+        The weights are those of the epoch that the recipe keeps: the best one, or with
+        ``keep="last"`` the current one. The run can go on afterwards.
+        """
+        job, data = self.job, self.data
+        best, states = backend.to_host((self._carry["best_weights"], self._carry["best_state"]))
+        weights, history = self._layout.join(best), np.concatenate(self._history)
+        held_out = [data.x_valid if job.held_out is None else job.held_out] * len(job.seeds)
+        if job.splits is not None and job.own_validation:
+            held_out = [data.x[valid] for _, valid in job.splits]
+        if not job.stacked:  # add a member axis of length one
+            history, weights, states = history[..., None], weights[None], [s[None] for s in states]
+        watched = history[:, 1 if self.key.n_valid else 0]
+        if job.recipe.keeps_jointly:
+            mean = np.ma.masked_invalid(watched).mean(axis=1, keepdims=True).filled(np.nan)
+            watched = np.broadcast_to(mean, watched.shape)
+        return [
+            self._member(
+                k,
+                weights[k],
+                tuple(value[k] for value in states),
+                history[..., k],
+                watched[..., k],
+                held_out[k],
+            )
+            for k in range(len(job.seeds))
+        ]
+
+    def _member(
+        self, k: int, weights: Any, state: Any, history: Any, chosen_by: Any, held_out: Any
+    ) -> Member | FloatingPointError:
+        """Make the record of member k, or the error of one that diverged.
+
+        `weights` and `state` are those of the epoch that the recipe keeps. `history` (n_epochs, 3)
+        holds training loss, validation loss and learning rate, NaN for epochs that were not run,
+        and `chosen_by` (n_epochs,) the loss by which the best epoch was chosen. The record includes
+        the member's predictions of `held_out`.
+        """
+        job, key, recipe = self.job, self.key, self.job.recipes[k]
+        settings = f"(optimizer={recipe.optimizer}, learning_rate={recipe.learning_rate:.3g})"
+        ran = ~np.isnan(history[:, 2])  # only epochs that were run have a learning rate
+        history, chosen_by = history[ran], chosen_by[ran]
+        watched = history[:, 1] if key.n_valid else history[:, 0]
+        if not np.isfinite(watched).any():
+            what = "validation loss" if key.n_valid else "training loss"
+            return FloatingPointError(
+                f"Training diverged: no finite {what} in {len(history)} epochs {settings}."
+            )
+        if not np.isfinite(weights).all():
+            return FloatingPointError(
+                f"Training diverged: the last epoch's weights are not finite {settings}."
+            )
+        # The epochs of the first call, which compiles, count as the others do on average.
+        (n_first, first), *later = self._calls
+        seconds = min(first, n_first * self._seconds_of_epoch) + sum(s for _, s in later)
+        member = Member(
+            network=job.network,
+            weights=weights,
+            state=state,
+            history=dict(zip(("loss", "val_loss", "learning_rate"), history.T)),
+            best_epoch=int(len(watched) - 1 if recipe.keep == "last" else np.nanargmin(chosen_by)),
+            # Predictions are added below, as they need the record itself.
+            held_out=None,
+            seed=job.seeds[k],
+            seconds=seconds / len(job.seeds),
+            tier="xla" if key.jit else "graph",
+        )
+        # An epistemic network predicts draws, and their indices are chosen after training.
+        if isinstance(key.network, EpistemicNetwork):
+            return member
+        if not len(held_out):  # some Keras layers fail on zero rows
+            return member.with_held_out(np.empty((0, job.head.n_raw), dtype="float32"))
+        raw = predict_members([member], held_out, cache=False)[0]
+        return member.with_held_out(raw.astype("float32"))
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """How a deadline is divided among epochs and jobs."""
+
+    planned: float = 0.9  # share of the time left that epochs are planned for
+    beginning: float = 0.25  # share of the time after which no further job begins
+    # A job that has fewer seconds trains as a plain graph: XLA halves a step, but takes three to
+    # seven times as long to compile, on usual machines 6 to 12 seconds.
+    short: float = 20.0
+    long_epoch: float = 0.2  # share of the time left from which a second epoch is not timed
+    # Seconds; avoids division by zero for jobs of one epoch, which are not timed.
+    clock_tick: float = 1e-6
+
+
+_BUDGET = _Budget()
 
 #: Members, with an error in the place of each diverged one.
 Members = list[Member | FloatingPointError]
@@ -99,8 +495,6 @@ class _Group:
     members: Members = field(default_factory=list)  # after the training
 
     def train(self, **settings: Any) -> None:
-        from skuq.training._engine import TrainingRun  # loads TensorFlow
-
         run = TrainingRun(self.job, self.data)
         run.advance(**settings)
         # Only the small records are kept, and the run's arrays are freed before the next group.
@@ -154,15 +548,13 @@ def seconds_needed(
     seconds = deadline - time.monotonic()
 
     def measure() -> None:
-        from skuq.training._engine import TrainingRun
-
         nonlocal to_predict
         for job, data in jobs:
             left, groups = deadline - time.monotonic(), job.groups()
-            if measured and not needs_all and left < (1 - _BEGINNING) * seconds:
+            if measured and not needs_all and left < (1 - _BUDGET.beginning) * seconds:
                 break
             run = TrainingRun(groups[0], data)
-            is_short = left < _SHORT * len(jobs)
+            is_short = left < _BUDGET.short * len(jobs)
             if run.jit and job.jit is None and is_short and not run.is_compiled:
                 run = TrainingRun(replace(groups[0], jit=False), data)
             run.compile()
@@ -170,7 +562,7 @@ def seconds_needed(
                 began = time.monotonic()
                 run.advance(1, cancelled=ended.is_set)
                 trained = time.monotonic()
-                if trained - began > _LONG_EPOCH * (deadline - trained):
+                if trained - began > _BUDGET.long_epoch * (deadline - trained):
                     break
             run.members()
             needed.extend([(trained - began) * job.recipe.epochs] * len(groups))
@@ -187,7 +579,7 @@ def seconds_needed(
 
 def share_in_time(needed: float, seconds: float) -> float:
     """Compute the share of a training of `needed` seconds that fits into `seconds`, at most 1."""
-    return min(1.0, _SAFETY * max(seconds, 0.0) / max(needed, _CLOCK_TICK))
+    return min(1.0, _BUDGET.planned * max(seconds, 0.0) / max(needed, _BUDGET.clock_tick))
 
 
 def with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:

@@ -17,6 +17,7 @@ from teams import stacking_weights
 from tiers import cases
 
 from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _stacking
+from skuq.estimators.tabular._stacking_of_kinds import averaging_factor, class_evidence
 from skuq.networks import GaussianHead
 
 
@@ -143,20 +144,20 @@ def test_mixtures_of_given_weights_get_a_temperature(classifiers):
     scaled = [replace(candidates, raw=f * np.log(candidates.proba)) for f in (6, 6.6)]
     one, two = (c.fit_class_mixture(weights=weights) for c in scaled)
     assert_allclose(one[0], weights)
-    assert 1.05 < two[1] / one[1] < 1.15
-    assert 0 < one[2].sum() < 0.05
+    assert 1.05 < two[1].temperature / one[1].temperature < 1.15
+    assert 0 < sum(one[1].constant) < 0.05
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
 def test_averages_of_more_members_get_the_temperature_at_which_they_are_as_sure(spread, rng):
     """It is known beforehand, from one member of each of three models."""
     logits = 2 * rng.normal(size=(4000, 3)) + spread * rng.normal(size=(9, 4000, 3))
-    factor = _stacking.averaging_factor(logits[:3], np.ones(4000), 3)
+    factor = averaging_factor(logits[:3], np.ones(4000), 3)
     few, many = (softmax(z, axis=-1).mean(axis=0) for z in (logits[:3], logits / factor))
     entropies = [entr(proba).sum(axis=-1).mean() for proba in (few, many)]
     assert_allclose(*entropies, rtol=0.015)
     assert (factor < 0.99) == (spread > 0)
-    assert_allclose(_stacking.averaging_factor(logits[:3], np.ones(4000), 1), 1)
+    assert_allclose(averaging_factor(logits[:3], np.ones(4000), 1), 1)
 
 
 def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
@@ -164,7 +165,7 @@ def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
     candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
     logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
     given = logits, candidates.codes, np.ones(500), shares
-    *_, constant = _stacking.fit_class_mixture(*given)
+    constant = np.array(_stacking.fit_class_mixture(*given)[1].constant)
     assert constant[3] == 0.05
     assert_allclose(np.ptp(constant[:3] / shares[:3]), 0, atol=1e-12)
     assert constant[0] < 0.5 * shares[0]
@@ -176,8 +177,8 @@ def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, 
     codes = np.arange(24) % 2
     logits = rng.normal(scale=2.0, size=(3, 24, 2)) + signal * np.eye(2)[codes]
     given = logits, codes, np.ones(24), np.full(2, 0.5)
-    *_, constant = _stacking.fit_class_mixture(*given)
-    assert low < constant.sum() < high
+    _, found = _stacking.fit_class_mixture(*given)
+    assert low < sum(found.constant) < high
 
 
 def test_evidence_of_classes_is_a_ratio_of_likelihoods(rng):
@@ -198,29 +199,29 @@ def test_evidence_of_classes_is_a_ratio_of_likelihoods(rng):
             noise = multivariate_normal(np.zeros(11))
             y = (basis.T @ contrasts).T
             ratios.append(np.exp((process.logpdf(y) - noise.logpdf(y)).sum()))
-    assert_allclose(_stacking.class_evidence(x, codes), np.log(np.mean(ratios)))
+    assert_allclose(class_evidence(x, codes), np.log(np.mean(ratios)))
     # Units and columns without information do not count.
     wide = np.column_stack([5 * x + 3, np.ones(12)])
-    assert_allclose(_stacking.class_evidence(wide, codes), np.log(np.mean(ratios)))
-    assert _stacking.class_evidence(x, 0 * codes) == _stacking.class_evidence(0 * x, codes) == 0
+    assert_allclose(class_evidence(wide, codes), np.log(np.mean(ratios)))
+    assert class_evidence(x, 0 * codes) == class_evidence(0 * x, codes) == 0
 
 
 def test_evidence_of_classes_in_a_wide_table_takes_little_memory():
     x = np.random.default_rng(0).normal(size=(40, 5000))
     tracemalloc.start()
-    _stacking.class_evidence(x, np.arange(40) % 2)
+    class_evidence(x, np.arange(40) % 2)
     assert tracemalloc.get_traced_memory()[1] < 10 * x.nbytes
     tracemalloc.stop()
 
 
 def test_ten_rows_of_noise_are_less_evidence_than_separate_classes(rng):
     x, codes = rng.normal(size=(100, 10, 5)), np.arange(10) % 2
-    noise = [_stacking.class_evidence(rows, codes) for rows in x]
-    signal = [_stacking.class_evidence(rows + 2 * codes[:, None], codes) for rows in x]
+    noise = [class_evidence(rows, codes) for rows in x]
+    signal = [class_evidence(rows + 2 * codes[:, None], codes) for rows in x]
     assert np.mean(np.array(noise) > 1) < 0.1 < 0.9 < np.mean(np.array(signal) > 1)
     # Held-out rows that models happen to predict are weighed down by the former only.
     logits = np.stack([3 * np.eye(2)[codes]] * 2)
     given = logits, codes, np.ones(10), np.full(2, 0.5)
     fit, evidence = _stacking.fit_class_mixture, (np.mean(noise), None, np.mean(signal))
-    added = [fit(*given, evidence=e)[2].sum() for e in evidence]
+    added = [sum(fit(*given, evidence=e)[1].constant) for e in evidence]
     assert added[0] > 2 * added[1] > 2 * added[2]

@@ -19,7 +19,7 @@ from skuq.backend import keras, keras_tuner
 from skuq.ensembles import GreedySelection, Selection, select_forward
 from skuq.exceptions import SearchFailedError
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import DenseSpace, TabularSpace
+from skuq.networks import DenseSpace
 from skuq.predictive import GaussianMixture
 
 TINY = {"n_trials": 4, "n_members": 3, "epochs": 25, "random_state": 0}
@@ -158,7 +158,6 @@ def test_fit_refuses_data(tiny, wave, validation, given, message):
     ({"space": "huge"}, "space.*Got 'huge'"),
     ({"space": (3, 4)}, "`space` must be an object with"),
     ({"space": ()}, "`space` must be an object with"),
-    ({"space": TabularSpace().bind(np.zeros((3, 2)))}, "must not be bound to rows"),
     ({"search__kappa": -1}, "kappa.*Got -1"),
     ({"search__population_size": 0}, "population_size.*Got 0"),
     ({"space": DenseSpace(n_nodes=0)}, "n_nodes.*Got 0"),

@@ -366,7 +366,6 @@ class ColumnOf(TooSure):
 ROWS, VALUES = line(30)
 LINE, FITTED = LinearRegression(), TooSure().fit(ROWS, VALUES)
 LABELS = np.repeat([0, 1, 2], 10)
-CONFORMAL = calibrated(TooSure(), "conformal", cv=2)
 SEVEN = GridSearchCV(BayesianRidge(), {}, cv=7)
 NEAR = GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [2]}, cv=2)
 IN_UNITS = TransformedTargetRegressor(BayesianRidge(), transformer=StandardScaler())
@@ -383,7 +382,6 @@ def refused(model, message, error=ValueError, **given):
     ("model", "given", "error", "message"),
     refused(calibrated(GaussianNB()), "`estimator` must be a regressor"),
     refused(calibrated(LINE, "conditional"), "needs a table .*csr_array", X=csr_array(ROWS)),
-    refused(calibrated(CONFORMAL, cv=2), "predicts a ConformalMixture", TypeError),
     refused(calibrated(NEAR), "fitted with `sample_weight`", TypeError, sample_weight=EVERY),
     refused(calibrated(FITTED, cv="prefit"), "Got n_samples=1", sample_weight=EVERY == 3),
     refused(calibrated(TooSure(np.nan)), "finite numbers"),
@@ -620,7 +618,7 @@ def test_conformal_calibration_of_weighted_rows_by_hand():
     assert_allclose(model.scale_, scale)
     assert_allclose(model.scores_ * scale, [1, 2, 3, 4])
     # A new row has the mean weight 2.5: of 12.5.
-    assert_allclose(model.predict_distribution(X[:1]).reach, np.array([4, 7, 9, 10]) / 12.5)
+    assert_allclose(model.fitted_.calibration.coverage, np.array([4, 7, 9, 10]) / 12.5)
 
 
 def test_calibrated_takes_stacks_that_predict_only_after_fit():

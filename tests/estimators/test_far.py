@@ -13,30 +13,32 @@ import skuq
 from skuq import DeepEnsembleClassifier, DeepEnsembleRegressor, TabularEnsembleRegressor
 from skuq.backend import ops
 from skuq.estimators.methods import _one_architecture
+from skuq.estimators.tabular._far import FarUncertainty
+from skuq.estimators.tabular._far_learning import (
+    fit_class_factors,
+    fit_process,
+    with_far_uncertainty,
+)
 from skuq.files import dumps, loads
-from skuq.fitted._far import FarUncertainty
-from skuq.fitted._far_learning import fit_class_factors, fit_process
 from skuq.predictive import CategoricalMixture
-
-
-@pytest.fixture(scope="module", autouse=True)
-def deep_ensembles_widen():
-    """Plain networks train faster: they get what tabular ensembles add."""
-    finish = _one_architecture.finish
-
-    def finish_and_widen(estimator, task, *arguments, **options):
-        fit = finish(estimator, task, *arguments, **options)
-        if isinstance(estimator, TabularEnsembleRegressor):  # which widens by itself
-            return fit
-        return replace(fit, fitted=fit.fitted.with_far_uncertainty(task.rows, task.entropy))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_one_architecture, "finish", finish_and_widen)
-        yield
 
 
 def truth(X):
     return np.sin(2 * X[:, 0]) + X[:, 1] ** 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_ensembles_learn_what_is_far():
+    """They train faster than the recommended ones, which are the only ones to do so."""
+    finish = _one_architecture.finish
+
+    def finish_and_learn(estimator, task, *given, **named):
+        fit = finish(estimator, task, *given, **named)
+        return replace(fit, fitted=with_far_uncertainty(fit.fitted, task))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_one_architecture, "finish", finish_and_learn)
+        yield
 
 
 @pytest.fixture(scope="module")

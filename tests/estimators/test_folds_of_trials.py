@@ -23,6 +23,7 @@ import skuq
 from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
 from skuq.files import dumps, loads
 from skuq.networks import GaussianHead
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import Catalog
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingRun, predict_members
@@ -187,7 +188,7 @@ def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, h
         stacked.append(job.stacked)
         return TrainingRun(job, data)
 
-    monkeypatch.setattr("skuq.training._engine.TrainingRun", watched)
+    monkeypatch.setattr("skuq.training._train.TrainingRun", watched)
     weight = np.r_[np.ones(40), np.full(20, heavy)]
     regressor(tiny_space, n_trials=1, validation=KFold(3)).fit(*rows, sample_weight=weight)
     assert stacked == ([True] if heavy == 1 else [False] * 3)
@@ -483,8 +484,8 @@ def test_many_rows_of_a_single_split_calibrate_classes(tiny_space, rows, monkeyp
     monkeypatch.setattr("skuq.search._loop.CALIBRATION_ROWS", n_rows)
     settings = {"epochs": 2, "validation": 0.5, "random_state": 0}
     model = skuq.AutoDEUQClassifier(2, space=tiny_space, **settings).fit(rows[0], rows[1] > 10)
-    assert (model.calibration_ == (1.0, ())) == (n_rows == 31)
-    assert model.set_params(calibrate=False).reselect().calibration_ == (1.0, ())
+    assert (model.calibration_ == UNCALIBRATED) == (n_rows == 31)
+    assert model.set_params(calibrate=False).reselect().calibration_ == UNCALIBRATED
 
 
 def test_rows_whose_class_no_fold_trains_on_are_not_compared(tiny_space, rows):

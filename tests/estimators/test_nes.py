@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from heads import WidthDepthSpace
+from heads import WidthDepthSpace, bound_tabular_space
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.datasets import load_digits
@@ -18,7 +18,7 @@ from training_data import MemberTrainer, RobustScaling
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection
 from skuq.exceptions import SmallValidationWarning
-from skuq.networks import CellSpace, NASBench201Space, TabularSpace, WithTraining
+from skuq.networks import CellSpace, NASBench201Space, WithTraining
 from skuq.search import NESEvolution
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
@@ -361,7 +361,7 @@ def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monk
     fixed = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
     model = NESClassifier(2, fixed=fixed, epochs=2, random_state=0, catalog_dir=tmp_path)
     model.fit(X, y)
-    recipes = TabularSpace().bind(X, classes=True).known_recipes()
+    recipes = bound_tabular_space(X, classes=True).known_recipes()
     for record, recipe in zip(model.catalog_, (recipes[0], recipes[4])):
         assert {**recipe, **fixed}.items() <= record.configuration.items()
     assert all(len(record.result.networks) == 8 for record in model.catalog_)  # folds
@@ -380,7 +380,7 @@ def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monk
     assert_allclose(plain.predict_proba(X), mixed, atol=1e-9)
     # All networks of a trial predict new rows, and one predicts each row held out.
     temperature = model.reselect().calibration_[0]
-    monkeypatch.setattr("skuq.estimators.methods._search_choice.AVERAGING_FACTOR", 1.0)
+    monkeypatch.setattr("skuq.fitted._searched.AVERAGING_FACTOR", 1.0)
     assert_allclose(temperature, 0.9 * model.reselect().calibration_[0])
 
 

@@ -1,5 +1,6 @@
 """Fits of operator networks that go further: double precision, and warm starts."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -11,7 +12,7 @@ from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.training import _refine
+from skuq.training import _predict
 
 U = inputs(len(VALUES))
 
@@ -43,9 +44,9 @@ def test_fit_refines_members_to_the_data_with_their_priors(plain):
 
 
 def test_fit_refines_many_values_by_lbfgs(monkeypatch, plain):
-    monkeypatch.setattr(_refine, "MAX_DUAL_VALUES", 10)
-    monkeypatch.setattr(_refine, "_MAX_LBFGS_STEPS", 60)
-    monkeypatch.setattr(_refine, "_ROWS_AT_ONCE", 37)
+    monkeypatch.setattr(_predict, "MAX_DUAL_VALUES", 10)
+    lbfgs = functools.partial(_predict._lbfgs, max_steps=60, rows_at_once=37)
+    monkeypatch.setattr(_predict, "_lbfgs", lbfgs)
     u = inputs(10)
     refined = ensemble(refine=True).fit(u, waves(u))
     assert rms_at_data(refined, u) < 0.3 * rms_at_data(plain, u)
@@ -64,7 +65,7 @@ def test_levenberg_marquardt_finds_scipys_minimum():
         return derivatives_of(jacobian, raw)
 
     start = np.array([0.3, -0.2, 0.5])
-    found = _refine.levenberg_marquardt(derivatives, start, targets, root)
+    found = _predict.levenberg_marquardt(derivatives, start, targets, root)
     other = least_squares(lambda w: root * (derivatives(w).raw[:, 0] - targets), start, xtol=1e-14)
     assert_allclose(found, other.x, rtol=1e-3)  # it ends where little is gained
 

@@ -21,6 +21,7 @@ from skuq.backend import BACKEND, compile_program, keras, ops
 from skuq.fitted._draws import _count_draws
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
+from skuq.predictive._calibration import Calibration
 
 SEED = {"random_state": 0}
 SMALL = {"network": MLP((8,), "tanh"), "epochs": 8, **SEED}
@@ -157,8 +158,8 @@ def test_posterior_fn_has_the_predicted_moments(fitted, elsewhere, name, n_outpu
 
 def test_posterior_fn_of_a_single_member_has_the_errors_of_its_calibration(fitted, elsewhere):
     ensemble = fitted("deep").fitted_
-    targets = ensemble.targets.with_calibration(1.0, 0.0, ((1.0, 0.0, 0.6), (1.0, 0.9, 0.4)))
-    one = replace(ensemble, targets=targets, members=ensemble.members[:1], weights=np.ones(1))
+    tail = Calibration(tail=((1.0, 0.0, 0.6), (1.0, 0.9, 0.4)))
+    one = replace(ensemble, calibration=tail, members=ensemble.members[:1], weights=np.ones(1))
     draws = one.posterior(16, np.random.default_rng(0))(elsewhere)
     parts = one.distribution(elsewhere).uncertainty()
     assert parts.epistemic.min() > 0.1

@@ -18,8 +18,8 @@ from tiers import cases
 
 import skuq
 from skuq import training
-from skuq.estimators.tabular._kinds import (
-    Origin,
+from skuq.estimators.tabular._kinds import Origin
+from skuq.estimators.tabular._stacking_of_kinds import (
     averaging_factor,
     class_evidence,
     fit_class_mixture,
@@ -29,11 +29,12 @@ from skuq.estimators.tabular._kinds import (
 from skuq.files import dumps, loads
 from skuq.networks import MLP, GaussianHead, TabularNetwork
 from skuq.networks._head_normals import SquaredErrorHead
-from skuq.predictive import CategoricalMixture, GaussianMixture, NestedGaussianMixture
+from skuq.predictive import CategoricalMixture
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
-MODULE = "skuq.estimators.tabular._kinds"
+MODULE, STACKING = (f"skuq.estimators.tabular.{name}" for name in ("_kinds", "_stacking_of_kinds"))
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
@@ -76,19 +77,19 @@ def classifier(classes):
 
 
 def calibration(model):
-    targets = model.fitted_.targets
-    return targets.std_factor, targets.noise_floor, targets.tail, targets.shared_factor
+    found = model.fitted_.calibration
+    return found.factor, found.floor, found.tail, found.shared
 
 
 def with_shared_errors(model, factor, has_floors=True, noise=0.0):
     """The model with shared errors, whose noise is at most `noise` times that of training rows."""
     model = pickle.loads(pickle.dumps(model))
-    targets = model.fitted_.targets
-    most_noise = np.multiply(noise, targets.most_noise) if noise else ()
-    other = targets.with_calibration(*calibration(model)[:3], factor, most_noise)
+    found = model.fitted_.calibration
+    most_noise = tuple(np.multiply(noise, found.most_noise).tolist()) if noise else ()
+    other = replace(found, shared=factor, most_noise=most_noise)
     if not has_floors:
-        other.tail = tuple((scale, 0.0, share) for scale, _, share in targets.tail)
-    model.fitted_ = replace(model.fitted_, targets=other)
+        other = replace(other, tail=tuple((scale, 0.0, share) for scale, _, share in found.tail))
+    model.fitted_ = replace(model.fitted_, calibration=other)
     return model
 
 
@@ -134,7 +135,7 @@ def test_shared_errors_leave_the_density_as_it_is(pair, table, n_outputs):
     assert_allclose(after.total**2, after.aleatoric**2 + after.epistemic**2, rtol=1e-9)
     assert (after.epistemic > before.epistemic).all() and (after.aleatoric > 0).all()
     # Narrow normals can give less than the shared error to the epistemic part, and none gives more.
-    unit = none.fitted_.targets.std_factor
+    unit = none.fitted_.calibration.factor
     moved = np.sqrt(after.epistemic**2 - before.epistemic**2)
     ratio = moved / np.sqrt(distribution._disagreement) * unit
     assert ratio.max() < 0.8 * (1 + 1e-9) and np.median(ratio) > 0.5
@@ -199,10 +200,10 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
 
     def fit(loc, scale, probability, members, unseen, y, weight):
         seen.append(((probability * loc).sum(axis=1), members, unseen, y, weight))
-        return 2.0, 0.5, ((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)), 0.7
+        return Calibration(2.0, 0.5, 0.7, tail=((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)))
 
-    monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
-    weigh = f"{MODULE.removesuffix('_kinds')}_tabular.weigh_members"
+    monkeypatch.setattr(f"{STACKING}.fit_out_of_bag", fit)
+    weigh = f"{MODULE.removesuffix('_kinds')}_tabular_ensemble.weigh_members"
     monkeypatch.setattr(weigh, lambda *_: np.array([7, 3, 1, 1]) / 12)
     weight = np.linspace(1, 3, 160)
     model = skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
@@ -219,7 +220,7 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
     expected = weight[abs(rows - given).argmin(axis=1)] * (members @ unseen) / unseen.sum(axis=0)
     assert_allclose(own_weight / own_weight.sum(), expected / expected.sum(), rtol=1e-5)
     # Of many rows there is a sample, which repeats.
-    monkeypatch.setattr(f"{MODULE}._MOST_CALIBRATION_ROWS", 60)
+    monkeypatch.setattr(f"{STACKING}.tuned.MOST_CALIBRATION_ROWS", 60)
     for _ in range(2):
         skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert len(seen[1][3]) == 60
@@ -240,7 +241,7 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
 
     train, given = training.train, []
     monkeypatch.setattr(training, "train", noted)
-    monkeypatch.setattr(f"{MODULE}.stacking_weights", weigh)
+    monkeypatch.setattr(f"{STACKING}.stacking_weights", weigh)
     settings = REGRESSOR | {"loss": "gaussian-mixture", "calibrate": False}
     model = skuq.TabularEnsembleRegressor(**settings).fit(X, y, np.linspace(1, 2, 160))
     # One program trains both kinds.
@@ -321,7 +322,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
         mixed.append(parts)
         return mix_classes(*parts)
 
-    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
+    monkeypatch.setattr(f"{STACKING}.fit_class_mixture", noted)
     monkeypatch.setattr("skuq.estimators.tabular._tabular_ensemble.mix_classes", noted_parts)
     monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     X, y = classes
@@ -330,13 +331,13 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     logits, codes, weight, shares = arrays
     assert logits.shape == (2, 160, 3) and (weight > 0).all()
     assert_array_equal(model.classes_[codes], y)
-    shares_of_kinds, temperature, constant = fit_class_mixture(*arrays, **further)
+    shares_of_kinds, alone = fit_class_mixture(*arrays, **further)
     ((task, members, origins),) = mixed
     evidence = pytest.approx(class_evidence(task.data.x.astype(float), codes))
     assert further == {"evidence": evidence}
     # A single member of each kind predicts new rows as it does those held out.
     _, single = mix_classes(task, members[::5], origins[::5])
-    assert single.temperature == fit_class_mixture(*given[1][0], **given[1][1])[1]
+    assert single == fit_class_mixture(*given[1][0], **given[1][1])[1]
     # Rows of a group may be alike, and are no evidence of what holds for other groups.
     mix_classes(replace(task, groups=np.arange(160) // 4), members, origins)
     assert given[2][1]["evidence"] is None
@@ -346,17 +347,16 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
     few = class_evidence(task.data.x[:40].astype(float), codes[:40])
     assert given[3][1]["evidence"] == pytest.approx(few)
     # With more rows the factor of the temperature is measured on the rows held out.
-    monkeypatch.setattr(f"{MODULE}._FEW_ROWS", 100)
+    monkeypatch.setattr(f"{MODULE}.tuned.FEW_ROWS_OF_CLASSES", 100)
     _, averaged = mix_classes(task, members, origins)
-    whole = fit_class_mixture(*given[4][0], **given[4][1])[1]
+    whole = fit_class_mixture(*given[4][0], **given[4][1])[1].temperature
     factor = averaging_factor(logits / whole, weight, 5)
     assert averaged.temperature == pytest.approx(whole * factor)
     assert_allclose(model.weights_, np.repeat(shares_of_kinds, 5) / 5)
-    targets = model.fitted_.targets
     # All members of a kind predict later, so that their average is less sure.
-    assert targets.temperature == 0.9 * temperature
-    assert_allclose(targets.constant, constant)
-    assert_allclose(np.ptp(constant / shares), 0, atol=1e-12)
+    found = model.fitted_.calibration
+    assert found == replace(alone, temperature=0.9 * alone.temperature)
+    assert_allclose(np.ptp(found.constant / shares), 0, atol=1e-12)
     # Each kind is judged on the rows held out from its members.
     for kind in range(2):
         raw = np.concatenate([member.held_out for member in model.members_[5 * kind :][:5]])
@@ -367,11 +367,12 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
 def test_fit_calibrates_the_mixture_of_classes(classes):
     X, y = classes
     model = skuq.TabularEnsembleClassifier(**ONE_FORM, n_members=3).fit(X, y)
-    targets, calibrated = model.fitted_.targets, model.predict_proba(X)
+    found, calibrated = model.fitted_.calibration, model.predict_proba(X)
     raw = model.fitted_.raw(model.fitted_.inputs.transform(X))
-    mixed = np.average(softmax(raw / targets.temperature, axis=-1), axis=0, weights=model.weights_)
-    assert_allclose(calibrated, (1 - targets.constant.sum()) * mixed + targets.constant)
-    assert (calibrated >= targets.constant).all() and (targets.constant > 0).all()
+    mixed = np.average(softmax(raw / found.temperature, axis=-1), axis=0, weights=model.weights_)
+    constant = np.array(found.constant)
+    assert_allclose(calibrated, (1 - constant.sum()) * mixed + constant)
+    assert (calibrated >= constant).all() and (constant > 0).all()
     assert_array_equal(loads(dumps(model)).predict_proba(X), calibrated)
     assert_allclose(np.asarray(model.to_keras()(X)["proba"]), calibrated, atol=1e-5)
     parts = model.predict_uncertainty(X)
@@ -464,9 +465,9 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
 
     def weigh(logits, *_, **__):
         weights = np.array([0.5, 0.3, 0.2])[: len(logits)]
-        return weights / weights.sum(), 1.0, np.zeros(3)
+        return weights / weights.sum(), UNCALIBRATED
 
-    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", weigh)
+    monkeypatch.setattr(f"{STACKING}.fit_class_mixture", weigh)
     monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
         model = skuq.TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 2}).fit(*classes)
@@ -481,7 +482,7 @@ def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, plan, va
     model = skuq.TabularEnsembleRegressor(**{**REGRESSOR, "n_members": 1, "validation": validation})
     ((_, valid),) = plan(model, *table)[0][0].splits
     assert len(valid) == (16 if validation == "auto" else 48)
-    monkeypatch.setattr(f"{MODULE}._MOST_VALIDATION_ROWS", 10)  # instead of 10,000
+    monkeypatch.setattr(f"{MODULE}.tuned.MOST_VALIDATION_ROWS", 10)  # instead of 10,000
     ((_, valid),) = plan(model, *table)[0][0].splits
     assert len(valid) == n
 
@@ -603,18 +604,18 @@ def frame():
 
 
 @cases(
-    ("loss", "record"),
-    ("mse", GaussianMixture),
-    ("gaussian-mixture", NestedGaussianMixture),
-    ("crps", NestedGaussianMixture),  # calibrated: the normal and its tail
-    ("nll", NestedGaussianMixture),
+    ("loss", "is_nested"),
+    ("mse", False),
+    ("gaussian-mixture", True),
+    ("crps", True),  # calibrated: the normal and its tail
+    ("nll", True),
     quick=3,
 )
-def test_fit_with_every_loss_gives_the_whole_prediction(frame, loss, record):
+def test_fit_with_every_loss_gives_the_whole_prediction(frame, loss, is_nested):
     X, y = frame
     model = skuq.TabularEnsembleRegressor(**TWO, loss=loss).fit(X, y)
     distribution = model.predict_distribution(X[:9])
-    assert type(distribution) is record
+    assert (distribution.probabilities is not None) == is_nested
     quantiles = model.predict_quantiles(X[:9], [0.1, 0.5, 0.9])
     assert (np.diff(quantiles, axis=1) > 0).all()
     assert_allclose(distribution.cdf(quantiles[:, 1]), 0.5, atol=1e-6)

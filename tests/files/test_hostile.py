@@ -27,7 +27,7 @@ from skuq.exceptions import FileFormatError
 from skuq.files import _archive, dumps, loads
 from skuq.files import _registry as _trees
 from skuq.networks import MLP
-from skuq.networks._safe import check_network
+from skuq.networks._member import check_network
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(30, 2))
@@ -171,9 +171,9 @@ BROKEN = {
     "zip bomb": (lambda: bomb(2), "JSON"),
     "older version": (
         lambda: with_header(format_version=2),
-        "version 2.*reads version 3 only",
+        "version 2.*reads version 4 only",
     ),
-    "newer version": (lambda: with_header(format_version=9), "version 9.*reads version 3 only"),
+    "newer version": (lambda: with_header(format_version=9), "version 9.*reads version 4 only"),
     "trial": (lambda: with_header(kind="trial"), "it holds a 'trial'.*Catalog.load"),
     # Whoever changes a file without making its checksums right
     "changed byte": (

@@ -139,7 +139,7 @@ def test_crps_of_mixtures_within_members_is_that_of_their_components(table, outp
 
     def one_member(mixture):
         loc, scale = mixture.loc[None], mixture.scale[None]
-        return predictive.NestedGaussianMixture(loc, scale, np.full(loc.shape, 0.5))
+        return predictive.GaussianMixture(loc, scale, probabilities=np.full(loc.shape, 0.5))
 
     models = (TwoLines(1.0, c).fit(X, y) for c in (None, one_member))
     plain, found = (get_scorer("neg_crps")(model, X, y) for model in models)

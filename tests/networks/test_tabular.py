@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import threadpoolctl
-from heads import build_mlp, build_tabular
+from heads import bound_tabular_space, build_mlp, build_tabular, class_recipes
 from numpy.testing import assert_allclose
-from plans import class_recipes, draw_variables, make_plan
+from plans import draw_variables, make_plan
 from training_data import MemberTrainer
 
-from skuq.networks import GaussianHead, Space, TabularSpace
+from skuq.networks import GaussianHead, Space
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, predict_members, train
 
@@ -114,7 +114,7 @@ def _configuration(space, **changed):
 
 @pytest.mark.parametrize("embedding", ["periodic", "piecewise-linear", "none"])
 def test_tabular_space_builds_what_is_decided(embedding):
-    space = TabularSpace().bind(_inputs())
+    space = bound_tabular_space(_inputs())
     model = space.build(_configuration(space, embedding=embedding), (3,), 6)
     assert model.output_shape == (None, 6)
     layers = [layer.name for layer in model.layers]
@@ -126,7 +126,7 @@ def test_tabular_space_builds_what_is_decided(embedding):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_tabular_space_every_drawn_configuration_is_a_network_and_a_recipe(dropout):
-    space, rng = TabularSpace().bind(_inputs()), np.random.default_rng(1)
+    space, rng = bound_tabular_space(_inputs()), np.random.default_rng(1)
     architecture, hyperparameters = space.decisions()
     for _ in range(5):
         drawn = {**architecture.sample(rng), **hyperparameters.sample(rng), "dropout": dropout}
@@ -139,14 +139,14 @@ def test_tabular_space_every_drawn_configuration_is_a_network_and_a_recipe(dropo
 def test_tabular_space_columns_of_codes_are_embedded_as_such():
     x = _inputs()
     x[:, 1] = np.arange(len(x)) % 7
-    space = TabularSpace().bind(x, {1: 7})
+    space = bound_tabular_space(x, {1: 7})
     model = space.build(_configuration(space), (3,), 2)
     assert model.get_layer("embedding").columns == [0]  # position among those that are no codes
     assert model.get_layer("categories") is not None
 
 
 def test_tabular_space_classes_have_defaults_of_their_own():
-    numbers, classes = TabularSpace().bind(_inputs()), TabularSpace().bind(_inputs(), classes=True)
+    numbers, classes = bound_tabular_space(_inputs()), bound_tabular_space(_inputs(), classes=True)
     assert numbers.recipe(_configuration(numbers))["dropout"] is None
     assert classes.recipe(_configuration(classes))["dropout"] == 0.1
     for space in (numbers, classes):  # the default is a choice of the space
@@ -160,7 +160,7 @@ def test_tabular_space_classes_have_defaults_of_their_own():
 def test_tabular_space_few_rows_of_classes_train_shortly_with_much_decay(
     n_rows, n_recipes, epochs, decay, patience
 ):
-    space = TabularSpace().bind(_inputs(n_rows), classes=True)
+    space = bound_tabular_space(_inputs(n_rows), classes=True)
     recipe = space.recipe(_configuration(space))
     assert (recipe["epochs"], recipe["weight_decay"]) == (epochs, decay)
     assert recipe["early_stopping_patience"] == patience
@@ -175,7 +175,7 @@ def test_tabular_space_few_rows_of_classes_train_shortly_with_much_decay(
 
 @pytest.mark.parametrize("classes", [False, True])
 def test_tabular_space_trials_that_train_together_keep_their_own_best_epochs(classes):
-    space = TabularSpace().bind(_inputs(), classes=classes)
+    space = bound_tabular_space(_inputs(), classes=classes)
     configuration = _configuration(space)
     jointly = "best-calibrated" if classes else "best-jointly"
     alone = "best-calibrated" if classes else "best"  # enough rows to calibrate by
@@ -190,7 +190,7 @@ def test_tabular_space_trials_that_train_together_keep_their_own_best_epochs(cla
 
 
 def test_tabular_space_classes_have_networks_without_hidden_layers():
-    space = TabularSpace().bind(_inputs(), classes=True)
+    space = bound_tabular_space(_inputs(), classes=True)
     (linear,) = [recipe for recipe in space.known_recipes() if recipe.get("n_layers") == 0]
     model = space.build(_configuration(space, **linear), (3,), 2)
     assert [layer.name for layer in model.layers] == ["input", "output"]
@@ -202,7 +202,7 @@ def test_tabular_space_classes_have_networks_without_hidden_layers():
 
 
 def test_tabular_space_nothing_to_embed():
-    space = TabularSpace().bind(np.zeros((50, 2)))
+    space = bound_tabular_space(np.zeros((50, 2)))
     configuration = _configuration(space)
     model = space.build(configuration, (2,), 2)
     assert "embedding" not in [layer.name for layer in model.layers]
@@ -216,7 +216,7 @@ def test_tabular_space_nothing_to_embed():
 )
 def test_tabular_space_length_of_training_goes_by_rows(n_rows, batch_size, epochs):
     """So many steps, more on many rows, but at most 512 epochs."""
-    space = TabularSpace().bind(_inputs(), n_rows=n_rows)
+    space = bound_tabular_space(_inputs(), n_rows=n_rows)
     recipe = Recipe(**space.recipe(_configuration(space)))
     assert (recipe.batch_size, recipe.epochs) == (batch_size, epochs)
     steps = min(math.ceil(n_rows / batch_size), recipe.steps_per_epoch)

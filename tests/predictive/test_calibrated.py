@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -7,6 +9,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from skuq import CalibratedUncertaintyClassifier, predictive
 from skuq.predictive import EpistemicNormal, GaussianMixture
 from skuq.predictive import _learners as _calibration
+from skuq.predictive._conformal import conformal_quantile
+from skuq.predictive._distributions import central_interval
 
 pool_variances = _calibration.pool_variances
 
@@ -110,44 +114,20 @@ def test_temperature_is_most_likely_and_known(rng):
     assert 0.2 < found < 0.7
 
 
-def conformal(n=9, shape=(3,)):
-    scores = np.sort(np.random.default_rng(0).exponential(size=(n, *shape[1:])), axis=0)
-    reach = np.arange(1, n + 1) / (n + 1)
-    if len(shape) > 1:
-        reach = np.repeat(reach[:, None], shape[1], axis=1)
-    return predictive.ConformalMixture(mixture(4, shape), scores, reach)
-
-
 @pytest.mark.parametrize("shape", [(3,), (3, 2)])
 def test_conformal_intervals_take_the_next_score(shape):
-    model = conformal(9, shape)
+    base, outputs = mixture(4, shape), shape[1:]
+    scores = np.sort(np.random.default_rng(0).exponential(size=(9, *outputs)), axis=0)
+    reach = np.broadcast_to(np.arange(1, 10).reshape(9, *[1] * len(outputs)) / 10, scores.shape)
+    quantile = functools.partial(conformal_quantile, base, scores, reach)
     for coverage, place in [(0.5, 5), (0.9, 9), (0.55, 6), (0.1, 1)]:
-        radius = model.scores[place - 1] * model.std
-        ends = np.stack([model.mean - radius, model.mean + radius], axis=1)
-        assert_allclose(model.interval(coverage), ends)
-    assert_array_equal(model.quantile(0.5), model.mean)
-    if len(shape) == 2:
-        assert_array_equal(model.output(1).interval(0.9), model.interval(0.9)[..., 1])
-    else:
-        with pytest.raises(ValueError, match="must all have shape"):
-            model.output(0)
+        radius = scores[place - 1] * base.std
+        ends = np.stack([base.mean - radius, base.mean + radius], axis=1)
+        assert_allclose(central_interval(quantile, coverage), ends)
+    assert_array_equal(quantile(0.5), base.mean)
+    assert (np.diff(quantile(np.linspace(0.06, 0.94, 40)), axis=1) >= 0).all()
     with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9. Got 0.95"):
-        model.interval(0.95)
-
-
-def test_conformal_cdf_counts_scores():
-    model = conformal()
-    z = np.array([0.0, 0.5, -0.5])
-    below = np.searchsorted(model.scores, 0.5)
-    reach = below / 10
-    assert_allclose(model.cdf(model.mean + z * model.std), [0.5, 0.5 + reach / 2, 0.5 - reach / 2])
-    # At a score itself, the cdf has risen already: P(Y <= y) is right-continuous.
-    normal = GaussianMixture(np.zeros((1, 2)), np.ones((1, 2)))
-    exact = predictive.ConformalMixture(normal, np.array([1.0, 2, 3]), np.array([0.25, 0.5, 0.75]))
-    assert_allclose(exact.cdf([2.0, -2.0]), [0.5 + 0.5 * 2 / 4, 0.5 - 0.5 * 1 / 4])
-    y = np.zeros(3)
-    assert_array_equal(model.log_prob(y), model.base.log_prob(y))
-    assert_array_equal(model.sample(2, 0), model.base.sample(2, 0))
+        central_interval(quantile, 0.95)
 
 
 def test_groups_that_differ_by_chance_get_one_variance(rng):

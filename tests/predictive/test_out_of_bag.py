@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from training_data import NumberTargets
 
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.predictive._learners import TAIL_SCALES, fit_out_of_bag, fit_scale, fit_tail
 
 
@@ -13,7 +14,8 @@ def fit_out_of_bag_scale(loc, scale, unseen, y, weight):
     """Factor and floor of members that predict one normal each."""
     loc, scale = loc[:, None], scale[:, None]
     equal = np.full(len(loc), 1 / len(loc))
-    return fit_out_of_bag(loc, scale, np.ones_like(loc), equal, unseen, y, weight)[:2]
+    found = fit_out_of_bag(loc, scale, np.ones_like(loc), equal, unseen, y, weight)
+    return found.factor, found.floor
 
 
 def ensemble(
@@ -68,9 +70,9 @@ def test_few_rows_bound_what_a_far_error_costs(n_rows, error):
     """A component as wide as the errors were, shrunk to that of y; nothing of it for many rows."""
     loc, y = np.zeros((2, 1, n_rows, 1)), error * np.resize([1.0, -1.0], (n_rows, 1))
     given = loc, np.full_like(loc, 0.01), np.ones_like(loc), np.full(2, 0.5)
-    *_, tail, shared = fit_out_of_bag(*given, np.ones((2, n_rows), bool), y, np.ones(n_rows))
-    scale, floor, share = tail[-1]
-    assert shared == 0 and sum(part[2] for part in tail) == pytest.approx(1)
+    found = fit_out_of_bag(*given, np.ones((2, n_rows), bool), y, np.ones(n_rows))
+    scale, floor, share = found.tail[-1]
+    assert found.shared == 0 and sum(part[2] for part in found.tail) == pytest.approx(1)
     if n_rows == 400:
         assert floor == 0
         return
@@ -79,7 +81,7 @@ def test_few_rows_bound_what_a_far_error_costs(n_rows, error):
     targets = NumberTargets(loss="crps", standardize=False)
     targets.fit_encoder(y[:, 0], np.ones(n_rows))
     raw = np.tile([0.0, -5.0], (2, 4, 1))
-    calibrated = targets.fit(y).with_calibration(1.0, 0.0, tail).distribution(raw, given[3])
+    calibrated = targets.head.mixture(raw, given[3], targets.fit(y), Calibration(tail=found.tail))
     assert calibrated.log_prob(np.full(4, floor)).min() > np.log(share / floor) - 1.5
     # The possible error of the model is epistemic.
     assert (calibrated.epistemic_variance > 0.8 * (share * floor) ** 2).all()
@@ -111,7 +113,7 @@ def test_predictions_that_are_not_finite_give_no_correction(value, n_components)
     given = loc, np.ones(shape), part, np.full(2, 0.5), np.ones((2, 100), bool)
     with np.errstate(all="ignore"):
         y = np.random.default_rng(0).normal(size=(100, 1))
-        assert fit_out_of_bag(*given, y, np.ones(100)) == (1.0, 0.0, (), 0.0)
+        assert fit_out_of_bag(*given, y, np.ones(100)) == UNCALIBRATED
 
 
 def test_members_that_are_far_too_wide_become_as_narrow_as_their_errors():
@@ -121,8 +123,8 @@ def test_members_that_are_far_too_wide_become_as_narrow_as_their_errors():
         shape = (2, n_components, 150, 1)
         part = np.full(shape, 1 / n_components)
         given = np.zeros(shape), np.ones(shape), part, np.full(2, 0.5), np.ones((2, 150), bool)
-        factor, floor, *_ = fit_out_of_bag(*given, y, np.ones(150))
-        assert np.hypot(factor, floor) < 0.15
+        found = fit_out_of_bag(*given, y, np.ones(150))
+        assert np.hypot(found.factor, found.floor) < 0.15
 
 
 def test_wide_components_of_mixtures_do_not_narrow_the_others():
@@ -131,8 +133,8 @@ def test_wide_components_of_mixtures_do_not_narrow_the_others():
     scale = np.repeat([[[[1.0]], [[15.0]]]], 2000, axis=2)
     probability = np.repeat([[[[0.9]], [[0.1]]]], 2000, axis=2)
     unseen, weight = np.ones((1, 2000), bool), np.ones(2000)
-    factor, *_ = fit_out_of_bag(0 * scale, scale, probability, np.ones(1), unseen, y, weight)
-    assert 1.3 < factor < 1.6
+    found = fit_out_of_bag(0 * scale, scale, probability, np.ones(1), unseen, y, weight)
+    assert 1.3 < found.factor < 1.6
 
 
 def normal_densities(error):
@@ -167,4 +169,4 @@ def test_few_rows_have_the_typical_error_of_all_members(n_rows, expected, rng):
     one = np.ones((8, 1, n_rows, 1))
     unseen, weight = np.ones((8, n_rows), dtype=bool), np.ones(n_rows)
     found = fit_out_of_bag(loc[:, None], one, one, np.full(8, 1 / 8), unseen, y, weight)
-    assert_allclose(np.hypot(found[0], found[3]), expected, rtol=0.15)
+    assert_allclose(np.hypot(found.factor, found.shared), expected, rtol=0.15)

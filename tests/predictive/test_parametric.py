@@ -8,7 +8,6 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
-from skuq import predictive
 from skuq.predictive import EpistemicNormal, GaussianMixture, TransformedMixture, TwoPieceNormal
 
 
@@ -42,11 +41,11 @@ def test_nested_gaussian_components_of_probability_0_do_not_matter():
     rng = np.random.default_rng(0)
     loc, scale = rng.normal(0, 3, (1, 3, 5)), rng.uniform(0.1, 2, (1, 3, 5))
     probabilities = np.moveaxis(rng.dirichlet(np.ones(3), (1, 5)), -1, 1)
-    m = predictive.NestedGaussianMixture(loc, scale, probabilities)
+    m = GaussianMixture(loc, scale, probabilities=probabilities)
     far = np.concatenate([m.loc, np.full((1, 1, 5), 1e12)], axis=1)
     wide = np.concatenate([m.scale, np.full((1, 1, 5), 1e9)], axis=1)
     none = np.concatenate([m.probabilities, np.zeros((1, 1, 5))], axis=1)
-    more = predictive.NestedGaussianMixture(far, wide, none)
+    more = GaussianMixture(far, wide, probabilities=none)
     levels = [1e-6, 0.3, 0.99]
     assert_allclose(more.quantile(levels), m.quantile(levels), rtol=1e-12)
     assert_allclose(more.variance, m.variance, rtol=1e-12)
@@ -58,7 +57,7 @@ def test_nested_gaussian_components_of_probability_0_do_not_matter():
 def test_nested_gaussian_draws_choose_the_mode_of_each_row():
     loc = np.broadcast_to(np.array([-100.0, 100.0])[:, None], (1, 2, 40))
     ones = np.ones((1, 2, 40))
-    draws = predictive.NestedGaussianMixture(loc, ones, 0.5 * ones).sample(500, 0)
+    draws = GaussianMixture(loc, ones, probabilities=0.5 * ones).sample(500, 0)
     assert_allclose((draws > 0).sum(axis=0).std(), np.sqrt(40) / 2, rtol=0.16)
     assert abs((draws > 0).mean() - 0.5) < 0.02
 
@@ -222,7 +221,7 @@ def test_transformed_tails_too_heavy_for_the_transform_are_said():
     assert np.isfinite(m.quantile([0.05, 0.95])).all()  # they need no moments
     with pytest.raises(ValueError, match="grows too fast"):
         _ = m.std
-    with pytest.raises(TypeError, match="inner must be a Mixture"):
+    with pytest.raises(TypeError, match="inner must be a GaussianMixture"):
         TransformedMixture(np.zeros(3), Logarithm())
     with pytest.raises(ValueError, match="factor must be positive"):
         TransformedMixture(normals(), Logarithm(), factor=0.0)

@@ -2,6 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
+from heads import bound_tabular_space
 from numpy.testing import assert_allclose
 from plans import without_names
 from sklearn.base import clone
@@ -10,7 +11,7 @@ from tiers import cases
 
 from skuq import search
 from skuq._random import generator
-from skuq.networks import Categorical, Decisions, DenseSpace, Real, Space, TabularSpace
+from skuq.networks import Categorical, Decisions, DenseSpace, Real, Space
 from skuq.search import TrialRecord, _proposers, _strategies
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
@@ -228,7 +229,7 @@ def test_what_each_strategy_learns_from(rng):
 def test_random_search_of_tables_compiles_few_programs(classes):
     """Fifty trials have at most twenty architectures, and random ones three trainings each."""
     x = np.random.default_rng(0).normal(size=(300, 3))
-    space = TabularSpace().bind(x, classes=classes, losses=() if classes else ("crps", "nll"))
+    space = bound_tabular_space(x, classes=classes, decides_loss=not classes)
     decisions = space.decisions()
     problem = _strategies.SearchProblem(decisions, 50, n_trainings=space.n_trainings)
     first = search.RandomSearch().initial_configurations(decisions, space.known_recipes(), {})

@@ -11,6 +11,7 @@ from training_data import NoScaling, NumberTargets, RobustScaling, Scaling
 from skuq import DeepEnsembleRegressor
 from skuq.backend import keras
 from skuq.networks import MLP
+from skuq.predictive._calibration import UNCALIBRATED
 from skuq.tables import TrainingData, _columns, _inputs, _scaling, _splits
 from skuq.tables._transforms import TargetTransform
 
@@ -178,7 +179,7 @@ def test_a_constant_is_predicted_as_one(value, transform):
     targets = fitted_targets(np.full(20, value), transform=transform)
     assert_array_equal(targets.transform(np.full((20, 1), value)), 0)
     raw = np.array([[[0.06, -1.5]], [[-0.02, -1.5]]])  # two members, one row
-    predicted = targets.distribution(raw, np.full(2, 0.5))
+    predicted = targets.head.mixture(raw, np.full(2, 0.5), targets, UNCALIBRATED)
     assert_allclose(predicted.mean, value, rtol=1e-7, atol=1e-7)
     assert 0 < predicted.std[0] < 1e-6 * (abs(value) if abs(value) > 1e-100 else 1.0)
     assert np.isfinite(predicted.log_prob(np.array([value]))).all()

@@ -124,7 +124,7 @@ def test_members_of_a_stack_have_settings_of_their_own():
 def test_draws_do_not_depend_on_how_a_run_is_cut(monkeypatch):
     whole, parts = Recorder(), Recorder()
     train_member(network(), NomuHead(), recipe(), data(), 1, artificial=whole)
-    monkeypatch.setattr("skuq.training._engine._SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("skuq.training._train._SLICE_SECONDS", 0.0)
     train_member(network(), NomuHead(), recipe(), data(), 1, artificial=parts)
     np.testing.assert_array_equal(np.concatenate(whole.drawn), np.concatenate(parts.drawn))
 

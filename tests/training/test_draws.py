@@ -102,7 +102,7 @@ def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch, 
     members = []
     for prior in (TrainingRun._prior, lambda run, template: None):
         monkeypatch.setattr(TrainingRun, "_prior", prior)
-        monkeypatch.setattr("skuq.training._engine.programs", BoundedCache(2))
+        monkeypatch.setattr("skuq.training._train.programs", BoundedCache(2))
         members.append(train_stack(PRIOR, HEAD, recipe, data, [3, 4], splits=rows))
     for once, each in zip(*members):
         assert_allclose(once.weights, each.weights, atol=1e-5)

@@ -153,7 +153,7 @@ class _Broken(TrainingRun):
 
 
 def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
-    monkeypatch.setattr("skuq.training._engine.TrainingRun", _Broken)
+    monkeypatch.setattr("skuq.training._train.TrainingRun", _Broken)
     with pytest.raises(OverflowError, match="the second group"):
         train(job_of(8), data)
 
@@ -217,7 +217,7 @@ def test_no_slice_begins_that_would_end_after_the_deadline(data, monkeypatch):
         return now
 
     clock = SimpleNamespace(monotonic=lambda: now, perf_counter=tick)
-    monkeypatch.setattr("skuq.training._engine.time", clock)
+    monkeypatch.setattr("skuq.training._train.time", clock)
     run = TrainingRun(job_of(1, LONG), data)
     run.advance(deadline=31.0)
     assert (run.n_epochs, now) == (3, 30.0)
@@ -274,7 +274,7 @@ def fake(monkeypatch):
     """`FakeRun` in the place of trainings, with a clock that begins at 100."""
     for name in ("now", "compiled", "compilations", "to_predict"):
         monkeypatch.setattr(FakeRun, name, getattr(FakeRun, name))
-    monkeypatch.setattr("skuq.training._engine.TrainingRun", FakeRun)
+    monkeypatch.setattr("skuq.training._train.TrainingRun", FakeRun)
     clock = SimpleNamespace(monotonic=lambda: FakeRun.now)
     monkeypatch.setattr("skuq.training._train.time", clock)
     return FakeRun

@@ -109,7 +109,7 @@ def test_seconds_do_not_contain_compilation(data, monkeypatch, n_epochs):
     job = job_of("noisy", False, False)
     job = replace(job, recipes=tuple(replace(r, epochs=n_epochs) for r in job.recipes))
     run = TrainingRun(job, data)
-    monkeypatch.setattr("skuq.training._engine.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("skuq.training._train.time.perf_counter", lambda: next(clock))
     for _ in range(n_epochs):
         run.advance(1)
     # The first epoch compiles for 90 s. It counts as the mean of the others, or whole if alone.

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from heads import GaussianMixtureHead
+from heads import GaussianMixtureHead, bound_tabular_space
 from numpy.testing import assert_allclose, assert_array_equal
 from small_models import TinySpace
 from tiers import cases
 from training_data import MemberTrainer, Rows, TrialBudget, TrialOutcome, make_data, make_splits
 
-from skuq.networks import GaussianHead, TabularSpace
+from skuq.networks import GaussianHead
 from skuq.tables import TrainingData
 from skuq.training import predict_members
 
@@ -39,7 +39,7 @@ def trainer(request):
 )
 def test_only_equal_networks_train_together(changes, expected):
     data = make_data()
-    space = TabularSpace().bind(data.x, losses=("crps", "nll"))
+    space = bound_tabular_space(data.x, decides_loss=True)
     default = {**space.decisions()[0].default(), **space.decisions()[1].default()}
     trainer = MemberTrainer(space, data, GaussianMixtureHead(), EPOCHS)
     assert trainer.can_train_together([default, default, {**default, **changes}]) is expected
@@ -128,7 +128,7 @@ def test_an_error_of_an_objective_names_it(trainer):
 @pytest.mark.parametrize("loss", ["crps", "nll"])
 def test_trials_of_every_loss_are_scored_alike(loss):
     data = make_data()
-    space = TabularSpace().bind(data.x, losses=("crps", "nll"))
+    space = bound_tabular_space(data.x, decides_loss=True)
     head = GaussianMixtureHead()
     architecture, hyperparameters = space.decisions()
     assert hyperparameters.default()["loss"] == "crps"

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import os
+from dataclasses import field
 from numbers import Integral
 from typing import Any
-
-from sklearn.base import is_classifier
 
 from skuq._params import Interval, StrOptions, parameters
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._presets import defaults_in
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
-    LOSSES,
+    SearchDefaults,
     SearchPlan,
-    automatic_repeats,
     constraints_with,
     is_splitter,
-    make_targets,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
 from skuq.files._registry import saved_as
-from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import AUTODEUQ_SPACES
-from skuq.search import AgEBO, RandomSearch
+from skuq.search import AgEBO
 from skuq.search._strategies import AUTODEUQ_STRATEGIES
 from skuq.tables._inputs import TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
@@ -45,51 +44,53 @@ AUTODEUQ_CONSTRAINTS: dict = {
 }
 
 
-def _plan(self: Any, X: Any) -> SearchPlan:
+def make_plan(estimator: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
-    space, rule = resolve_space(self), resolve_rule(self)
-    is_tabular = isinstance(space, TabularSpace)
-    strategy = resolve_strategy(self, is_tabular)
-    if is_tabular and isinstance(self.search, str) and self.search == "auto":
-        # After the space's recipes no proposer was better.
-        strategy = RandomSearch()
-    repeats = self.repeats
-    if repeats != "auto" and repeats > 0:
-        if self.refit:
-            raise ValueError(
-                f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
-                "networks have no folds to repeat. Set refit=False."
-            )
-        if is_splitter(self.validation):
-            raise ValueError(
-                f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
-                f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
-            )
-    if isinstance(repeats, str):
-        repeats = automatic_repeats(self, is_tabular)
+    space, rule = resolve_space(estimator), resolve_rule(estimator)
+    defaults = defaults_in(space)
+    strategy = resolve_strategy(estimator, defaults)
+    is_auto = isinstance(estimator.search, str) and estimator.search == "auto"
+    if is_auto and defaults.strategy is not None:
+        strategy = defaults.strategy()
     return SearchPlan(
         strategy,
         space,
         rule,
-        TableInputs(self.preprocess, embed=is_tabular),
-        make_targets(self, is_tabular),
-        # In the tabular space folds train as one program.
-        in_folds=is_tabular,
-        losses=() if is_classifier(self) else LOSSES,
-        starts_with_recipes=True,
-        n_repeats=repeats,
+        TableInputs(estimator.preprocess, embed=defaults.embeds),
+        defaults.targets(estimator),
+        defaults,
+        n_repeats=_count_repeats(estimator, defaults),
     )
 
 
-def _papers() -> dict[str, dict[str, Any]]:
+def _count_repeats(estimator: Any, defaults: SearchDefaults) -> int:
+    """Resolve `repeats`, and refuse those that have no folds."""
+    repeats = estimator.repeats
+    if isinstance(repeats, str):
+        return defaults.n_repeats(estimator)
+    if repeats > 0 and estimator.refit:
+        raise ValueError(
+            f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
+            "networks have no folds to repeat. Set refit=False."
+        )
+    if repeats > 0 and is_splitter(estimator.validation):
+        raise ValueError(
+            f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
+            f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
+        )
+    return repeats
+
+
+def papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's experiments: section III, and its toy task."""
     common = {
         "n_trials": 500,
         "n_members": 5,
         "search": AgEBO(population_size=100, sample_size=10),
-        "selection": GreedySelection("nll", min_members=1),
+        "selection": GreedySelection("nll", min_members=1, max_size=None),
         "repeats": 0,
         "calibrate": False,
+        **of_numbers,
     }
     return {
         "benchmark": {**common, "space": "benchmark", "epochs": 100, "validation": 0.25},
@@ -171,7 +172,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
         factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
-        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates. False
+        lets the members predict alone, without more uncertainty far from the rows.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
@@ -225,17 +227,17 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, float, tuple of tuple of float)
-        Factor of the standard deviation, floor of the noise in units of the standardised y, and
-        the scale, a further floor and the share of each distribution of which those of the networks
-        are mixed (none if they are left as they are).
+    calibration_ : Calibration
+        Calibration of the ensemble, in units of the standardised y: `factor` of the standard
+        deviation, `floor` of the noise, and the scale, a further floor and the share of each
+        distribution of which those of the networks are mixed (`tail`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
-    fitted_ : FittedEnsemble
-        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
-        and y.
+    fitted_ : FittedSearch
+        Fitted search, whose ensemble predicts; `fitted_.inputs` and `fitted_.targets` hold the
+        scales of X and y.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
@@ -283,12 +285,27 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
+    n_trials: int | str = field(default="auto", kw_only=False)
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
     selection: Any = "greedy"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
     repeats: int | str = "auto"
+    calibrate: bool = True
+    preprocess: Any = "auto"
     target_transform: str = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    _plan = _plan
-    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "y", "loc": "loc", "scale": "scale"}
     _parameter_constraints = {
@@ -296,6 +313,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         "calibrate": ["boolean"],
         **TARGET_CONSTRAINTS,
     }
+    _papers = staticmethod(functools.partial(papers, target_transform="standard"))
+
+    def _plan(self, X: Any) -> SearchPlan:
+        return make_plan(self)
 
 
 @saved_as("estimators.AutoDEUQClassifier", kind="estimator")
@@ -378,7 +399,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
         temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
         With `shift_validation`, or fewer than 1,000 validation rows without folds, only `reselect`
-        on new rows calibrates.
+        on new rows calibrates. False lets the members predict alone, without more uncertainty far
+        from the rows.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
         and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
@@ -433,16 +455,16 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, tuple of float)
-        Temperature of all members, and probabilities of the classes that are added to their
-        average (none if it is left as it is).
+    calibration_ : Calibration
+        Calibration of the ensemble: `temperature` of all members, and probabilities of the classes
+        that are added to their average (`constant`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
-    fitted_ : FittedEnsemble
-        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
-        and y.
+    fitted_ : FittedSearch
+        Fitted search, whose ensemble predicts; `fitted_.inputs` and `fitted_.targets` hold the
+        scales of X and y.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
@@ -484,11 +506,31 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     (2, 3)
     """
 
+    n_trials: int | str = field(default="auto", kw_only=False)
+    n_members: int = 5
+    search: Any = "auto"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
     repeats: int | str = "auto"
+    calibrate: bool = True
     class_weight: Any = None
+    preprocess: Any = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    _plan = _plan
-    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _selection_arrays = {"y": "codes", "proba": "proba"}
     _parameter_constraints = {**AUTODEUQ_CONSTRAINTS, **CLASS_CONSTRAINTS}
+    _papers = staticmethod(papers)
+
+    def _plan(self, X: Any) -> SearchPlan:
+        return make_plan(self)

@@ -44,16 +44,16 @@ from skuq.estimators.methods._out_of_fold import (
 from skuq.exceptions import CalibrationWarning
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_calibrated import (
-    ClassCalibration,
-    ConditionalCalibration,
+    ClassRecalibration,
+    ConditionalRecalibration,
     FittedCalibrated,
+    Recalibration,
     classifier_distribution,
     inputs_of_errors,
-    learn_calibration,
     regressor_distribution,
     without_classes,
 )
-from skuq.predictive._classes import fit_temperature
+from skuq.predictive._learners import fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
@@ -326,14 +326,14 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             for m in held_out.mixtures
         )
         y, weight = y[held_out.order], held_out.weight
-        is_conformal = self.method == "conformal"
-        calibration = learn_calibration(mixtures, y, weight, conformal=is_conformal)
+        scales = fit_scales(mixtures, y, weight, conformal=self.method == "conformal")
+        calibration = Recalibration(*scales)
         if self.method == "conditional":
             mean, std = (
                 np.concatenate([getattr(mixture, name) for mixture in mixtures])
                 for name in ("mean", "std")
             )
-            calibration = ConditionalCalibration(
+            calibration = ConditionalRecalibration(
                 calibration.scale,
                 errors=_fit_errors(held_out, mean, std, y, self.verbose),
                 smallest_std=np.spacing(np.abs(y).max(axis=0)),
@@ -483,7 +483,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
             mixtures = [without_classes(mixture, lost) for mixture in mixtures]
         proba = np.concatenate([mixture.mean for mixture in mixtures])
         temperature = fit_temperature(proba, class_codes(y[order], classes), held_out.weight)
-        fitted = FittedCalibrated(held_out.model, ClassCalibration(temperature, classes))
+        fitted = FittedCalibrated(held_out.model, ClassRecalibration(temperature, classes))
         return Fit(fitted, {**rows.features, "classes_": classes})
 
     @property

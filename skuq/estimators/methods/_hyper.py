@@ -26,7 +26,6 @@ from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
 from skuq.files._registry import saved_as
 from skuq.networks import MLP
-from skuq.networks._head_normals import SquaredErrorHead
 from skuq.tables._inputs import warn_of_few_rows
 from skuq.tables._targets import CLASS_CONSTRAINTS
 from skuq.training import Training, TrainingJob
@@ -120,12 +119,10 @@ def _check_range(estimator, name, largest=np.inf):
 
 def _select(task, pool, n_members, min_members):
     """Select greedily on the validation rows: NOMU's Algorithm 1 (Caruana et al., 2004)."""
-    data, head, loss = task.data, task.targets.head, "auto"
-    if isinstance(head, SquaredErrorHead):  # without noise, of which squared errors need none
-        head, loss = replace(head, scale=(0.0,) * head.n_outputs), "mse"
+    data, head = task.data, task.targets.head
     raws = [member.held_out for member in pool]
     candidates = Candidates(raws, data.y_valid.astype("float64"), head, data.weight_valid)
-    return GreedySelection(loss, min_members).choose(candidates, n_members)
+    return GreedySelection(min_members=min_members).choose(candidates, n_members)
 
 
 def _continue(task, train_settings, members, settings):

@@ -33,8 +33,7 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._job import seed_words, template_of_model
 from skuq.training._network_checks import find_completed
-from skuq.training._predict import predict_draws, read_network
-from skuq.training._refine import refine
+from skuq.training._predict import predict_draws, read_network, refine
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5

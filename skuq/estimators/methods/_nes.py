@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Mapping
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import parameters
-from skuq.ensembles import TopSelection
 from skuq.ensembles._rules import NES_SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._presets import defaults_in
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.estimators.methods._search_plan import (
-    LOSSES,
     SearchPlan,
-    automatic_repeats,
     constraints_with,
-    make_targets,
     resolve_rule,
     resolve_space,
     resolve_strategy,
 )
 from skuq.files._registry import saved_as
-from skuq.networks import TabularSpace
 from skuq.networks._given_spaces import NES_IMAGE_SPACES, NES_SPACES
 from skuq.search import NESEvolution, RandomSearch
 from skuq.search._strategies import NES_STRATEGIES
@@ -34,7 +33,6 @@ from skuq.tables._targets import CLASS_CONSTRAINTS, TARGET_CONSTRAINTS
 
 # Optimiser steps of a training on tables; images have the paper's number of epochs.
 _N_STEPS = 500
-_N_FOLDED_TRIALS = 20  # default number of trials in the tabular space
 
 _VARY_WITH_ONE_ARCHITECTURE = ("hyperparameters", "initialisation")
 
@@ -56,55 +54,55 @@ SETTINGS: dict[str, Any] = {
 NES_CONSTRAINTS: dict = {**constraints_with(SETTINGS), "image_shape": [tuple, list, None]}
 
 
-def _plan(self: Any, X: Any) -> SearchPlan:
+def make_plan(estimator: Any, X: Any) -> SearchPlan:
     """Read the parameters of NES; raise ValueError if they contradict each other or X."""
-    rule = resolve_rule(self)
+    rule, shape = resolve_rule(estimator), estimator.image_shape
     n_axes = np.ndim(X) if isinstance(X, list | tuple) else getattr(X, "ndim", 2)
     # Three axes may be images without channels, which are refused with a hint.
-    holds_images = n_axes in (3, 4) or self.image_shape is not None
-    if holds_images and n_axes != 3 and self.preprocess not in ("auto", None):
+    holds_images = n_axes in (3, 4) or shape is not None
+    if holds_images and n_axes != 3 and estimator.preprocess not in ("auto", None):
         raise ValueError(
             '`preprocess` must be "auto" or None for images, which are arrays of numbers. '
-            f"Got {self.preprocess!r}."
+            f"Got {estimator.preprocess!r}."
         )
-    if holds_images and isinstance(self.space, str) and self.space in NES_IMAGE_SPACES:
-        space = NES_IMAGE_SPACES[self.space]()
+    if holds_images and isinstance(estimator.space, str) and estimator.space in NES_IMAGE_SPACES:
+        space = NES_IMAGE_SPACES[estimator.space]()
     else:
-        space = resolve_space(self)
-    is_tabular, takes_images = isinstance(space, TabularSpace), getattr(space, "takes_images", None)
-    strategy = resolve_strategy(self, is_tabular)
+        space = resolve_space(estimator)
+    takes_images = getattr(space, "takes_images", None)
     if takes_images and not holds_images and X is not None:
         raise ValueError(
-            f"`space={self.space!r}` needs images: X of shape (n, height, width, channels), or "
-            "flat rows and `image_shape=`."
+            f"`space={estimator.space!r}` needs images: X of shape (n, height, width, channels), "
+            "or flat rows and `image_shape=`."
         )
+    defaults = defaults_in(space)
+    # The paper's searches start at random.
+    own = {"n_trials": defaults.n_nes_trials, "starts_with_recipes": defaults.embeds}
+    defaults = replace(defaults, **own)
     inputs: Any
     if holds_images:
         # Networks for tables get flat rows, and a user's space gets images unless it refuses them.
-        inputs = ImageInputs(self.image_shape, flat=takes_images is False, embed=is_tabular)
+        inputs = ImageInputs(shape, flat=takes_images is False, embed=defaults.embeds)
     else:
-        inputs = TableInputs(self.preprocess, embed=is_tabular)
+        inputs = TableInputs(estimator.preprocess, embed=defaults.embeds)
+    strategy = resolve_strategy(estimator, defaults)
     stacks = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
     return SearchPlan(
         strategy,
         space,
         rule,
         inputs,
-        make_targets(self, is_tabular),
-        # In the tabular space a trial trains eight networks, as folds of one program.
-        n_trials=_N_FOLDED_TRIALS if is_tabular else SearchPlan.n_trials,
-        in_folds=is_tabular,
+        defaults.targets(estimator),
+        defaults,
         n_steps=None if holds_images and not inputs.flat else _N_STEPS,
-        losses=() if is_classifier(self) else LOSSES,
-        starts_with_recipes=is_tabular,
         stacks=stacks,
         # The paper's baselines have no repeats.
-        n_repeats=0 if stacks else automatic_repeats(self, is_tabular),
+        n_repeats=0 if stacks else defaults.n_repeats(estimator),
         images=True,
     )
 
 
-def _papers() -> dict[str, dict[str, Any]]:
+def papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's two spaces of images, and of tables in their place."""
     common = {
         "n_trials": 400,
@@ -112,91 +110,44 @@ def _papers() -> dict[str, dict[str, Any]]:
         "selection": "forward",
         "validation": 0.25,
         "calibrate": False,
+        **of_numbers,
     }
     return {space: {**common, "space": space} for space in ("darts", "nas-bench-201", "dense")}
 
 
-def best_configuration(self, severity=None):
-    """Return the configuration of the best single trial.
+def make_baseline(
+    search: Any,
+    kind: str,
+    severity: int | None,
+    architecture: Mapping[str, Any] | None,
+    own: Mapping[str, Any] = {},
+) -> Any:
+    """Make an estimator that the paper compares with; see `NESClassifier.baseline`.
 
-    Parameters
-    ----------
-    severity : int or None, default=None
-        Held-out set on which trials are compared: 0 is the clean validation rows, k the k-th set
-        of `shift_validation`. None is all shifted sets together, with the same weight for each, or
-        the clean rows if there are no shifted sets.
-
-    Returns
-    -------
-    dict
-        ``{decision name: value}``.
-
-    Raises
-    ------
-    ValueError
-        If there is no such set, or the estimator was pickled, which keeps the members only.
-    """
-    check_is_fitted(self)
-    result, sets = self._result, None
-    if severity is not None:
-        self.at_severity(severity)  # raises if there is no such set
-        sets = [result.sets[severity]]
-    rule = resolve_rule(self)
-    candidates = result.candidates(self.fitted_.targets.head, sets)
-    best = int(TopSelection(rule.loss).choose(candidates, 1).indices[0])
-    return dict(self.catalog_[int(self.catalog_.completed[best])].configuration)
-
-
-def baseline(self, kind, severity=None, *, architecture=None):
-    """Make an estimator that the paper compares with, on the best configuration of this search.
-
-    Parameters
-    ----------
-    kind : {"deep-ensemble", "deep-ensemble-es", "hyper-ensemble"}
-        "deep-ensemble" trains `n_members` networks that differ in their seeds (DeepEns
-        (RS), if this search was random); "deep-ensemble-es" trains `n_trials` such
-        networks and selects among them (appendix C.3); "hyper-ensemble" trains
-        `n_trials` of random learning rates and L2 penalties and selects (C.4).
-    severity : int or None, default=None
-        Held-out set on which the configuration is the best, see `best_configuration`.
-    architecture : dict or None, default=None
-        Architecture to use instead of the best one; decisions that it does not name have the
-        space's defaults. With the best one in NAS-Bench-201, see
-        `skuq.networks.parse_nas_bench_201`, a deep ensemble is DeepEns (Optimal).
-
-    Returns
-    -------
-    estimator
-        Not fitted yet. Networks trained in all: those of this search, and its own. With
-        the same `random_state` it splits rows as this search did, but trains other
-        networks.
-
-    Raises
-    ------
-    ValueError
-        If there is no such kind, set or architecture, or the estimator was pickled, which keeps
-        the members alone.
+    `own` are further parameters of regressors or of classifiers.
     """
     if kind not in _BASELINES:
         raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
     vary, selection = _BASELINES[kind]
-    configuration = self.best_configuration(severity)
-    architectures, hyperparameters = self.decisions_
+    configuration = search.best_configuration(severity)
+    architectures, hyperparameters = search.decisions_
     if architecture is None:
         architecture = architectures.restrict(configuration)
     elif not isinstance(architecture, Mapping):
         raise ValueError(
             f"`architecture` must be a dict {{decision name: value}}. Got {architecture!r}."
         )
-    settings = {
-        "search": RandomSearch(vary=vary),
-        "selection": selection,
-        "n_trials": self.n_members if kind == "deep-ensemble" else self.n_trials,
-        "fixed": architectures.check(architecture, "architecture"),
-    }
+    fixed = architectures.check(architecture, "architecture")
     if kind != "hyper-ensemble":
-        settings["fixed"] |= hyperparameters.restrict(configuration)
-    return clone(self).set_params(**settings)
+        fixed |= hyperparameters.restrict(configuration)
+    return clone(search).set_params(
+        search=RandomSearch(vary=vary),
+        selection=selection,
+        n_trials=search.n_members if kind == "deep-ensemble" else search.n_trials,
+        fixed=fixed,
+        calibrate=False,  # members alone, as in the paper
+        **own,
+    )
 
 
 @saved_as("estimators.NESClassifier", kind="estimator")
@@ -273,7 +224,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
         temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
         With `shift_validation`, or fewer than 1,000 validation rows without folds, only `reselect`
-        on new rows calibrates.
+        on new rows calibrates. False lets the members predict alone, without more uncertainty far
+        from the rows.
     class_weight : dict, "balanced" or None, default=None
         Weights of classes, by label, which multiply sample weights. None weighs all classes alike,
         and "balanced" weighs them inversely to their frequencies in y. They count wherever rows
@@ -331,18 +283,18 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, tuple of float)
-        Temperature of all members, and probabilities of the classes that are added to their
-        average (none if it is left as it is).
+    calibration_ : Calibration
+        Calibration of the ensemble: `temperature` of all members, and probabilities of the classes
+        that are added to their average (`constant`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
         Shape of one image; None for tables.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
-    fitted_ : FittedEnsemble
-        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
-        and y.
+    fitted_ : FittedSearch
+        Fitted search, whose ensemble predicts; `fitted_.inputs` and `fitted_.targets` hold the
+        scales of X and y.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
@@ -385,17 +337,88 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     >>> total, aleatoric, epistemic = model.predict_uncertainty(X[:2])
     """
 
+    n_trials: int | str = field(default="auto", kw_only=False)
+    n_members: int = 5
     search: Any = "re"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
+    calibrate: bool = True
     class_weight: Any = None
     image_shape: Any = None
+    preprocess: Any = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    _plan = _plan
-    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _parameter_constraints = {**NES_CONSTRAINTS, **CLASS_CONSTRAINTS}
+    _papers = staticmethod(papers)
 
-    best_configuration = best_configuration
-    baseline = baseline
+    def _plan(self, X: Any) -> SearchPlan:
+        return make_plan(self, X)
+
+    def best_configuration(self, severity=None):
+        """Return the configuration of the best single trial.
+
+        Parameters
+        ----------
+        severity : int or None, default=None
+            Held-out set on which trials are compared: 0 is the clean validation rows, k the k-th
+            set of `shift_validation`. None is all shifted sets together, with the same weight for
+            each, or the clean rows if there are no shifted sets.
+
+        Returns
+        -------
+        dict
+            ``{decision name: value}``.
+
+        Raises
+        ------
+        ValueError
+            If there is no such set, or the estimator was pickled, which keeps the members only.
+        """
+        check_is_fitted(self)
+        return dict(self.fitted_.best_trial(resolve_rule(self).loss, severity).configuration)
+
+    def baseline(self, kind, severity=None, *, architecture=None):
+        """Make an estimator that the paper compares with, on the best configuration of this search.
+
+        Parameters
+        ----------
+        kind : {"deep-ensemble", "deep-ensemble-es", "hyper-ensemble"}
+            "deep-ensemble" trains `n_members` networks that differ in their seeds (DeepEns (RS), if
+            this search was random); "deep-ensemble-es" trains `n_trials` such networks and selects
+            among them (appendix C.3); "hyper-ensemble" trains `n_trials` of random learning rates
+            and L2 penalties and selects (C.4).
+        severity : int or None, default=None
+            Held-out set on which the configuration is the best, see `best_configuration`.
+        architecture : dict or None, default=None
+            Architecture to use instead of the best one; decisions that it does not name have the
+            space's defaults. With the best one in NAS-Bench-201, see
+            `skuq.networks.parse_nas_bench_201`, a deep ensemble is DeepEns (Optimal).
+
+        Returns
+        -------
+        estimator
+            Not fitted yet, and not calibrated. Networks trained in all: those of this search, and
+            its own. With the same `random_state` it splits rows as this search did, but trains
+            other networks.
+
+        Raises
+        ------
+        ValueError
+            If there is no such kind, set or architecture, or the estimator was pickled, which keeps
+            the members alone.
+        """
+        return make_baseline(self, kind, severity, architecture)
 
 
 @saved_as("estimators.NESRegressor", kind="estimator")
@@ -468,7 +491,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
         factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
-        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates.
+        Without folds, and with `shift_validation`, only `reselect` on new rows calibrates. False
+        lets the members predict alone, without more uncertainty far from the rows.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
         Shape of images that are given as flat rows; images (n, h, w, c) do not need it.
     preprocess : "auto", transformer or None, default="auto"
@@ -525,19 +549,19 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
-    calibration_ : tuple of (float, float, tuple of tuple of float)
-        Factor of the standard deviation, floor of the noise in units of the standardised y, and
-        the scale, a further floor and the share of each distribution of which those of the networks
-        are mixed (none if they are left as they are).
+    calibration_ : Calibration
+        Calibration of the ensemble, in units of the standardised y: `factor` of the standard
+        deviation, `floor` of the noise, and the scale, a further floor and the share of each
+        distribution of which those of the networks are mixed (`tail`).
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None
         Shape of one image; None for tables.
     preprocessor_ : transformer or None
         Fitted transformer of X; it is fitted on the rows of positive weight.
-    fitted_ : FittedEnsemble
-        Fitted model, which predicts; `fitted_.inputs` and `fitted_.targets` hold the scales of X
-        and y.
+    fitted_ : FittedSearch
+        Fitted search, whose ensemble predicts; `fitted_.inputs` and `fitted_.targets` hold the
+        scales of X and y.
     entropy_ : int
         Integer drawn from `random_state`; every random number of the fit follows from it.
     catalog_path_ : Path or None
@@ -580,14 +604,86 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     ((2,), (2,))
     """
 
+    n_trials: int | str = field(default="auto", kw_only=False)
+    n_members: int = 5
     search: Any = "re"
+    space: Any = "auto"
+    fixed: dict[str, Any] | None = None
+    selection: Any = "auto"
+    epochs: int | str = "auto"
+    validation: Any = "auto"
+    refit: bool = False
+    calibrate: bool = True
     image_shape: Any = None
+    preprocess: Any = "auto"
     target_transform: str = "auto"
+    n_jobs: int | None = None
+    catalog_dir: str | os.PathLike[str] | None = None
+    max_time: float | None = None
+    trial_timeout: float | None = None
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
-    _plan = _plan
-    _papers = staticmethod(_papers)
     _settings = SETTINGS
     _parameter_constraints = {**NES_CONSTRAINTS, **TARGET_CONSTRAINTS}
+    _papers = staticmethod(functools.partial(papers, target_transform="standard"))
 
-    best_configuration = best_configuration
-    baseline = baseline
+    def _plan(self, X: Any) -> SearchPlan:
+        return make_plan(self, X)
+
+    def best_configuration(self, severity=None):
+        """Return the configuration of the best single trial.
+
+        Parameters
+        ----------
+        severity : int or None, default=None
+            Held-out set on which trials are compared: 0 is the clean validation rows, k the k-th
+            set of `shift_validation`. None is all shifted sets together, with the same weight for
+            each, or the clean rows if there are no shifted sets.
+
+        Returns
+        -------
+        dict
+            ``{decision name: value}``.
+
+        Raises
+        ------
+        ValueError
+            If there is no such set, or the estimator was pickled, which keeps the members only.
+        """
+        check_is_fitted(self)
+        return dict(self.fitted_.best_trial(resolve_rule(self).loss, severity).configuration)
+
+    def baseline(self, kind, severity=None, *, architecture=None):
+        """Make an estimator that the paper compares with, on the best configuration of this search.
+
+        Parameters
+        ----------
+        kind : {"deep-ensemble", "deep-ensemble-es", "hyper-ensemble"}
+            "deep-ensemble" trains `n_members` networks that differ in their seeds (DeepEns (RS), if
+            this search was random); "deep-ensemble-es" trains `n_trials` such networks and selects
+            among them (appendix C.3); "hyper-ensemble" trains `n_trials` of random learning rates
+            and L2 penalties and selects (C.4).
+        severity : int or None, default=None
+            Held-out set on which the configuration is the best, see `best_configuration`.
+        architecture : dict or None, default=None
+            Architecture to use instead of the best one; decisions that it does not name have the
+            space's defaults. With the best one in NAS-Bench-201, see
+            `skuq.networks.parse_nas_bench_201`, a deep ensemble is DeepEns (Optimal).
+
+        Returns
+        -------
+        estimator
+            Not fitted yet, and not calibrated. Networks trained in all: those of this search, and
+            its own. With the same `random_state` it splits rows as this search did, but trains
+            other networks.
+
+        Raises
+        ------
+        ValueError
+            If there is no such kind, set or architecture, or the estimator was pickled, which keeps
+            the members alone.
+        """
+        own = {"target_transform": "standard"}
+        return make_baseline(self, kind, severity, architecture, own)

@@ -490,11 +490,6 @@ class NOMURegressor(UncertaintyRegressor):
             n_sides=1 + (self.band == "asymmetric"),
             learns_noise=isinstance(self.noise_std, str),
             refines=self.refine,
-            # Refinement needs a chain of layers.
-            adds_linear=task.suits_ridge(is_wide=True)
-            and given is None
-            and not self.refine
-            and settings.network.mean is None,
             given=given,
             noise=noise,
         )

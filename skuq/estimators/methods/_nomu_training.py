@@ -19,14 +19,14 @@ from skuq._random import generator, trial_seed
 from skuq.estimators.methods._nomu_rows import ArtificialSampler
 from skuq.fitted._fitted_nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
 from skuq.networks import GaussianHead, Member, NOMULoss, NOMUNetwork
-from skuq.networks._nomu_network import NomuHead, build_mean, build_nomu
+from skuq.networks._head_nomu import NomuHead
+from skuq.networks._nomu_network import build_mean, build_nomu
 from skuq.tables import TrainingData
 from skuq.tables._inputs import Rows, TableInputs
-from skuq.tables._ridge import fit_ridge, refit_ridge
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._network_checks import build_checked, draw_variables, has_diverged, keras_model
-from skuq.training._refine import refine
+from skuq.training._predict import refine
 
 _FULL_BATCH = 2**30  # rows of a batch that takes all rows
 _FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
@@ -110,8 +110,6 @@ class NomuTrainer:
         Whether f is trained with a Gaussian likelihood, before r.
     refines : bool
         Whether f is trained before r, and refined in double precision.
-    adds_linear : bool
-        Whether f has a frozen linear part, ridge regression of the rows of each setup.
     given : GivenMean or None
         Model in place of f.
     noise : KnownNoise or None
@@ -135,7 +133,6 @@ class NomuTrainer:
     n_sides: int = 1
     learns_noise: bool = False
     refines: bool = False
-    adds_linear: bool = False
     given: GivenMean | None = None
     noise: KnownNoise | None = None
 
@@ -276,23 +273,7 @@ class NomuTrainer:
         They are the same, unless f has a linear part: then each setup has its own, of the rows that
         it trains on, with the penalty that leave-one-out errors of all rows choose.
         """
-        if not self.adds_linear:
-            return build(None), None
-        (x, y, weight), (coefficients, intercept, _, penalties) = self._linear
-        start = []
-        for setup in setups:
-            linear, rows = (coefficients, intercept), setup.train
-            if len(rows) < len(x):
-                linear = refit_ridge(x[rows], y[rows], weight[rows], penalties)
-            template = build(linear)
-            start.append(draw_variables(template, seed))
-        return template, start
-
-    @functools.cached_property
-    def _linear(self) -> tuple:
-        """Standardised rows, targets and weights, and their ridge regression."""
-        x, y = self.inputs.transform(self.rows.X), self.targets.transform(self.rows.y)
-        return (x, y, self.rows.weight), fit_ridge(x, y, self.rows.weight)[0]
+        return build(None), None
 
     def _train_side(self, setup: Setup, mean: Member, report: Callable | None) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""

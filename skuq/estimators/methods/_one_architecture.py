@@ -20,6 +20,7 @@ from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe, Training, TrainingJob, predict_members
@@ -270,7 +271,7 @@ def finish(
     members: Sequence[Any],
     weights: np.ndarray,
     *,
-    targets: Any = None,
+    calibration: Calibration = UNCALIBRATED,
     parts: Sequence[Any] | None = None,
     passes: DropoutPasses | None = None,
 ) -> Fit:
@@ -281,14 +282,14 @@ def finish(
     estimator, task : estimator, Task
     members, weights : sequence of Member, ndarray
         The mixture.
-    targets : Targets, optional
-        Calibrated targets; by default those of the task.
+    calibration : Calibration, optional
+        Calibration of the mixture; by default none.
     parts : sequence, optional
         Training and validation rows of each member, if they have rows of their own.
     passes : DropoutPasses, optional
         Masks of MC dropout.
     """
-    targets, attributes = targets or task.targets, task.attributes
+    targets, attributes = task.targets, task.attributes
     # Rows that each member validated on alone; None if they are common to all members.
     parts = None if parts is None or parts[0][1] is None else parts
     if is_classifier(estimator):
@@ -308,8 +309,11 @@ def finish(
                 (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
                 for member, weight, (_, rows) in zip(members, weights, parts)
             ]
-        warn_if_worse_than_constant(targets, data, held_out)
-    return Fit(FittedEnsemble(task.inputs, targets, tuple(members), weights, passes), attributes)
+        warn_if_worse_than_constant(targets.head, calibration, data, held_out)
+    ensemble = FittedEnsemble(
+        task.inputs, targets, tuple(members), weights, passes, calibration=calibration
+    )
+    return Fit(ensemble, attributes)
 
 
 # ------------------------------------------------------------------ noise with loss="mse"

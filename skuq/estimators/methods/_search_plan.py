@@ -6,13 +6,12 @@ import contextlib
 import copy
 import inspect
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from joblib import effective_n_jobs
 from sklearn.base import is_classifier
 
 from skuq._params import (
@@ -40,16 +39,10 @@ from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe
 
 _VALIDATION_SHARE = 0.25  # "auto", without folds
-_N_FOLDS, _N_FOLDS_OF_MANY = 8, 5  # default number of folds, and that for more than _MANY_ROWS
-_MANY_ROWS = 20_000
-# Classes: a table on which a network takes some seconds, and the number of trials for which there
-# has to be time. With too little for all folds, trials have some of smaller ones.
-_LARGE_ROWS, _SECONDS_OF_NETWORK, _FEWEST_TRIALS, _N_SMALL_FOLDS = 10_000, 12.0, 4, 10
-LOSSES = ("crps", "nll")  # of networks that predict mixtures of normals, in a tabular space
-_N_REPEATS, _MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
+
 
 #: Constraints of the parameters of all searches.
 SEARCH_CONSTRAINTS: dict = {
@@ -90,6 +83,67 @@ def constraints_with(short_forms: dict[str, Any]) -> dict[str, Any]:
     return {**SEARCH_CONSTRAINTS, **own}
 
 
+@dataclass(frozen=True)
+class SearchDefaults:
+    """What searches do where their parameters do not say. These are the papers' defaults.
+
+    ``estimators/_presets.py`` chooses between them and the tuned ones of the recommended space.
+
+    Attributes
+    ----------
+    n_trials, n_nes_trials : int
+        Number of trials of AutoDEUQ and of NES without `max_time`.
+    embeds : bool
+        Whether networks embed numbers and categories.
+    varies : {"architecture", "both"}
+        What a strategy with ``vary="auto"`` varies.
+    strategy : callable or None
+        Makes the strategy that AutoDEUQ's ``search="auto"`` means; None is the paper's.
+    starts_with_recipes : bool
+        Whether a search starts with the recipes that its space knows.
+    identity : dict
+        What identifies the trials besides parameters and rows, for numbers.
+    """
+
+    n_trials: int = 50
+    n_nes_trials: int = 50
+    embeds: bool = False
+    varies: str = "architecture"
+    strategy: Callable[[], SearchStrategy] | None = None
+    starts_with_recipes: bool = True
+    identity: Mapping[str, str] = field(default_factory=dict)
+
+    def targets(self, estimator: Any) -> ClassTargets | NumberTargets:
+        """Make the encoding of y: a network predicts one normal of the standardised y."""
+        if is_classifier(estimator):
+            return ClassTargets(estimator.class_weight)
+        transform = estimator.target_transform
+        return NumberTargets("standard" if transform == "auto" else transform)
+
+    def n_repeats(self, estimator: Any) -> int:
+        """Return the number of repeats of the chosen trials, unless the user gives it."""
+        return 0
+
+    def validation(self, estimator: Any, task: Task, search_share: float) -> tuple[Any, int | None]:
+        """Resolve ``validation="auto"``: a share, or folds and how many are used if not all.
+
+        `search_share` is the share of `max_time` for the search itself.
+        """
+        return _VALIDATION_SHARE, None
+
+    def prepare(self, task: Task) -> Task:
+        """Learn what networks are given before the search, from rows that are split."""
+        return task
+
+    def bind(self, space: Any, task: Task) -> Any:
+        """Bind the space to the rows, if networks and training depend on them."""
+        return space.bind(len(task.rows.X)) if isinstance(space, WithTraining) else space
+
+    def finish(self, ensemble: Any, task: Task) -> Any:
+        """Add what is learnt after the search to an ensemble that is calibrated: here nothing."""
+        return ensemble
+
+
 @dataclass(frozen=True, eq=False)
 class SearchPlan:
     """Everything that a search reads from the parameters of its estimator.
@@ -102,16 +156,9 @@ class SearchPlan:
     rule : SelectionRule
     inputs, targets : Inputs, Targets
         Encodings, not fitted yet.
-    n_trials : int
-        Default number of trials without `max_time`.
-    in_folds : bool
-        Whether ``validation="auto"`` means folds.
+    defaults : SearchDefaults
     n_steps : int or None
         Number of optimiser steps from which the default number of epochs follows.
-    losses : tuple of str
-        Losses among which a tabular space decides.
-    starts_with_recipes : bool
-        Whether a search starts with the recipes that its space knows.
     stacks : bool
         Whether trials of one architecture that are known in advance train as one program. Their
         seeds then differ from those of other searches with the same `random_state`.
@@ -126,11 +173,8 @@ class SearchPlan:
     rule: SelectionRule
     inputs: Any
     targets: Any
-    n_trials: int = 50
-    in_folds: bool = False
+    defaults: SearchDefaults
     n_steps: int | None = None
-    losses: tuple[str, ...] = ()
-    starts_with_recipes: bool = False
     stacks: bool = False
     n_repeats: int = 0
     images: bool = False
@@ -141,18 +185,15 @@ class SearchPlan:
         return _SEARCH_SHARE if self.n_repeats else 1.0
 
 
-def resolve_strategy(estimator: Any, is_tabular: bool) -> SearchStrategy:
-    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`.
-
-    `is_tabular` is whether the space is a `TabularSpace`, in which ``vary="auto"`` is "both".
-    """
+def resolve_strategy(estimator: Any, defaults: SearchDefaults) -> SearchStrategy:
+    """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`."""
     strategy = resolve_settings(estimator, "search")
     if not isinstance(strategy, SearchStrategy):
         OracleSearch(strategy).validate()
         # Copy the oracle, so that the parameter does not change and `fit` can be called again.
         strategy = OracleSearch(copy.deepcopy(strategy))
     if strategy.vary == "auto":
-        strategy.vary = "both" if is_tabular else "architecture"
+        strategy.vary = defaults.varies
     return strategy
 
 
@@ -160,24 +201,6 @@ def resolve_space(estimator: Any) -> Any:
     """Resolve the parameter `space`, which is not bound to rows yet."""
     space = resolve_settings(estimator, "space")
     return space if isinstance(space, Settings) else resolve_search_space(space)
-
-
-def automatic_repeats(estimator: Any, is_tabular: bool) -> int:
-    """Return the number of repeats of the chosen trials, unless the user gives it.
-
-    They are for the tabular space. A refit has no folds to repeat, and a splitter no others.
-    """
-    if not is_tabular or estimator.refit or is_splitter(estimator.validation):
-        return 0
-    return _N_REPEATS if estimator.max_time is None else _MOST_REPEATS
-
-
-def make_targets(estimator: Any, is_tabular: bool) -> ClassTargets | NumberTargets:
-    """Make the encoding of y; numbers are mixtures of normals in a tabular space."""
-    if is_classifier(estimator):
-        return ClassTargets(estimator.class_weight)
-    loss = "gaussian-mixture" if is_tabular else "nll"
-    return NumberTargets(estimator.target_transform, loss=loss)
 
 
 def resolve_rule(estimator: Any) -> SelectionRule:
@@ -210,12 +233,14 @@ def is_splitter(validation: Any) -> bool:
 def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
     """Refuse arguments of `fit` that contradict parameters."""
     validation = estimator.validation
-    if given.validation_data is not None and not (validation is None or validation == "auto"):
+    parts = given.validation_data, *given.validation_parts
+    has_rows = any(part is not None for part in parts)
+    if has_rows and not (validation is None or validation == "auto"):
         raise ValueError(
             "Give either `validation` or `validation_data`: with a share or folds as `validation`, "
             f"rows of `fit` validate. Got both, with validation={validation!r}."
         )
-    if given.validation_data is None and validation is None:
+    if not has_rows and validation is None:
         raise ValueError(
             "`validation` must not be None without `validation_data`: a search compares networks "
             'on rows that they were not trained on. Use "auto", a share or folds.'
@@ -225,30 +250,12 @@ def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
 
 
 def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[Any, int | None]:
-    """Resolve `validation`: a share or folds, and the number of folds that are used, if not all.
-
-    "auto" is folds, fewer for large data, or a share of the rows.
-    """
-    validation = estimator.validation
-    if not isinstance(validation, str):
-        return validation, None
-    if not plan.in_folds or task.validation is not None:
+    """Resolve `validation`: a share or folds, and the number of folds that are used, if not all."""
+    if not isinstance(estimator.validation, str):
+        return estimator.validation, None
+    if task.validation is not None:
         return _VALIDATION_SHARE, None
-    if task.n_units < 2 * _N_FOLDS:
-        return max(2, task.n_units // 2), None
-    n_folds = _N_FOLDS if task.n_units <= _MANY_ROWS else _N_FOLDS_OF_MANY
-    if is_classifier(estimator) and task.n_units > _LARGE_ROWS and estimator.max_time is not None:
-        # Several recipes in a few folds are better than one or two in all of them. Stored trials
-        # keep their folds: a later fit may have more time.
-        is_stored = estimator.catalog_dir is not None or estimator.warm_start
-        n_trials = _FEWEST_TRIALS
-        if not isinstance(estimator.n_trials, str):
-            n_trials = min(n_trials, estimator.n_trials)
-        seconds = plan.search_share * estimator.max_time * effective_n_jobs(estimator.n_jobs)
-        n_in_time = int(seconds / (n_trials * _SECONDS_OF_NETWORK))
-        if n_in_time < n_folds and not is_stored:
-            return _N_SMALL_FOLDS, max(1, n_in_time)
-    return n_folds, None
+    return plan.defaults.validation(estimator, task, plan.search_share)
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
@@ -268,17 +275,6 @@ def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
         y, weight = data.y, np.where(splits.tested, data.weight, 0)
     held_out = HeldOut(splits.positions, y, weight, tuple(sets))
     return held_out, np.concatenate(x) if task.shifted else None
-
-
-def bind_space(plan: SearchPlan, task: Task) -> Any:
-    """Bind the space to the rows, if networks and training depend on them."""
-    if isinstance(plan.space, TabularSpace):
-        classes = hasattr(task.targets.head, "probabilities")
-        n_train, codes = task.splits.n_train, task.inputs.n_codes
-        return plan.space.bind(task.data.x, codes, n_train, classes, plan.losses, task.linear)
-    if isinstance(plan.space, WithTraining):
-        return plan.space.bind(len(task.rows.X))
-    return plan.space
 
 
 def default_epochs(plan: SearchPlan, space: Any, decisions: Decisions, n_train: int) -> int:

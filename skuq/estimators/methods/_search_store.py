@@ -11,17 +11,17 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Callable, Iterator
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from sklearn.base import is_classifier
 
 from skuq._messages import warn_user
 from skuq._params import Interval, Settings
 from skuq.exceptions import UnsavableError
-from skuq.files import dumps, loads
-from skuq.files._save import MissingPart
-from skuq.networks import Decisions, TabularSpace
+from skuq.files import _archive
+from skuq.files._save import Describer, MissingPart, Restorer
 from skuq.search import Catalog, CatalogFolder, NESEvolution
 from skuq.search._fingerprint import describe, digest_of
 from skuq.search._folder import (
@@ -52,31 +52,11 @@ _NOT_IN_FINGERPRINT = {
 }
 
 
-def open_store(
-    estimator: Any, plan: Any, task: Any, folds: Any, max_wait: float | None = None
-) -> Any:
-    """Open the store of a search's trials: its folder, or none.
+def identify(estimator: Any, plan: Any, task: Any, folds: Any) -> dict[str, Any]:
+    """Describe in JSON what identifies a search: its data, and the parameters that change trials.
 
-    Parameters
-    ----------
-    estimator : estimator
-        With ``warm_start``, its `_folder` holds the trials if it has no `catalog_dir`.
-    plan : SearchPlan
-    task : Task
-    folds : list of pairs of ndarray, or None
-        The folds of a user's splitter, which can make others each time.
-    max_wait : float, optional
-        Maximum seconds to wait for another fit that runs the same search.
+    `folds` are those of a user's splitter, which can make others each time, or None.
     """
-    catalog_dir = estimator.catalog_dir
-    if catalog_dir is not None or not estimator.warm_start:
-        estimator._folder = None
-    elif estimator._folder is None:
-        estimator._folder = TemporaryFolder()
-    if estimator._folder is not None:
-        catalog_dir = estimator._folder.path
-    if catalog_dir is None:
-        return contextlib.nullcontext()
     for value in estimator.get_params(deep=True).values():
         for part in _missing_parts(value):
             part()  # raises an error that names the missing part
@@ -99,21 +79,35 @@ def open_store(
         "shift_validation": task.shifted,
         # The labels of classes and the names of columns identify the search, too.
         "classes": getattr(task.targets, "classes", None),
-        "feature_names": getattr(estimator, "feature_names_in_", None),
+        "feature_names": task.features.get("feature_names_in_"),
         **({} if folds is None else {"validation": folds}),
     }
     parts |= {name: digest_of(value) for name, value in data.items()}
     # random_state=None accepts any random numbers, those of an existing search included.
     parts["random_state"] = None if estimator.random_state is None else task.entropy
     parts["estimator"] = type(estimator).__name__
-    if is_classifier(estimator):  # trials keep the epoch that has the best score
-        at_best = estimator.calibrate and not task.shifted
-        parts["score of trials, by `calibrate`"] = (
-            "log loss at the best temperature" if at_best else "log loss"
-        )
-    elif isinstance(plan.space, TabularSpace):  # trials of earlier versions learnt y itself
-        parts["targets of trials"] = "what ridge regression leaves, where y is linear"
-    return CatalogFolder(catalog_dir, parts, math.inf if max_wait is None else max_wait)
+    if not is_classifier(estimator):
+        return parts | plan.defaults.identity
+    # Trials of classes keep the epoch that has the best score.
+    at_best = estimator.calibrate and not task.shifted
+    score = "log loss at the best temperature" if at_best else "log loss"
+    return parts | {"score of trials, by `calibrate`": score}
+
+
+#: Describes what identifies a search, see `identify`.
+Identify: TypeAlias = Callable[[], dict[str, Any]]
+
+
+def open_store(estimator: Any, identify: Identify, max_wait: float | None) -> Any:
+    """Open the store of a search's trials, or none: a folder of the user's or of a warm start.
+
+    `max_wait` is the maximum number of seconds to wait for another fit that runs the same search.
+    """
+    folder = estimator._folder
+    catalog_dir = estimator.catalog_dir if folder is None else folder.path
+    if catalog_dir is None:
+        return contextlib.nullcontext()
+    return CatalogFolder(catalog_dir, identify(), math.inf if max_wait is None else max_wait)
 
 
 def _remove(path: str, process: int) -> None:
@@ -144,59 +138,114 @@ def _flatten(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+class SearchStart(NamedTuple):
+    """What `from_catalog` needs besides the trials, as the folder of a search stores it.
+
+    Attributes
+    ----------
+    estimator : str
+        Name of the estimator's class.
+    params : dict
+        Parameters of the estimator.
+    attributes : dict
+        Fitted attributes that are known before the first trial.
+    empty : FittedEnsemble
+        Scales of X and y without networks; after the search, with what was learnt about rows far
+        away, since `from_catalog` has no rows.
+    """
+
+    estimator: str
+    params: dict[str, Any]
+    attributes: dict[str, Any]
+    empty: Any
+
+    def to_bytes(self, estimator: Any) -> bytes:
+        """Encode as a file; raise UnsavableError if a parameter cannot be saved."""
+        return _archive.to_bytes(self._asdict(), kind=_KIND, describe=Describer(estimator))
+
+
+_KIND = "start of a search"
+
+
 def begin_search(
-    store: Any, estimator: Any, entropy: int, decisions: Decisions, held_out: HeldOut
+    store: Any, estimator: Any, start: SearchStart, held_out: HeldOut, *, loadable: bool
 ) -> None:
-    """Store the decisions of a search, and the estimator without trials."""
-    halves = decisions._asdict()
+    """Store what is known before the first trial, for `from_catalog` if it is to be `loadable`."""
+    halves = start.attributes["decisions_"]._asdict()
     space = {d.name: f"{half}: {d}" for half, space in halves.items() for d in space.decisions}
     saved = None
     try:
-        if estimator.catalog_dir is not None:
-            saved = dumps(estimator)
+        if loadable:
+            saved = start.to_bytes(estimator)
     except UnsavableError as error:
         warn_user(
             f"The search is stored and can be continued by `fit`, but not loaded by "
             f"`from_catalog`: {error}"
         )
-    store.begin(entropy, space, held_out, saved)
+    store.begin(start.attributes["entropy_"], space, held_out, saved)
 
 
-def store_again(store: Any, estimator: Any) -> None:
-    """Store the estimator again, with what only training rows tell: its uncertainty far from them.
-
-    `from_catalog` has no rows.
-    """
+def store_again(store: Any, estimator: Any, start: SearchStart) -> None:
+    """Store the start of a search again, if it could be stored, with other contents."""
     if has_estimator(store.path):
-        write_estimator(store.path, dumps(estimator))
+        write_estimator(store.path, start.to_bytes(estimator))
 
 
-def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tuple[Any, Catalog]:
-    """Load the estimator and the trials of a folder; see `SearchEstimator.from_catalog`.
+@contextlib.contextmanager
+def keeping_trials(
+    store: Any, estimator: Any, start: SearchStart, identify: Identify, trials: Catalog
+) -> Iterator[None]:
+    """Keep the trials in a folder if the user's `selection` raises, and name it in the error."""
+    held_out: Any = trials.held_out
+    try:
+        yield
+    except Exception as error:
+        # The user's error is raised, whatever hinders the storage.
+        with contextlib.suppress(OSError, UnsavableError):
+            if store is None:
+                store = CatalogFolder(tempfile.mkdtemp(prefix="skuq-trials-"), identify())
+                with store:
+                    begin_search(store, estimator, start, held_out, loadable=True)
+                    for record in trials:
+                        store.add(record)
+            elif estimator.catalog_dir is None:  # the folder of a warm start
+                begin_search(store, estimator, start, held_out, loadable=True)
+            error.add_note(
+                "No trial is lost. Choose among them with another selection, for example "
+                f'{start.estimator}.from_catalog({str(store.path)!r}, selection="top").'
+            )
+        raise
 
-    Returns the estimator as it was before its first trial, with the parameters `params`, and the
-    catalog of all trials.
+
+def load_search(cls: Any, path: Any, trusted: Any, params: dict[str, Any]) -> tuple[Any, ...]:
+    """Load the folder of a search; see `SearchEstimator.from_catalog`.
+
+    Returns an estimator that is not fitted, with the parameters `params`, the start of the search,
+    the catalog of all trials and the folder.
     """
     path = find_search(path)
-    estimator: Any = loads(read_estimator(path), trusted=trusted)
-    if type(estimator) is not cls:
-        name = type(estimator).__name__
+    data, restore = read_estimator(path), Restorer(None, trusted)
+    source = f"the start of the search in {path}"
+    tree = _archive.from_bytes(data, kinds=(_KIND,), restore=restore, source=source)
+    with _archive.refuse_broken(source):
+        start = SearchStart(**tree)
+    if start.estimator != cls.__name__:
+        name = start.estimator
         raise TypeError(f"{path} holds a search of {name}. Use {name}.from_catalog.")
+    estimator = cls(**start.params)
     given = estimator.get_params(deep=True)
     # The folder may have been moved since. Clones with other parameters get folders beside it,
     # unless it was renamed.
     params = {"catalog_dir": str(catalog_dir_of(path)), **params}
     missing = {name for name, value in given.items() if _missing_parts(value)}
-    names = set(estimator.get_params(deep=False))
-    allowed = (_NOT_IN_FINGERPRINT & names) | missing
+    allowed = (_NOT_IN_FINGERPRINT & start.params.keys()) | missing
     wrong = sorted(k for k in params if k not in allowed and k.partition("__")[0] not in allowed)
     if wrong:
         raise ValueError(
             f"{wrong} cannot be changed for existing trials. These can: {sorted(allowed)}."
         )
     estimator.set_params(**params)._validate_params()
-    estimator.catalog_path_ = path
-    return estimator, Catalog.load(path)
+    return estimator, start, Catalog.load(path), path
 
 
 def _missing_parts(value: Any) -> list[MissingPart]:

@@ -53,7 +53,7 @@ def mean_score(
     `calibrates` divides logits of classes by the temperature that is best for all rows.
     """
     y, raw, weight = (array.astype("float64") for array in (y, raw, weight))
-    temperatures = TEMPERATURES if calibrates and hasattr(head, "probabilities") else (1.0,)
+    temperatures = TEMPERATURES if calibrates and head.classifies else (1.0,)
     return min(float(np.average(head.scores(y, raw / t), weights=weight)) for t in temperatures)
 
 
@@ -86,7 +86,7 @@ def folded_member(
         raw[valid] = np.asarray(network.held_out)[: len(valid)]
         weight[valid] = data.weight[valid]
     center = None
-    if hasattr(head, "widened"):
+    if not head.classifies:
         loc, _ = head.moments(_predict_in_time(networks, data.x, deadline))
         center = loc.mean(axis=0, dtype="float64").astype("float32")
         variance = loc.var(axis=0, dtype="float64")
@@ -233,7 +233,7 @@ class MemberTrainer:
             needed, to_predict, measured = seconds_needed(jobs, end)
             # The mixture's moments need predictions of each network for the rows of all folds.
             n_passes = 1
-            if self.folds is not None and hasattr(self.head, "widened"):
+            if self.folds is not None and not self.head.classifies:
                 n_passes += len(self.folds)
             of_result = to_predict * n_passes
             deadline -= min(of_result, budget.seconds / 2)

@@ -1,8 +1,7 @@
-"""Kinds of members of a tabular ensemble: which there are, their training, weights, calibration.
+"""Kinds of members of a tabular ensemble: which there are, their rows, and their training.
 
 Members of one kind have the same architecture and recipe. Classifiers mix tabular networks of
-several recipes and logistic regressions, regressors of mixtures two losses. The kinds are weighed,
-and what they predict together is calibrated, by rows that their members have not trained on.
+several recipes and logistic regressions, regressors of mixtures two losses.
 """
 
 from __future__ import annotations
@@ -20,49 +19,17 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from skuq import backend
-from skuq._random import generator
-from skuq.ensembles._stacking import (
-    AVERAGING_FACTOR,
-    averaging_factor,
-    class_evidence,
-    drop_light,
-    fit_class_mixture,
-    stacking_weights,
-)
 from skuq.estimators.methods import _one_architecture as shared
-from skuq.networks import Member, TabularSpace
-from skuq.networks._head_normals import SquaredErrorHead
+from skuq.estimators.tabular import _recipes as tuned
+from skuq.estimators.tabular._tuned_space import bind_space, class_recipes
+from skuq.networks import Member
 from skuq.networks._space import Space
-from skuq.networks._tabular_network import class_recipes, embed_categories, numeric_columns
-from skuq.predictive._learners import fit_out_of_bag, limit_noise, pool_variances
-from skuq.tables._targets import normal_components
+from skuq.networks._tabular_network import embed_categories, numeric_columns
 from skuq.training import TrainingJob, predict_members
 from skuq.training._job import pad_splits
 from skuq.training._network_checks import has_diverged
 
-_VALIDATION = 0.1  # share of the rows, up to
-_MOST_VALIDATION_ROWS = 10_000
-# Classes: rows up to which every row validates, in folds; with more, some of the folds do.
-_FEW_ROWS = 2_000
-_N_FOLDS, _N_TENTHS = 5, 3
-_FEWEST_FOLDED = 10  # rows, or groups
-_N_MEMBERS = 8
-_MOST_EVIDENCE_ROWS = 256  # with more rows the held-out ones alone are evidence
-_LEAST_WEIGHT = 1e-3  # of a row that is evidence, in weights of the average row
-_MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
-# Inverse penalties that logistic regression tries, and weaker penalties, each of which must be
-# clearly better than the one before: where classes can be told apart, few rows favour them.
-_STRENGTHS, _WEAK_STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0), (300.0, 3000.0)
-_MOST_NEWTON_STEPS = 200
-_IMPOSSIBLE = -10.0  # logit of classes without a training row
-
-# Kinds of training of mixtures of normals: the CRPS gives the better means where there is little
-# noise, the likelihood the better shapes.
-_MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
-_EQUAL_ROWS = 100  # rows that equal shares of the kinds count as
-_FEWEST_HELD_OUT = 30  # rows of each kind; with fewer, members of a kind are equal
-_WEIGHT_STEPS = 4  # of an average weight: a few draws then stand for all members
-_TINY = 1e-30  # smallest squared error, in units of the largest
+TINY = 1e-30  # smallest squared error, in units of the largest
 
 
 class Origin(NamedTuple):
@@ -78,12 +45,13 @@ def list_kinds(estimator, task, network):
     decisions, n_members = network.decisions(), estimator.n_members
     is_auto = isinstance(n_members, str)
     if not is_classifier(estimator):
-        n_members = _N_MEMBERS if is_auto else n_members
-        changes = _MIXTURE_KINDS if estimator.loss == "gaussian-mixture" else ({},)
+        n_members = tuned.N_MEMBERS if is_auto else n_members
+        changes = tuned.MIXTURE_KINDS if estimator.loss == "gaussian-mixture" else ({},)
         kinds = [{**change, **decisions} for change in changes]
         return kinds[:n_members], n_members
     n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
-    # Decisions of the user hold for all networks. One about embeddings leaves no other kinds.
+    # Decisions of the user hold for all networks. If the user decides about embeddings, there are
+    # neither kinds with other embeddings nor logistic regressions.
     is_given = "embedding" in decisions
     columns, kinds = numeric_columns(task.rows.X, task.inputs.code_columns), []
     for recipe in class_recipes(n_rows, has_numbers=bool(columns)):
@@ -97,7 +65,9 @@ def list_kinds(estimator, task, network):
         if recipe not in kinds and (validates or is_first):
             kinds.append(recipe)
     if is_auto:
-        return kinds, len(kinds) * (_N_FOLDS if n_rows <= _FEW_ROWS else _N_TENTHS)
+        return kinds, len(kinds) * (
+            tuned.N_FOLDS if n_rows <= tuned.FEW_ROWS_OF_CLASSES else tuned.N_TENTHS
+        )
     # Fewer members than kinds: the first kinds only.
     return kinds[:n_members], n_members
 
@@ -111,10 +81,12 @@ def split_rows(estimator, task, n_splits):
     validation, n_rows = estimator.validation, len(task.rows.used)
     if not isinstance(validation, str):
         return task.split(validation, n_members=n_splits)
-    share = min(_VALIDATION, _MOST_VALIDATION_ROWS / n_rows)
+    share = min(tuned.VALIDATION, tuned.MOST_VALIDATION_ROWS / n_rows)
     n_units = task.n_units
-    if is_classifier(estimator) and task.validation is None and n_units >= _FEWEST_FOLDED:
-        n_folds = min(_N_FOLDS if n_rows <= _FEW_ROWS else round(1 / share), n_units)
+    if is_classifier(estimator) and task.validation is None and n_units >= tuned.FEWEST_FOLDED:
+        n_folds = min(
+            tuned.N_FOLDS if n_rows <= tuned.FEW_ROWS_OF_CLASSES else round(1 / share), n_units
+        )
         # More members than folds have further folds, drawn anew.
         repeats = range(math.ceil(n_splits / n_folds))
         with contextlib.suppress(ValueError):  # no class has rows in two folds
@@ -148,17 +120,17 @@ def _error(task, members, origins):
     found = [k for k, member in enumerate(members) if not has_diverged(member)]
     members, origins = [members[k] for k in found], [origins[k] for k in found]
     held_out = [
-        (np.abs(y - mean), weight) for y, weight, _, mean in _held_out(task, members, origins)
+        (np.abs(y - mean), weight) for y, weight, _, mean in held_out_rows(task, members, origins)
     ]
     if not held_out:
         return 0, np.inf
     errors, weights = map(np.concatenate, zip(*held_out))
     mean = np.average(errors, axis=0, weights=weights if weights.any() else None)
-    scaled = np.maximum(mean * task.targets.scaling.scale_, _TINY)
+    scaled = np.maximum(mean * task.targets.scaling.scale_, TINY)
     return -len(members), np.log(scaled).mean()
 
 
-def _held_out(task, members, origins):
+def held_out_rows(task, members, origins):
     """Yield y, weights, raw outputs and means of the rows that each member holds out."""
     data, head = task.data, task.targets.head
     for member, origin in zip(members, origins):
@@ -167,11 +139,7 @@ def _held_out(task, members, origins):
             y, weight = data.y[origin.part[1]], data.weight[origin.part[1]]
         raw = member.held_out.astype("float64")
         if len(raw):
-            yield y, weight, raw, _means(head, raw)
-
-
-def _means(head, raw):
-    return raw if isinstance(head, SquaredErrorHead) else head.moments(raw)[0]
+            yield y, weight, raw, head.means(raw)
 
 
 def train_kinds(estimator, task, network, kinds, given, n_members):
@@ -216,15 +184,8 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
     equally many rows.
     """
     data, targets = task.data, task.targets
-    losses = ("crps", "nll") if "loss" in kinds[0] else ()
-    space = TabularSpace().bind(
-        data.x,
-        task.inputs.n_codes,
-        task.splits.n_train,
-        is_classifier(estimator),
-        losses,
-        task.linear,
-    )
+    decides_loss = "loss" in kinds[0]
+    space = bind_space(task, decides_loss=decides_loss)
     # A kind changes decisions about the architecture and about its training alike.
     decisions = sum(space.decisions(), Space())
     jobs = []
@@ -238,64 +199,7 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
         splits = padded and padded[: len(own_seeds)]
         job = TrainingJob.of_model(model, head, recipe, own_seeds, stacked=True, splits=splits)
         jobs.append(job)
-    return [TrainingJob.joined(jobs)] if losses else jobs
-
-
-def weigh_members(task, members, origins, n_kinds):
-    """Weigh the members of regressors on the rows that they hold out.
-
-    Kinds are weighed by stacking. The members with the same split, one of each kind, are compared
-    on their validation rows, as in `mix_classes`. Each member then counts inversely to its mean
-    squared error: where there is little noise, some members err several times as much as others.
-    """
-    kinds = np.array([origin.kind for origin in origins])
-    counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
-    by_split: dict = {}  # log likelihood and weight of each validation row, by split and kind
-    errors = []  # squared errors of each member, and the weights of its rows
-    for origin, (y, weight, raw, mean) in zip(origins, _held_out(task, members, origins)):
-        if n_kinds > 1:
-            likelihood = task.targets.head.log_likelihood(y, raw)
-            by_split.setdefault(origin.split, {})[origin.kind] = likelihood, weight
-        errors.append((np.square(y - mean).mean(axis=-1), weight))
-    # Splits in which a member diverged cannot be compared.
-    complete = [found for found in by_split.values() if len(found) == n_kinds]
-    if complete:
-        likelihoods, weights = (
-            np.concatenate([np.stack([f[k][i] for k in range(n_kinds)]) for f in complete], axis=1)
-            for i in range(2)
-        )
-        # All weights can underflow in float32.
-        weight = weights[0] if weights[0].any() else None
-        # Averaged with equal shares, which count as much as some rows.
-        trust = likelihoods.shape[1] / (likelihoods.shape[1] + _EQUAL_ROWS)
-        shares += trust * (stacking_weights(likelihoods, weight) - shares)
-    weights = (shares / np.maximum(counts, 1))[kinds]
-    if sum(len(squares) for squares, _ in errors) >= _FEWEST_HELD_OUT * n_kinds:
-        weights = weights * _precisions(errors)
-    # Every member keeps a step, and steps too many are taken from the heaviest members.
-    n_steps = _WEIGHT_STEPS * len(members)
-    exact = weights / weights.sum() * n_steps
-    steps = np.clip(np.round(exact), 1, None)
-    gap = n_steps - steps.sum()
-    for _ in range(int(abs(gap))):
-        steps[(exact - steps if gap > 0 else steps).argmax()] += np.sign(gap)
-    return steps / n_steps
-
-
-def _precisions(errors):
-    """Estimate the precisions (K,) of members, up to a factor, from squared errors on their rows.
-
-    Mean squared errors are shrunk towards a common one, since they also differ by chance.
-    """
-    most = max(squares.max() for squares, _ in errors) or 1.0  # fourth powers could overflow
-    mean, fourth = (
-        np.array([np.average((s / most) ** k, weights=w if w.any() else None) for s, w in errors])
-        for k in (1, 2)
-    )
-    # The mean of n squared errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
-    kurtosis = max((fourth / np.maximum(mean**2, _TINY)).mean(), 3.0)
-    n_rows = np.array([len(squares) for squares, _ in errors])
-    return 1 / np.maximum(pool_variances(mean, 2 * n_rows / (kurtosis - 1)), _TINY)
+    return [TrainingJob.joined(jobs)] if decides_loss else jobs
 
 
 @backend.in_thread
@@ -305,7 +209,7 @@ def _fit_linear(task, parts, seeds):
     A member is a dense layer. Columns of codes have a vector of one number for each class.
     """
     started, data, head = time.perf_counter(), task.data, task.targets.head
-    n_codes, columns = task.inputs.n_codes, _indicate(data.x, task.inputs.n_codes)
+    n_codes, columns = task.inputs.n_codes, indicate(data.x, task.inputs.n_codes)
     x, y, n_classes = data.x, data.y[:, 0].astype(int), head.n_classes
     design = np.concatenate(columns, axis=1)
     keras = backend.keras
@@ -314,8 +218,12 @@ def _fit_linear(task, parts, seeds):
     outputs = logits(embed_categories(inputs, n_codes, n_classes))
     network = keras.Model(inputs, outputs, dtype="float32").to_json()
     best, least, last = None, np.zeros(1), None  # losses are of single rows
-    for strength in (*_STRENGTHS, *_WEAK_STRENGTHS) if task.splits.validates else (0.3,):
-        if strength in _WEAK_STRENGTHS and last is not best:
+    for strength in (
+        (*tuned.STRENGTHS, *tuned.WEAK_STRENGTHS)
+        if task.splits.validates
+        else (tuned.STRENGTH_WITHOUT_VALIDATION,)
+    ):
+        if strength in tuned.WEAK_STRENGTHS and last is not best:
             break
         found, of_parts = [], []
         for part, seed in zip(parts, seeds):
@@ -338,14 +246,18 @@ def _fit_linear(task, parts, seeds):
             of_parts.append(weight * head.scores(y_valid, raw) if len(raw) else np.zeros(1))
         last, losses = found, np.concatenate(of_parts)
         gain = least - losses
-        chance = 3 * gain.std() * math.sqrt(len(gain)) if strength in _WEAK_STRENGTHS else 0.0
+        chance = (
+            tuned.CLEARLY_BETTER * gain.std() * math.sqrt(len(gain))
+            if strength in tuned.WEAK_STRENGTHS
+            else 0.0
+        )
         if best is None or gain.sum() > chance:
             best, least = found, losses
     seconds = (time.perf_counter() - started) / len(parts)
     return [replace(member, seconds=seconds) for member in best]
 
 
-def _indicate(x, n_codes):
+def indicate(x, n_codes):
     """List columns of numbers, and indicators of each column of codes, as arrays (n, k)."""
     x = x.astype("float64")
     columns = [x[:, [k for k in range(x.shape[1]) if k not in n_codes]]]
@@ -354,12 +266,12 @@ def _indicate(x, n_codes):
 
 def _logistic_regression(x, y, weight, n_classes, strength):
     """Fit a kernel (d, n_classes) and a bias; classes without a row are nearly impossible."""
-    kernel, bias = np.zeros((x.shape[1], n_classes)), np.full(n_classes, _IMPOSSIBLE)
+    kernel, bias = np.zeros((x.shape[1], n_classes)), np.full(n_classes, tuned.IMPOSSIBLE)
     used = weight > 0  # others would be classes of their own
     present = np.unique(y[used])
     bias[present] = 0.0
     if len(present) > 1:
-        model = LogisticRegression(C=strength, max_iter=_MOST_NEWTON_STEPS)
+        model = LogisticRegression(C=strength, max_iter=tuned.MOST_NEWTON_STEPS)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             model.fit(x[used], y[used], weight[used])
@@ -369,93 +281,3 @@ def _logistic_regression(x, y, weight, n_classes, strength):
             intercept = np.concatenate([-intercept, intercept]) / 2
         kernel[:, present], bias[present] = coefficients.T, intercept
     return kernel, bias
-
-
-def mix_classes(task, members, origins):
-    """Weigh the kinds of classifiers, and calibrate their mixture, on rows held out.
-
-    This is stacking of predictive distributions (Yao et al. 2018), with the shares of the classes
-    as a further kind. Members of a kind have equal weights. Return the weights of the members and
-    the calibrated targets.
-    """
-    data, targets = task.data, task.targets
-    found, kinds = np.unique([origin.kind for origin in origins], return_inverse=True)
-    counts = np.bincount(kinds)
-    weights = np.full(len(found), 1 / len(found))
-    if not task.splits.validates:
-        return (weights / counts)[kinds], targets
-    in_folds, n_classes = task.splits.parts is not None, len(targets.classes)
-    y, weight = (data.y, data.weight) if in_folds else (data.y_valid, data.weight_valid)
-    # Average probabilities of each kind for the rows that its members have not seen.
-    proba = np.zeros((len(found), len(y), n_classes))
-    times = np.zeros((len(found), len(y)))
-    for member, kind, (_, _, part) in zip(members, kinds, origins):
-        rows = slice(None) if part is None or part[1] is None else part[1]
-        raw = member.held_out[None].astype("float64")
-        proba[kind, rows] += targets.head.probabilities(raw).mean(axis=0)
-        times[kind, rows] += 1
-    # Rows that a kind has no such prediction of are left out.
-    used = times.all(axis=0) & (weight > 0)
-    if used.any() and weight[used].sum() > 0:
-        proba = proba[:, used] / times[:, used, None]
-        logits = np.log(np.maximum(proba, np.finfo(float).tiny))
-        counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
-        weight = weight[used].astype(float)
-        weights, temperature, constant = fit_class_mixture(
-            logits,
-            y[used, 0].astype(int),
-            weight,
-            counted / counted.sum(),
-            evidence=_weigh_evidence(task),
-        )
-        # With many rows the factor is measured, by how much the kinds disagree on rows held out. A
-        # single member of a kind predicts new rows as it does these.
-        if in_folds and len(found) > 1 and len(data.x) > _FEW_ROWS:
-            temperature *= averaging_factor(logits / temperature, weight, counts.min())
-        elif in_folds and counts.max() > 1:
-            temperature *= AVERAGING_FACTOR
-        targets = targets.with_calibration(temperature, constant)
-        weights = drop_light(weights)
-    return (weights / counts)[kinds], targets
-
-
-def _weigh_evidence(task):
-    """Compute the evidence of few rows that their classes depend on them; None for many rows.
-
-    Rows of a group may be alike, and would be evidence of what does not hold for other groups.
-    """
-    data, weight = task.data, task.data.weight
-    used = np.flatnonzero((weight > 0) & (weight >= _LEAST_WEIGHT * weight.mean()))
-    is_grouped = task.groups is not None and task.validation is None
-    if is_grouped or len(used) > _MOST_EVIDENCE_ROWS:
-        return None
-    columns = _indicate(data.x[used], task.inputs.n_codes)
-    return class_evidence(np.concatenate(columns, axis=1), data.y[used, 0].astype(int))
-
-
-def calibrate(task, members, weights, origins):
-    """Calibrate the distribution on rows on which some members were not trained."""
-    data, targets = task.data, task.targets
-    # Each row is predicted by the members that have not trained on it.
-    unseen = np.zeros((len(origins), len(data.x)), dtype=bool)
-    for k, origin in enumerate(origins):
-        unseen[k, origin.part[1]] = True
-    rows = np.flatnonzero(unseen.any(axis=0))
-    if len(rows) > _MOST_CALIBRATION_ROWS:
-        rng = generator(task.entropy, "calibration")
-        rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
-    # By the members of each kind alone: those that share a split have all not seen the same rows,
-    # and their mean would err less than the mean of all members may elsewhere.
-    kinds = np.array([origin.kind for origin in origins])[:, None]
-    unseen = np.concatenate([unseen[:, rows] & (kinds == k) for k in np.unique(kinds)], axis=1)
-    times = unseen.shape[1] // len(rows)
-    raw = predict_members(members, data.x[rows])
-    normals = normal_components(targets.head, raw.astype("float64"))
-    loc, scale, probability = (np.concatenate([part] * times, axis=2) for part in normals)
-    rows = np.tile(rows, times)
-    # Rows count as the members that predict them do: one that errs much hardly predicts new rows.
-    share = weights @ unseen / np.maximum(unseen.sum(axis=0), 1)
-    fitted = fit_out_of_bag(
-        loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows] * share
-    )
-    return targets.with_calibration(*fitted, limit_noise(normals, weights, *fitted[:2]))

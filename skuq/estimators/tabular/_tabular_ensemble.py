@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import field, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import is_classifier
 
 from skuq._params import Interval, StrOptions, parameters, resolve_settings, settings_constraint
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._task import Task, read_task
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
-from skuq.estimators.tabular._kinds import (
-    calibrate,
-    list_kinds,
-    mix_classes,
-    split_rows,
-    train_better,
-    weigh_members,
-)
+from skuq.estimators.tabular._far_learning import with_far_uncertainty
+from skuq.estimators.tabular._kinds import Origin, list_kinds, split_rows, train_better
+from skuq.estimators.tabular._linear_part import linear_tasks
+from skuq.estimators.tabular._scaling_by_tails import make_targets
+from skuq.estimators.tabular._stacking_of_kinds import calibrate, mix_classes, weigh_members
 from skuq.files._registry import saved_as
 from skuq.networks import TabularNetwork
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
+from skuq.predictive._calibration import UNCALIBRATED
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
+from skuq.training import Training
 from skuq.training._network_checks import find_completed
 
 _AUTO = StrOptions({"auto"})
@@ -42,52 +42,34 @@ _CONSTRAINTS: dict = {
 }
 
 
-@dataclass(eq=False, repr=False)
-class _TabularEnsemble(OneArchitecture):
-    """Tabular ensemble of numbers or classes."""
+class _Trained(NamedTuple):
+    """Trained members that did not diverge, each with its origin, and the task of their rows."""
 
-    n_members: int | str = "auto"
-    _: KW_ONLY
-    network: TabularNetwork | str = "tabular"
-    learning_rate: float | str = "auto"  # type: ignore[assignment]
-    batch_size: int | str | None = "auto"  # type: ignore[assignment]
-    epochs: int | str = "auto"  # type: ignore[assignment]
-    early_stopping_patience: int | str | None = "auto"  # type: ignore[assignment]
-    validation: float | str | None = "auto"  # type: ignore[assignment]
-    training: Any = "auto"
-    preprocess: Any = "auto"
-    random_state: Any = None
-    verbose: int | None = None
-    max_time: float | None = None
+    task: Task
+    members: list[Any]
+    origins: list[Origin]
+    n_kinds: int
 
-    _settings = _SETTINGS
 
-    def _fit(self, given):
-        network, fields = resolve_settings(self, "network"), shared.training_fields(self)
-        task = shared.read(self, given, embed=True)
-        _refuse_contradictions(self, task)
-        kinds, n_members = list_kinds(self, task, network)
-        # The k-th members of all kinds have the same split, so that kinds can be compared.
-        task = split_rows(self, task, math.ceil(n_members / len(kinds)))
-        task, members, origins = train_better(
-            self, task.linear_tasks(), network, kinds, fields, n_members
-        )
-        kept = find_completed(members)
-        members, origins = [members[k] for k in kept], [origins[k] for k in kept]
-        targets = task.targets
-        parts = None if task.splits.parts is None else [origin.part for origin in origins]
-        if is_classifier(self):
-            weights, targets = mix_classes(task, members, origins)
-            # Members of kinds without weight would only make predictions slower.
-            used = np.flatnonzero(weights)
-            members, weights = [members[k] for k in used], weights[used]
-            parts = parts and [parts[k] for k in used]
-        else:
-            weights = weigh_members(task, members, origins, len(kinds))
-            if parts is not None and self.calibrate and self.loss != "mse":
-                targets = calibrate(task, members, weights, origins)
-        fit = shared.finish(self, task, members, weights, targets=targets, parts=parts)
-        return replace(fit, fitted=fit.fitted.with_far_uncertainty(task.rows, task.entropy))
+def _train(estimator, given):
+    """Read the arguments of `fit`, and train the members of all kinds."""
+    network, fields = resolve_settings(estimator, "network"), shared.training_fields(estimator)
+    # Classes, and rows to validate on, need more than one row.
+    needs_two = is_classifier(estimator) or estimator.validation is not None
+    loss = "nll" if is_classifier(estimator) else estimator.loss
+    inputs = TableInputs(estimator.preprocess, embed=True)
+    task = read_task(
+        *(estimator, inputs, make_targets(estimator, loss), given), min_rows=1 + needs_two
+    )
+    _refuse_contradictions(estimator, task)
+    kinds, n_members = list_kinds(estimator, task, network)
+    # The k-th members of all kinds have the same split, so that kinds can be compared.
+    task = split_rows(estimator, task, math.ceil(n_members / len(kinds)))
+    task, members, origins = train_better(
+        estimator, linear_tasks(task), network, kinds, fields, n_members
+    )
+    kept = find_completed(members)
+    return _Trained(task, [members[k] for k in kept], [origins[k] for k in kept], len(kinds))
 
 
 def _refuse_contradictions(estimator, task):
@@ -112,7 +94,7 @@ def _refuse_contradictions(estimator, task):
 
 @saved_as("estimators.TabularEnsembleRegressor", kind="estimator")
 @parameters
-class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
+class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     """Ensemble of modern networks for tables, calibrated: the recommended regressor.
 
     Members are networks with embedded columns and training settings that are tuned for tables.
@@ -245,10 +227,23 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
     (3, 2)
     """
 
+    n_members: int | str = field(default="auto", kw_only=False)
+    network: TabularNetwork | str = "tabular"
     loss: str = "gaussian-mixture"
+    learning_rate: float | str = "auto"
+    batch_size: int | str | None = "auto"
+    epochs: int | str = "auto"
+    early_stopping_patience: int | str | None = "auto"
+    validation: float | str | None = "auto"
+    training: Training | str = "auto"
     calibrate: bool | str = "auto"
+    preprocess: Any = "auto"
     target_transform: str = "auto"
+    max_time: float | None = None
+    random_state: Any = None
+    verbose: int | None = None
 
+    _settings = _SETTINGS
     _parameter_constraints = {
         **_CONSTRAINTS,
         **TARGET_CONSTRAINTS,
@@ -256,10 +251,21 @@ class TabularEnsembleRegressor(_TabularEnsemble, UncertaintyRegressor):
         "calibrate": ["boolean", _AUTO],
     }
 
+    def _fit(self, given):
+        task, members, origins, n_kinds = _train(self, given)
+        weights, calibration = weigh_members(task, members, origins, n_kinds), UNCALIBRATED
+        parts = None if task.splits.parts is None else [origin.part for origin in origins]
+        if parts is not None and self.calibrate and self.loss != "mse":
+            calibration = calibrate(task, members, weights, origins)
+        fit = shared.finish(self, task, members, weights, calibration=calibration, parts=parts)
+        if not self.calibrate:
+            return fit
+        return replace(fit, fitted=with_far_uncertainty(fit.fitted, task))
+
 
 @saved_as("estimators.TabularEnsembleClassifier", kind="estimator")
 @parameters
-class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
+class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     """Ensemble of several kinds of networks for tables, calibrated: the recommended classifier.
 
     Members are modern networks for tables, which embed numbers differently and whose weights decay
@@ -380,6 +386,29 @@ class TabularEnsembleClassifier(_TabularEnsemble, UncertaintyClassifier):
     (2, 3)
     """
 
+    n_members: int | str = field(default="auto", kw_only=False)
+    network: TabularNetwork | str = "tabular"
+    learning_rate: float | str = "auto"
+    batch_size: int | str | None = "auto"
+    epochs: int | str = "auto"
+    early_stopping_patience: int | str | None = "auto"
+    validation: float | str | None = "auto"
+    training: Training | str = "auto"
     class_weight: Mapping[Any, float] | str | None = None
+    preprocess: Any = "auto"
+    max_time: float | None = None
+    random_state: Any = None
+    verbose: int | None = None
 
+    _settings = _SETTINGS
     _parameter_constraints = {**_CONSTRAINTS, **CLASS_CONSTRAINTS}
+
+    def _fit(self, given):
+        task, members, origins, _ = _train(self, given)
+        weights, calibration = mix_classes(task, members, origins)
+        # Members of kinds without weight would only make predictions slower.
+        used = np.flatnonzero(weights)
+        members, weights = [members[k] for k in used], weights[used]
+        parts = None if task.splits.parts is None else [origins[k].part for k in used]
+        fit = shared.finish(self, task, members, weights, calibration=calibration, parts=parts)
+        return replace(fit, fitted=with_far_uncertainty(fit.fitted, task))

@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from scipy.linalg import blas, cholesky, lapack
@@ -78,7 +78,12 @@ class FarArrays(NamedTuple):
     alpha: Any  # (G, m), inverse covariance times y
     whitening: Any  # (G, G), transposed inverse of the Cholesky factor of the covariance
     amplitude: Any  # (m,) standard deviation of the process
-    numbers: Any  # (6,): near, length, factors between and beyond, joint_near
+    near: Any
+    length: Any
+    between: Any  # factor of the process' standard deviation between rows, or exponent for classes
+    beyond: Any  # the same beyond their ends; not used for classes
+    unsure_from: Any  # Mahalanobis distance from which noise, or classes, are less sure
+    far_from: Any  # the same from which rows are far
     frequencies: Any  # (d, F)
     doubt: Any  # (m,)
     bounds: Any  # (2, d) of standardised columns
@@ -206,7 +211,7 @@ class FarUncertainty:
             whitening @ (whitening.T @ (self.y - self.mean)),
             whitening,
             self.amplitude,
-            np.array([self.near, self.length, *self.factors, *self.joint_near]),
+            *map(np.array, (self.near, self.length, *self.factors, *self.joint_near)),
             self.frequencies,
             self.doubt,
             self.bounds,
@@ -228,6 +233,22 @@ class FarUncertainty:
             whitening=np.pad(self.arrays.whitening, ((0, more), (0, more))),
         )
 
+    @property
+    def draws(self) -> FarDraws:
+        """Function that computes, for draws, what is added away from the rows."""
+        return FarDraws(self.kernel, 2 * self.frequencies.shape[1])
+
+    def variance_of_tensors(self, ops: Any, numbers: Any, mean: Any) -> Any:
+        """Compute the variance (n, m) that is added at encoded rows, in a Keras model.
+
+        `mean` (n, m) is the networks' mean, in units of the standardised y.
+        """
+        return ops.sum(ops.square(far_spread(ops, self.arrays, self.kernel, numbers, mean)), axis=0)
+
+    def classes_of_tensors(self, ops: Any, numbers: Any, proba: Any, weights: Any) -> Any:
+        """Compute what members predict at encoded rows, (n, K, C), in a Keras model."""
+        return far_classes(ops, self.arrays, self.kernel, numbers, proba, weights)
+
     def _covariance(self, rows: np.ndarray) -> np.ndarray:
         """Compute the covariance of noisy values at rows (G, d), in variances of the process."""
         correlation = KERNELS[self.kernel](np, cdist(rows, rows) / self.length)
@@ -245,15 +266,14 @@ class FarUncertainty:
             far = np.flatnonzero(self._find_far(numbers)[0] | (least[:, 0] > 0))
             if not len(far):
                 return mixture
-            # In place: these are new arrays, and as distributions they have been checked.
-            proba, weights = mixture.proba, mixture.weights
+            proba, weights = mixture.proba.copy(), mixture.weights
             for rows in _blocks(far):
                 of_rows = np.moveaxis(proba[:, rows], 0, 1)
                 of_rows = far_classes(
                     np, self.arrays, self.kernel, numbers[rows], of_rows, weights, least[rows]
                 )
                 proba[:, rows] = np.moveaxis(of_rows, 1, 0)
-            return mixture
+            return CategoricalMixture(proba, weights)
         if isinstance(mixture, TransformedMixture):  # the inner mixture is of the standardised y
             inner: Any = mixture.inner
             spread = self.spread(numbers, inner.mean.reshape(len(numbers), -1), least)
@@ -383,7 +403,7 @@ def _look(xp: Any, arrays: FarArrays, numbers: Any, least: Any) -> tuple[Any, An
     standardised = clip_columns(xp, standardised, arrays.bounds[0], arrays.bounds[1])
     squared = _nearest_square(xp, xp.matmul(standardised, arrays.decorrelation), arrays.joint_rows)
     distance = xp.sqrt(squared + TINY)
-    unsure = 1 - 1 / xp.maximum(distance / arrays.numbers[4], 1.0)
+    unsure = 1 - 1 / xp.maximum(distance / arrays.unsure_from, 1.0)
     return standardised * arrays.slopes, distance, xp.maximum(unsure, least)
 
 
@@ -413,14 +433,13 @@ def _process_at(xp: Any, arrays: FarArrays, kernel: str, z: Any) -> tuple[Any, A
     the rows to 1, the correlations (n, G) with the process' rows, and the share (n, 1) of the
     squared distance that lies beyond the ends of the columns.
     """
-    near, length = arrays.numbers[0], arrays.numbers[1]
     nearest = _nearest_square(xp, z, arrays.rows)
     squared = _squares(xp, z, arrays.rows[:, : arrays.alpha.shape[0]])
-    correlation = KERNELS[kernel](xp, xp.sqrt(squared + TINY) / length)
+    correlation = KERNELS[kernel](xp, xp.sqrt(squared + TINY) / arrays.length)
     # Symbolic tensors of Keras stand to the left of arrays.
     outside = xp.maximum(-z + arrays.low, 0.0) + xp.maximum(z - arrays.high, 0.0)
     share = xp.minimum(xp.sum(outside**2, axis=1, keepdims=True) / (nearest + TINY), 1.0)
-    distance = xp.sqrt(nearest + TINY) / (_near_factor(share) * near)
+    distance = xp.sqrt(nearest + TINY) / (_near_factor(share) * arrays.near)
     return nearest, _rise(xp, distance), correlation, share
 
 
@@ -445,16 +464,16 @@ def far_spread(
     the networks' mean in units of the standardised y, and `least` (n, 1) the doubt that rows have
     at least. `xp` is `numpy` or `keras.ops`.
     """
-    _, length, between, beyond, _, joint_near = (arrays.numbers[k] for k in range(6))
     z, distance, unsure = _look(xp, arrays, numbers, least)
     nearest, rise, correlation, share = _process_at(xp, arrays, kernel, z)
-    rise = xp.maximum(rise, _rise(xp, distance / joint_near))
+    rise = xp.maximum(rise, _rise(xp, distance / arrays.far_from))
     process_mean = xp.matmul(correlation, arrays.alpha) + arrays.mean
     apart = xp.clip(process_mean - mean, -_MOST_APART, _MOST_APART)
-    factor = share * (beyond**2 - between**2) + between**2
+    between = arrays.between**2
+    factor = share * (arrays.beyond**2 - between) + between
     variance = _unexplained(xp, arrays, correlation) * factor
     size = variance * arrays.amplitude**2 + apart**2  # (n, m)
-    variance = rise**2 * size * (1 + nearest / length**2)
+    variance = rise**2 * size * (1 + nearest / arrays.length**2)
     return _waves(xp, arrays, z, variance + (unsure * arrays.doubt) ** 2)
 
 
@@ -485,7 +504,7 @@ def far_classes(
     """
     z, _, unsure = _look(xp, arrays, numbers, least)
     _, rise, correlation, _ = _process_at(xp, arrays, kernel, z)
-    known = (1 - _unexplained(xp, arrays, correlation)) ** arrays.numbers[2]
+    known = (1 - _unexplained(xp, arrays, correlation)) ** arrays.between
     unknown = xp.maximum(rise * (1 - known), _DOUBT_OF_CLASSES * unsure)
     doubt = xp.expand_dims(unknown, 2)  # (n, 1, 1)
     ends = xp.cumsum(arrays.mean)
@@ -500,9 +519,23 @@ def far_classes(
     return doubt * (classes - proba) + proba
 
 
-def far_spread_of_tensors(ops: Any, arrays: Any, kernel: str, numbers: Any, mean: Any) -> Any:
-    """Compute `far_spread` of tensors, in double precision and returned in that of `mean`."""
-    arrays = FarArrays(*(ops.cast(array, "float64") for array in arrays))
-    numbers = ops.cast(numbers, "float64")
-    spread = far_spread(ops, arrays, kernel, numbers, ops.cast(mean, "float64"))
-    return ops.cast(spread, mean.dtype)
+@dataclass(frozen=True)
+class FarDraws:
+    """Function ``(xp, arrays, numbers, mean) -> (2F, n, m)`` that computes `far_spread` for draws.
+
+    It is part of the key of compiled programs, which are shared by fits with equal ones.
+    """
+
+    kernel: str
+    n_functions: int
+
+    n_arrays: ClassVar[int] = len(FarArrays._fields)
+
+    def __call__(self, xp: Any, arrays: Any, numbers: Any, mean: Any) -> Any:
+        """Compute the spread in double precision; of tensors, return it in that of `mean`."""
+        if xp is np:
+            return far_spread(np, FarArrays(*arrays), self.kernel, numbers, mean)
+        arrays = FarArrays(*(xp.cast(array, "float64") for array in arrays))
+        numbers = xp.cast(numbers, "float64")
+        spread = far_spread(xp, arrays, self.kernel, numbers, xp.cast(mean, "float64"))
+        return xp.cast(spread, mean.dtype)

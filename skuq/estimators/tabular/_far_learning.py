@@ -1,4 +1,4 @@
-"""Learn from training rows what is not known away from them; see `skuq/fitted/_far.py`.
+"""Learn from training rows what is not known away from them; see ``_far.py``.
 
 Notation: n rows, d columns, m outputs or classes, R reference rows, G rows of the process.
 """
@@ -18,8 +18,10 @@ from scipy.spatial.distance import cdist
 
 from skuq._random import generator
 from skuq._threads import one_thread_if_small
-from skuq.fitted._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
-from skuq.networks._head_classes import CategoricalHead
+from skuq.estimators._task import Task
+from skuq.estimators.tabular._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
+from skuq.fitted._ensemble import FittedEnsemble
+from skuq.predictive._calibration import calibrate_normals
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import FARTHEST, RobustScaling
 from skuq.training import predict_members
@@ -60,12 +62,17 @@ _LEAST_KNOWN = 0.05  # share by which the difference of a process' mean is divid
 _LEAST_PROBABILITY = 1e-6  # of a class in a left-out region
 
 
+def with_far_uncertainty(ensemble: FittedEnsemble, task: Task) -> FittedEnsemble:
+    """Return the ensemble with what it learns away from its training rows."""
+    return replace(ensemble, far=learn_far_uncertainty(ensemble, task.rows, task.entropy))
+
+
 @one_thread_if_small(PROCESS_ROWS)  # dozens of small factorisations
 def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncertainty | None:
     """Learn the uncertainty of an ensemble away from the rows that it was trained on.
 
-    Return None where it has no place: for inputs other than tables, fewer than 10 rows, more than
-    256 columns, or a process that explains the rows no better than noise.
+    Return None for inputs other than tables, fewer than 10 rows, more than 256 columns, and a
+    process that explains the rows no better than noise.
 
     Parameters
     ----------
@@ -103,7 +110,7 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
     standardised = (rows.X - centre) * inverse_stds
     # An unseen category has no distance: members fill it with different known ones.
     slopes = _mean_slopes(ensemble, rows.X, inverse_stds)
-    if isinstance(head, CategoricalHead):  # in standard deviations of the indicators
+    if head.classifies:  # in standard deviations of the indicators
         slopes /= math.sqrt(max(mean @ (1 - mean), TINY))
     process = fit_process((standardised * slopes)[:PROCESS_ROWS], of_process)
     if process is None:
@@ -134,19 +141,28 @@ def learn_far_uncertainty(ensemble: Any, rows: Rows, entropy: int) -> FarUncerta
         doubt=np.ones(y.shape[1]),
         bounds=np.clip(bounds, -FARTHEST, FARTHEST),
     )
-    if isinstance(head, CategoricalHead):
-        # The rows farthest from others have the shares of classes beyond them best.
-        codes = rows.y[references[PROCESS_ROWS:], 0].astype(int)
-        counts = np.bincount(codes, minlength=len(mean)) + _PRIOR_ROWS * mean
-        far = replace(far, mean=counts / counts.sum(), joint_near=joint_near[[1, 1]])
-        return replace(far, factors=fit_class_factors(far))
+    if head.classifies:
+        far = replace(far, joint_near=joint_near[[1, 1]])
+        return _learn_of_classes(far, rows.y[references[PROCESS_ROWS:], 0].astype(int))
+    return _learn_of_numbers(far, _narrowest_noise(ensemble, rows.X))
+
+
+def _learn_of_classes(far: FarUncertainty, codes: np.ndarray) -> FarUncertainty:
+    """Learn the shares of the classes, and the exponent, from the codes of isolated rows."""
+    # The rows farthest from others have the shares of classes beyond them best.
+    counts = np.bincount(codes, minlength=len(far.mean)) + _PRIOR_ROWS * far.mean
+    far = replace(far, mean=counts / counts.sum())
+    return replace(far, factors=fit_class_factors(far))
+
+
+def _learn_of_numbers(far: FarUncertainty, narrowest_noise: np.ndarray) -> FarUncertainty:
+    """Learn the amplitude and the factors of the process, and the doubt of noise."""
     residuals = far.y - far.y.mean(axis=0)
     # The most likely variance of the process, given the others.
     amplitude = np.sqrt((residuals * far.arrays.alpha).mean(axis=0))
-    noise_variance = np.minimum(noise * amplitude**2, _narrowest_noise(ensemble, rows.X))
+    noise_variance = np.minimum(far.noise * amplitude**2, narrowest_noise)
     doubt = _DOUBT_OF_NOISE * np.sqrt(noise_variance)
-    factors = _fit_factors(far, amplitude)
-    return replace(far, amplitude=amplitude, doubt=doubt, factors=factors)
+    return replace(far, amplitude=amplitude, doubt=doubt, factors=_fit_factors(far, amplitude))
 
 
 def _near_distances(z: np.ndarray, decorrelated: np.ndarray) -> tuple[float, np.ndarray]:
@@ -187,7 +203,7 @@ def _process_targets(targets: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray, 
     training rows, so that no class has the share 0.
     """
     few = rows.take(np.arange(min(len(rows.X), PROCESS_ROWS)))
-    if not hasattr(targets, "classes"):
+    if not targets.head.classifies:
         y = targets.transform(few.y)
         return y, y.mean(axis=0), y
     n_classes = len(targets.classes)
@@ -209,9 +225,7 @@ def _mean_slopes(ensemble: Any, numbers: np.ndarray, inverse_stds: np.ndarray) -
 
     def predict(rows: np.ndarray) -> np.ndarray:
         raw = predict_members(ensemble.members, inputs.transform(rows))
-        if hasattr(ensemble.targets, "classes"):
-            return ensemble.targets.distribution(raw, ensemble.weights).mean
-        return np.tensordot(ensemble.weights, ensemble.targets.head.moments(raw)[0], axes=1)
+        return ensemble.targets.head.mean(raw, ensemble.weights, ensemble.calibration)
 
     base, slopes = predict(numbers), np.zeros(n_columns)
     per_block = max(1, _SLOPE_NUMBERS // n)
@@ -239,7 +253,8 @@ def _narrowest_noise(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     """
     raw = predict_members(ensemble.members, ensemble.inputs.transform(numbers[:PROCESS_ROWS]))
     weights = ensemble.weights
-    (_, std, probability), _ = ensemble.targets.components(raw, weights)
+    normals = ensemble.targets.head.normals(raw)
+    (_, std, probability), _ = calibrate_normals(normals, weights, ensemble.calibration.arrays)
     precision = np.tensordot(weights, (probability / std**2).sum(axis=1), axes=1)
     harmonic_mean: np.ndarray = 1 / precision.mean(axis=0)
     return harmonic_mean
@@ -421,8 +436,8 @@ def _fit_factors(far: FarUncertainty, amplitude: np.ndarray) -> np.ndarray:
 def fit_class_factors(far: FarUncertainty) -> np.ndarray:
     """Choose the exponent of what is known of classes by its log loss in left-out regions.
 
-    An exponent of 1 is the word of the process. With the smallest one, nothing is added that is
-    worth a mention where the process knows a little, and yet all where it knows nothing.
+    An exponent of 1 trusts the variance of the process. Smaller ones add less where the process
+    explains a part of the classes, and still add everything where it explains nothing.
     """
     losses = np.zeros(len(_CLASS_FACTORS))
     for _, rows, error, variance in _left_out_regions(far):

@@ -1,33 +1,73 @@
-"""Ridge regression, and where it is clearly better than a curved fit."""
+"""Linear part of tabular networks: ridge regression, where it is better than a curved fit."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.linalg import cholesky
-from sklearn.linear_model import Ridge, RidgeCV
+from sklearn.linear_model import RidgeCV
 from sklearn.metrics.pairwise import euclidean_distances, manhattan_distances
 
-# Penalties of ridge regression that are tried, as multiples of the mean eigenvalue.
-_PENALTIES = np.logspace(-8, 4, 37)
-_CLEAR = 0.55  # mean error, to the power 1.5, that is clearly less, as a share of another
-_LIKELY = 0.9  # the same, if noise may hide by how much it is less
-_FARTHEST = 10.0  # from the median, in interquartile ranges, in a table of few columns
-_NOISY = 0.05  # mean error, to the power 1.5, that noise may dominate, as a share of a constant's
-_EXACT = 1e-4  # errors that are none, as a share of those of a constant
-_JITTER = 1e-10  # added to a kernel, whose rows may repeat
-_MOST_COMPARED = 1000  # rows on which regressions are compared, in a second or two
+from skuq.estimators._task import Task
+from skuq.estimators.tabular import _recipes as tuned
+from skuq.networks._tabular_operations import unclip
+from skuq.tables._targets import NumberTargets
 
 
-def effective_rank(x: np.ndarray) -> float:
+def linear_tasks(task: Task) -> list[Task]:
+    """List the task with a frozen linear part of all networks, where y is linear in X.
+
+    Networks learn a linear y only roughly. So ridge regression becomes a part of them, and they
+    learn its residuals. It needs an effective rank of X below a quarter of the rows, as of spectra.
+    Where it is not clear for some outputs whether y is linear, they have no linear part in the
+    first task, and one in a second task. Each target is moved by the difference between the fit of
+    its row and the prediction without that row (leave-one-out). Residuals are then as large as
+    those of new rows.
+    """
+    data, codes = task.data, list(task.inputs.code_columns)
+    n_rows = np.count_nonzero(data.weight)
+    has_rows = tuned.FEWEST_RIDGE_ROWS <= n_rows <= tuned.MOST_RIDGE_ROWS
+    # Rows of one group predict each other too well.
+    if not (has_rows and isinstance(task.targets, NumberTargets) and task.groups is None):
+        return [task]
+    # Smooth bounds would bend what is linear. Codes of categories are no numbers.
+    x = unclip(np, data.x.astype("float64"))
+    x[:, codes] = 0
+    # Among independent columns a tabular network finds the few that count, ridge does not.
+    if _effective_rank(x) > tuned.LOW_RANK * n_rows:
+        return [task]
+    return [_with_ridge(task, x, *fit) for fit in fit_ridge(x, data.y, data.weight)]
+
+
+def _with_ridge(
+    task: Task, x: np.ndarray, coefficients: Any, intercept: Any, moves: np.ndarray
+) -> Task:
+    """Return the task with a fit of `fit_ridge` as the linear part."""
+    if not coefficients.any():
+        return task
+    data, targets = task.data, task.targets
+    y, y_valid = data.y + moves, data.y_valid
+    # Residuals become targets of unit variance, for which networks are tuned.
+    if not targets.is_transformed:
+        left = np.square(y - x @ coefficients - intercept)
+        unit = np.sqrt(np.average(left, axis=0, weights=data.weight)).clip(tuned.SMALLEST_UNIT, 1)
+        unit = np.where(coefficients.any(axis=0), unit, 1.0)  # others stay as they are
+        coefficients, intercept = coefficients / unit, intercept / unit
+        targets, y, y_valid = targets.in_units(unit), y / unit, y_valid / unit
+    linear = targets.head.raw_of_means(coefficients), targets.head.raw_of_means(intercept)
+    return replace(task, data=replace(data, y=y, y_valid=y_valid), targets=targets, linear=linear)
+
+
+def _effective_rank(x: np.ndarray) -> float:
     """Compute the number of directions (participation ratio) in which rows x (n, d) vary."""
     centred = x - x.mean(axis=0)
     products = centred @ centred.T
     return float(np.trace(products) ** 2 / max(np.square(products).sum(), np.finfo(float).tiny))
 
 
-def fit_ridge(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+def fit_ridge(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[list[np.ndarray]]:
     """Fit ridge regression, with the penalty of least leave-one-out error.
 
     It is used for outputs that it predicts better than kernel ridge regression, which is not
@@ -37,7 +77,7 @@ def fit_ridge(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[tuple[np
 
     Returns
     -------
-    fits : list of tuples
+    fits : list of lists
         The fit for outputs where this is clear; then, if there are outputs where it is only likely,
         the fit for both. Each is
 
@@ -46,8 +86,6 @@ def fit_ridge(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[tuple[np
         intercept : ndarray of shape (m,)
         moves : ndarray of shape (n, m)
             Its fit of each row minus its prediction without the row.
-        penalties : ndarray of shape (m,)
-            As `refit_ridge` takes them: infinite for outputs whose coefficients are zeros.
     """
     x, y, weight = (np.asarray(a, dtype="float64") for a in (x, y, weight))
     share = weight / weight.sum()
@@ -57,8 +95,7 @@ def fit_ridge(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> list[tuple[np
     is_clear, is_likely = _is_linear(x, y, left, share)
     fits = []
     for used in [is_clear, is_likely][: 2 if (is_likely > is_clear).any() else 1]:
-        parts = (np.where(used, part, 0.0) for part in (coefficients, ridge.intercept_, moves))
-        fits.append((*parts, np.where(used, ridge.alpha_, np.inf)))
+        fits.append([np.where(used, p, 0.0) for p in (coefficients, ridge.intercept_, moves)])
     return fits
 
 
@@ -72,8 +109,8 @@ def _is_linear(
     rows = np.flatnonzero(share)
     is_wide = x.shape[1] > len(rows)
     # New rows have values that are farther still, where columns have far values.
-    is_near = is_wide or np.abs(x).max() < _FARTHEST
-    some = rows[:: -(-len(rows) // _MOST_COMPARED)]
+    is_near = is_wide or np.abs(x).max() < tuned.FARTHEST
+    some = rows[:: -(-len(rows) // tuned.MOST_COMPARED)]
     x, y, left, part = x[some], y[some], left[some], share[some]
     kernels = [(is_wide, _decay(euclidean_distances(x, squared=True)))]
     if not is_wide:
@@ -83,41 +120,26 @@ def _is_linear(
     others = [(True, y - part @ y / part.sum())]
     for is_close, kernel in kernels:
         # Ridge regression on a root of the kernel is kernel ridge regression.
-        root = cholesky(kernel + _JITTER * np.eye(len(x)), lower=True)
+        root = cholesky(kernel + tuned.JITTER * np.eye(len(x)), lower=True)
         others.append((is_close, _leave_one_out(root, y, part)[1]))
-    power = 2.0 if is_wide else 1.5  # of squared errors a few rows decide
+    power = tuned.ERROR_POWERS["wide" if is_wide else "other"]
     error = part @ np.abs(left) ** power
     errors = np.array([part @ np.abs(residuals) ** power for _, residuals in others])
     clear, likely = (
         np.min([e if is_close else factor * e for (is_close, _), e in zip(others, errors)], axis=0)
-        for factor in (_CLEAR, _LIKELY)
+        for factor in (tuned.CLEAR, tuned.LIKELY)
     )
     # Errors that float32 does not resolve are none.
-    is_clear = is_near & (error < np.maximum(clear, _EXACT**power * errors[0]))
+    is_clear = is_near & (error < np.maximum(clear, tuned.EXACT**power * errors[0]))
     # Noise hides by how much ridge regression is better, but not where there is hardly any. With
     # more rows than are compared networks have learnt what is linear.
-    hides = (error > _NOISY * errors[0]) & (len(rows) <= _MOST_COMPARED)
+    hides = (error > tuned.NOISY * errors[0]) & (len(rows) <= tuned.MOST_COMPARED)
     return is_clear, is_clear | (is_near & hides & (error < likely))
 
 
 def _decay(distances: np.ndarray) -> np.ndarray:
     """Compute a kernel that falls with distances (n, n), in units of their median."""
     return np.exp(-distances / (np.median(distances[np.triu_indices(len(distances), 1)]) or 1.0))
-
-
-def refit_ridge(
-    x: np.ndarray, y: np.ndarray, weight: np.ndarray, penalties: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Fit ridge regression to part of a wide table, with the penalties that `fit_ridge` chose.
-
-    Returns the coefficients (d, m) and the intercept (m,).
-    """
-    used, share = np.isfinite(penalties), weight / weight.sum()
-    ridge = Ridge(np.where(used, penalties, 1.0), solver="cholesky").fit(
-        x.astype("float64"), y.astype("float64"), share
-    )
-    coefficients = np.reshape(ridge.coef_, (y.shape[1], -1)).T
-    return np.where(used, coefficients, 0.0), np.where(used, ridge.intercept_, 0.0)
 
 
 def _leave_one_out(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any, np.ndarray]:
@@ -127,7 +149,8 @@ def _leave_one_out(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any
     """
     mean_eigenvalue = np.sum(share @ np.square(x - share @ x / share.sum())) / len(x)
     ridge = RidgeCV(
-        _PENALTIES * (mean_eigenvalue or 1.0),  # constant columns allow any penalty
+        np.logspace(*tuned.PENALTY_POWERS, tuned.N_PENALTIES)
+        * (mean_eigenvalue or 1.0),  # constant columns allow any penalty
         alpha_per_target=True,
         store_cv_results=True,
     ).fit(x, y, share)

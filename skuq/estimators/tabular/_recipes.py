@@ -1,0 +1,185 @@
+"""All numbers that were tuned for the recommended estimators of tables, as data.
+
+Each group names its source. Headings in quotes are those of docs/methods/tabular.md, where most
+numbers stand beside the measurement that chose them. RealMLP is the network of D. Holzmueller,
+L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees on
+tabular data", NeurIPS 2024.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skuq.networks._space import Categorical, Integer, Real
+from skuq.networks._tabular_network import FREQUENCY_SCALES
+
+#: Rows from which a table has many: then wider networks are better, and classes have other recipes.
+MANY_ROWS = 4_000  # "Searched": width
+FEWEST_ROWS_OF_CLASSES, FEW_ROWS_OF_CLASSES = 200, 2_000  # "Classes: kinds of members, mixed"
+
+# ------------------------------------------------------------------------- training of a network
+# "The network" and RealMLP's Table A.1: optimiser, schedules, and rates of the parts.
+
+#: Fields of the training recipe that no decision changes.
+TRAINING: dict[str, Any] = {
+    "optimizer": "adam",
+    "beta_2": 0.95,
+    "schedule": "coslog4",
+    "reduce_lr_patience": None,
+    "weight_decay_schedule": "flat-cosine",
+    "dropout_schedule": "flat-cosine",
+    "steps_per_epoch": 512,  # an epoch of a large table trains on a part of its rows
+    # On few rows the best epochs of single members would be those of chance, and the rows on which
+    # they validate would seem too easy to the selection and the calibration.
+    "early_stopping_patience": None,
+    "keep": "best-jointly",
+}
+#: Factors of the learning rate, by layer: of embeddings, and of networks with hidden layers.
+EMBEDDING_RATES = (("embedding", 0.1),)
+HIDDEN_RATES = (("scale", 6.0), ("activation_*", 0.1), ("*/bias", 0.1))
+
+# "Large tables and limited time": batches of about an eighth of the rows, a power of two in this
+# range, and the number of training steps, from which that of epochs follows.
+BATCHES_PER_EPOCH, BATCH_SIZES = 8, (32, 256)
+STEPS_OF_FEW_ROWS, STEPS_OF_MANY_ROWS, STEPS_OF_A_ROW = 6_000, 5_000, 0.035
+MOST_EPOCHS = 512
+#: Early stopping of classes, in trainings that may have more epochs than these.
+LONG_TRAINING, PATIENCE = 128, 64
+
+# ------------------------------------------------------------------------- decisions and recipes
+# "Searched" has the table of these decisions. Width and depth: docs/results/tabular.md.
+
+#: Defaults of decisions that depend on the rows: few and many rows, numbers and classes.
+WIDTHS = {"few": 64, "many": 128}
+DROPOUTS = {"numbers": 0.0, "classes": 0.1}
+N_LAYERS, EMBEDDING_DIM = 3, 4
+
+#: Decisions about the training.
+LEARNING_RATE = Real("learning_rate", 0.02, 0.3, log=True, default=0.1)
+WEIGHT_DECAY = Real("weight_decay", 1e-3, 0.2, log=True, default=0.02)
+FREQUENCY_SCALE = Real("frequency_scale", *FREQUENCY_SCALES, log=True, default=0.3)
+#: The same of classes, whose defaults are those of the first kind.
+DECAY_OF_CLASSES = Real("weight_decay", 1e-3, 3.0, log=True, default=0.02)
+EPOCHS_OF_CLASSES = Integer("epochs", 32, MOST_EPOCHS, log=True, default=MOST_EPOCHS)
+#: Losses of networks that predict mixtures of normals: the CRPS gives the better means where there
+#: is little noise, the likelihood the better shapes ("How the default was found", heads).
+LOSS = Categorical("loss", ("crps", "nll"))
+
+#: Number of trials of random search that share an architecture. A small table takes two to seven
+#: times as long to compile as to train.
+TRAININGS_OF_AN_ARCHITECTURE = 3
+
+# Changes of the default for numbers, from which searches start. Which one is best differs from
+# table to table (docs/results/equal_time.md, "What each part is worth").
+RECIPES_OF_MANY_ROWS: tuple[dict, ...] = (
+    {"loss": "nll"},
+    {},
+    {"frequency_scale": 3.0},
+    {"embedding": "piecewise-linear"},
+    {"residual": True, "dropout": 0.1},
+    {"embedding": "none"},
+)
+_ONE_LAYER = {"n_layers": 1, "loss": "nll"}
+# Ordered so that the first ones give the best ensembles on average.
+RECIPES_OF_FEW_ROWS: tuple[dict, ...] = (
+    {"loss": "nll"},
+    {"loss": "nll", "embedding": "none"},
+    {"frequency_scale": 3.0},
+    {"loss": "nll", "frequency_scale": 3.0},
+    {"n_layers": 1, "activation": "relu", "embedding": "none"}
+    | {"learning_rate": 0.035, "weight_decay": 0.1},
+    {"n_layers": 2, "width": 32, "activation": "relu", "embedding_dim": 8}
+    | {"learning_rate": 0.06, "weight_decay": 0.01, "frequency_scale": 2.0},
+    _ONE_LAYER
+    | {"learning_rate": 0.022, "weight_decay": 0.12, "frequency_scale": 1.1, "dropout": 0.05},
+    _ONE_LAYER | {"learning_rate": 0.05, "weight_decay": 0.07, "dropout": 0.2},
+)
+
+# ----------------------------------------------------------------------------- kinds of members
+# "Classes: kinds of members, mixed", and docs/results/tabular.md, "Classes".
+
+#: How columns are embedded, the network without hidden layers, and the lengths and decays of the
+#: training. Few rows need few epochs, and a decay that leaves no noise learnt; some classes can be
+#: told apart exactly, with little decay, which is enough for many rows.
+CLASS_EMBEDDINGS: tuple[dict, ...] = (
+    {"frequency_scale": 0.3},
+    {"embedding": "none"},
+    {"frequency_scale": 3.0},
+)
+LINEAR: dict = {"n_layers": 0, "embedding": "none", "weight_decay": 0.1}
+CLASS_TRAININGS_OF_FEWEST_ROWS: tuple[dict, ...] = (
+    {"epochs": 128, "weight_decay": 0.1},
+    {"epochs": 64, "weight_decay": 1.0},
+)
+CLASS_TRAININGS: tuple[dict, ...] = (
+    {"epochs": 64, "weight_decay": 0.3},
+    {"epochs": 256, "weight_decay": 0.02},
+)
+#: Further recipes of classes, which searches try.
+OTHER_CLASS_RECIPES: tuple[dict, ...] = ({"residual": True}, {"embedding": "piecewise-linear"})
+#: Kinds of training of mixtures of normals ("Heads").
+MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
+
+N_MEMBERS = 8  # of numbers; docs/results/tabular.md, "What each part is worth"
+#: Share of the rows that each member holds out, up to so many rows ("Large tables").
+VALIDATION, MOST_VALIDATION_ROWS = 0.1, 10_000
+#: Members of each kind of classes: on few rows every row validates, in folds, with more some do.
+N_FOLDS, N_TENTHS = 5, 3
+FEWEST_FOLDED = 10  # rows, or groups
+
+#: Inverse penalties that logistic regression tries, and weaker penalties, each of which must be
+#: better than the one before by so many standard errors: where classes can be told apart, few rows
+#: favour them.
+STRENGTHS, WEAK_STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0), (300.0, 3000.0)
+CLEARLY_BETTER = 3
+STRENGTH_WITHOUT_VALIDATION = 0.3
+MOST_NEWTON_STEPS = 200
+IMPOSSIBLE = -10.0  # logit of classes without a training row
+
+# ------------------------------------------------------------- weights of kinds, and calibration
+# "Heads" (weights of members), "Calibration by rows that members have not seen", "Classes".
+
+EQUAL_ROWS = 100  # rows that equal shares of the kinds count as
+FEWEST_HELD_OUT = 30  # rows of each kind; with fewer, members of a kind are equal
+WEIGHT_STEPS = 4  # of an average weight: a few draws then stand for all members
+MOST_EVIDENCE_ROWS = 256  # with more rows the held-out ones alone are evidence
+LEAST_WEIGHT = 1e-3  # of a row that counts, in weights of the average row
+MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
+#: Factors of temperatures at which averages are as sure as what they average: smallest, number.
+SMALLEST_FACTOR, N_FACTORS = 0.3, 13
+#: Processes that weigh the evidence of few rows: lengths, where a column has the standard
+#: deviation 1, and shares of the variance of classes that they explain.
+PROCESS_LENGTHS, PROCESS_SIGNALS = (0.5, 1.0, 2.0), (0.2, 0.5, 0.8, 0.95)
+
+# ------------------------------------------------------------------------------ transforms of y
+# "Transformed targets": standard deviation of heavy tails, in those that a normal with the same
+# middle half has. In units of it most values lie so close together that networks tell them apart
+# late or never. It is 0.7 to 1.9 in 17 tables.
+HEAVY_TAILS = 2.5
+FEWEST_ROWS_WITH_TAILS = 20  # with fewer, one row decides
+
+# ---------------------------------------------------------------------- linear part, "Linear parts"
+FEWEST_RIDGE_ROWS, MOST_RIDGE_ROWS = 20, 3000
+LOW_RANK = 0.25  # largest effective rank of X, as a share of the rows
+SMALLEST_UNIT = 1e-4  # of residuals, in standard deviations of y, as float32 resolves it
+#: Penalties of ridge regression, as powers of ten of the mean eigenvalue: range, number.
+PENALTY_POWERS, N_PENALTIES = (-8, 4), 37
+CLEAR = 0.55  # mean error, to the power 1.5, that is clearly less, as a share of another
+LIKELY = 0.9  # the same, if noise may hide by how much it is less
+ERROR_POWERS = {"wide": 2.0, "other": 1.5}  # of squared errors a few rows decide
+FARTHEST = 10.0  # from the median, in interquartile ranges, in a table of few columns
+NOISY = 0.05  # mean error, to the power 1.5, that noise may dominate, as a share of a constant's
+EXACT = 1e-4  # errors that are none, as a share of those of a constant
+JITTER = 1e-10  # added to a kernel, whose rows may repeat
+MOST_COMPARED = 1000  # rows on which regressions are compared, in a second or two
+
+# ------------------------------------------------------------------------- searches of the space
+# docs/results/equal_time.md, "What each part is worth".
+
+#: Number of folds of a search, and that for large tables.
+N_SEARCH_FOLDS, N_SEARCH_FOLDS_OF_MANY, MANY_SEARCH_ROWS = 8, 5, 20_000
+#: Classes: a table on which a network takes some seconds, and the number of trials for which there
+#: has to be time. With too little for all folds, trials have some of smaller ones.
+LARGE_ROWS, SECONDS_OF_NETWORK, FEWEST_TRIALS, N_SMALL_FOLDS = 10_000, 12.0, 4, 10
+N_REPEATS, MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
+N_NES_TRIALS = 20  # default number of trials of NES, each of which trains a network for each fold

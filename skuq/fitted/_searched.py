@@ -1,0 +1,361 @@
+"""Fitted searches: the trials, the ensembles that are chosen among them, and the one that predicts.
+
+`EnsembleRule` chooses an ensemble from the trials' predictions of held-out rows, and calibrates it
+on the same rows. `FittedSearch` is the record that predicts, and chooses again without training.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from skuq.ensembles import Selection, SelectionRule, TopSelection
+from skuq.ensembles._rules import Candidates
+from skuq.ensembles._selection import check_selection
+from skuq.ensembles._stacking import AVERAGING_FACTOR
+from skuq.files._registry import record_repr, saved_as
+from skuq.fitted._ensemble import Fitted, FittedEnsemble
+from skuq.networks import Member
+from skuq.predictive import Posterior
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
+from skuq.predictive._learners import fit_out_of_bag
+from skuq.search import SearchResult, TrialRecord
+from skuq.search._folder import with_decisions
+from skuq.training import predict_members
+
+_MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
+
+
+@saved_as("fitted.Choice")
+class Choice(NamedTuple):
+    """An ensemble of trials, and its calibration."""
+
+    selection: Selection
+    calibration: Calibration
+
+
+@dataclass(frozen=True)
+class EnsembleRule:
+    """How an ensemble is chosen among trials and calibrated.
+
+    Attributes
+    ----------
+    selection : SelectionRule
+        Rule that selects the members.
+    n_members : int
+        Number of members asked for.
+    calibrates : bool
+        Whether to calibrate. Without, the members predict alone.
+    refits : bool
+        Whether one network refitted on all rows will predict for each trial, also with folds.
+    """
+
+    selection: SelectionRule
+    n_members: int
+    calibrates: bool = True
+    refits: bool = False
+
+    def choose(self, candidates: Candidates, positions: np.ndarray) -> Choice:
+        """Choose among candidates, which are the trials at these positions of the catalog."""
+        found = self.selection.choose(candidates, self.n_members)
+        found = check_selection(found, len(candidates))
+        calibration = self.calibrate(found, candidates)
+        path = tuple((int(positions[k]), loss) for k, loss in found.path)
+        selection = replace(found, indices=positions[found.indices], path=path)
+        return Choice(selection, calibration)
+
+    def calibrate(self, selection: Selection, candidates: Candidates) -> Calibration:
+        """Learn the calibration of an ensemble of candidates.
+
+        Without folds there is none, because the rows of a single split are few and were used to
+        stop the training of all members. Classes are calibrated by a thousand of them.
+        """
+        if not self.calibrates:
+            return UNCALIBRATED
+        if candidates.classifies:
+            return self._calibrate_classes(selection, candidates)
+        return _calibrate_numbers(selection, candidates)
+
+    def _calibrate_classes(self, selection: Selection, candidates: Candidates) -> Calibration:
+        if not candidates.calibrates:
+            return UNCALIBRATED
+        _, found = candidates.fit_class_mixture(selection.indices, weights=selection.weights)
+        # One network of each trial has predicted a row, and the average of all will: averages are
+        # less sure of themselves.
+        if candidates.in_folds and not self.refits:
+            return replace(found, temperature=found.temperature * AVERAGING_FACTOR)
+        return found
+
+
+def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibration:
+    """Learn factor, floor and tail of an ensemble from its out-of-fold predictions."""
+    if candidates.centers is None:
+        return UNCALIBRATED
+    rows = np.arange(len(candidates.y))
+    if len(rows) > _MOST_CALIBRATION_ROWS:
+        rng = np.random.default_rng(0)
+        rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
+    raws = [candidates.raw[k][rows].astype("float64") for k in selection.indices]
+    parts = [candidates.head.normals(raw[None]) for raw in raws]
+    # Trials with fewer repeats have fewer components: fill up with some of no probability.
+    most = max(loc.shape[1] for loc, _, _ in parts)
+    loc, scale, probability = (
+        np.concatenate(
+            [
+                np.pad(p, ((0, 0), (0, most - p.shape[1]), (0, 0), (0, 0)), constant_values=fill)
+                for p in arrays
+            ]
+        )
+        for arrays, fill in zip(zip(*parts), (0.0, 1.0, 0.0))
+    )
+    # A row was left out by one network of each trial only, and all of them will predict new rows.
+    # Means of single networks differ more between trials than means of all networks do: trials
+    # get the differences of the latter, about the ensemble's mean of the former.
+    means = (probability * loc).sum(axis=1)
+    centers = np.stack([candidates.centers[k][rows] for k in selection.indices]).astype("float64")
+    centers += np.tensordot(selection.weights, means - centers, 1)
+    loc += (centers - means)[:, None]
+    weight: Any = candidates.sample_weight
+    unseen = np.ones((len(raws), len(rows)), dtype=bool)
+    found = fit_out_of_bag(
+        loc, scale, probability, selection.weights, unseen, candidates.y[rows], weight[rows]
+    )
+    # The differences between trials explain the errors of their mean, so that no further error
+    # that all members share is learnt.
+    return replace(found, shared=0.0)
+
+
+def without_networks(inputs: Any, targets: Any) -> FittedEnsemble:
+    """Make an ensemble of no networks, with the scales of X and y."""
+    return FittedEnsemble(inputs, targets, (), np.empty(0))
+
+
+@saved_as("fitted.FittedSearch")
+@dataclass(frozen=True, eq=False)
+class FittedSearch(Fitted):
+    """The trials of a search, and the ensemble of them that predicts.
+
+    Attributes
+    ----------
+    empty : FittedEnsemble
+        Scales of X and y, and what `finish` has added, without networks.
+    trials : SearchResult
+        All trials, with their refits and repeats.
+    choice : Choice
+        The ensemble that predicts.
+    choices : tuple of Choice
+        The ensemble for each held-out set: the clean rows, then those of shifted data.
+    is_plain : bool
+        Whether the members predict alone, without what `finish` has added.
+    """
+
+    empty: FittedEnsemble
+    trials: SearchResult
+    choice: Choice
+    choices: tuple[Choice, ...]
+    is_plain: bool = False
+
+    __repr__ = record_repr
+
+    @classmethod
+    def of_trials(
+        cls, empty: FittedEnsemble, trials: SearchResult, rule: EnsembleRule
+    ) -> FittedSearch:
+        """Choose an ensemble for each held-out set, and the one that predicts."""
+        head, positions = empty.targets.head, trials.catalog.completed
+        choices = [rule.choose(trials.candidates(head, [part]), positions) for part in trials.sets]
+        choice = choices[-1]
+        # With several shifted sets, the ensemble that predicts is chosen on the rows of all of
+        # them. With one or none it is the last one above.
+        if len(trials.sets) > 2:
+            choice = rule.choose(trials.candidates(head), positions)
+        return cls(empty, trials, choice, tuple(choices), not rule.calibrates)
+
+    # ------------------------------------------------------------------------------ prediction
+
+    @functools.cached_property
+    def ensemble(self) -> FittedEnsemble:
+        """The ensemble that predicts."""
+        members, weights = self.trials.members(self.choice.selection)
+        empty = without_networks(self.inputs, self.targets) if self.is_plain else self.empty
+        calibration = self.choice.calibration
+        return replace(empty, members=members, weights=weights, calibration=calibration)
+
+    # Not annotated: these are no fields.
+    inputs = property(attrgetter("empty.inputs"))
+    targets = property(attrgetter("empty.targets"))  # type: ignore[assignment]
+    members = property(attrgetter("ensemble.members"))
+    weights = property(attrgetter("ensemble.weights"))
+    far = property(attrgetter("ensemble.far"))
+    catalog = property(attrgetter("trials.catalog"))
+
+    def encode(self, X: Any) -> np.ndarray:
+        """Encode validated X as numbers (n, d), with unseen categories marked."""
+        return self.ensemble.encode(X)
+
+    def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
+        """Predict the distribution of each encoded row."""
+        return self.ensemble.distribution_of_encoded(encoded)
+
+    def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
+        """Predict the mean of each row."""
+        return self.ensemble.predict_mean(X)
+
+    def n_numbers(self) -> int:
+        """Count the numbers of the raw prediction of one row."""
+        return self.ensemble.n_numbers()
+
+    def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
+        """Return the members' means as draws of the function."""
+        return self.ensemble.posterior(n_draws, rng)
+
+    def to_keras(self, ddof: int = 0) -> Any:
+        """Build one Keras model with copies of the members' weights."""
+        return self.ensemble.to_keras(ddof)
+
+    # ------------------------------------------------------------------------- other ensembles
+
+    def finish(self, add: Callable[[FittedEnsemble], FittedEnsemble]) -> FittedSearch:
+        """Return the search with what ``add(ensemble)`` learns from the ensemble that predicts."""
+        found = add(self.ensemble)
+        empty = replace(found, members=(), weights=np.empty(0), calibration=UNCALIBRATED)
+        return replace(self, empty=empty)
+
+    def with_networks(self, trials: SearchResult, rule: EnsembleRule) -> FittedSearch:
+        """Return the search with networks that were trained again, calibrated with those."""
+        trained = replace(self, trials=trials)
+        if not trials.repeated or len(trials.sets) > 1:
+            return trained
+        selection = self.choice.selection
+        candidates = trials.candidates(self.targets.head, indices=selection.indices)
+        among_them = replace(selection, indices=np.arange(len(selection)))
+        choice = Choice(selection, rule.calibrate(among_them, candidates))
+        return replace(trained, choice=choice, choices=(choice,))
+
+    def select(self, rule: EnsembleRule, candidates: Candidates | None = None) -> FittedSearch:
+        """Choose another ensemble, by the held-out rows or by other rows' `candidates`.
+
+        Refits are given up, because other trials have none. Raise ValueError if the networks
+        outside of the ensemble are gone, as in a pickle.
+        """
+        trials, positions = replace(self.trials, refitted={}), self.catalog.completed
+        trials.check_complete()
+        if candidates is None:  # with the predictions of repeats
+            candidates = trials.candidates(self.targets.head, indices=positions)
+        choice = rule.choose(candidates, positions)
+        return replace(self, trials=trials, choice=choice, is_plain=not rule.calibrates)
+
+    def at(self, severity: int) -> FittedSearch:
+        """Return the search with the ensemble of one held-out set; ValueError if there is none."""
+        n_sets = len(self.choices)
+        if not isinstance(severity, Integral) or not 0 <= severity < n_sets:
+            among = f"in 0..{n_sets - 1}" if n_sets > 1 else "0, as `fit` got no `shift_validation`"
+            raise ValueError(f"`severity` must be an integer {among}. Got {severity!r}.")
+        return replace(self, choice=self.choices[severity])
+
+    def of_one_trial(self, index: int, *, as_searched: bool = False) -> FittedSearch:
+        """Return the search with one trial as its ensemble.
+
+        `as_searched` leaves out refits, repeats and what `finish` has added.
+        """
+        # The calibration is only valid for the whole ensemble.
+        choice = Choice(Selection(np.array([index]), np.ones(1)), UNCALIBRATED)
+        alone = replace(self, choice=choice, choices=(choice,) * len(self.choices))
+        if not as_searched:
+            return alone
+        return replace(alone, trials=SearchResult(self.catalog), is_plain=True)
+
+    # ---------------------------------------------------------------------------------- trials
+
+    def predict_trials(
+        self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, *, refits: bool
+    ) -> Candidates:
+        """Predict further standardised rows with every completed trial, and its repeats.
+
+        `refits` predicts with refitted networks in place of those of the search.
+        """
+        self.trials.check_complete()
+        head, trials = self.targets.head, self.trials
+        if not refits:
+            trials = replace(trials, refitted={})
+        raws = [_predict_mixture(trials.networks(k), x, head) for k in self.catalog.completed]
+        rows = np.arange(len(x))
+        candidates = Candidates(raws, y, head, weight, rows, is_unseen=True, calibrates=True)
+        if candidates.classifies:
+            return candidates
+        return replace(candidates, centers=list(candidates.loc))
+
+    def best_trial(self, loss: str, severity: int | None = None) -> TrialRecord:
+        """Find the best single trial by a loss, on one held-out set or on those of the choice."""
+        sets = None
+        if severity is not None:
+            self.at(severity)  # raises if there is no such set
+            sets = [self.trials.sets[severity]]
+        candidates = self.trials.candidates(self.targets.head, sets)
+        best = int(TopSelection(loss).choose(candidates, 1).indices[0])
+        return self.catalog[int(self.catalog.completed[best])]
+
+    def leaderboard(self, candidates: Candidates | None = None) -> pd.DataFrame:
+        """Tabulate the trials from the best on, by their scores or those of `candidates`."""
+        selection, catalog = self.choice.selection, self.catalog
+        weights = dict(zip(selection.indices.tolist(), selection.weights.tolist()))
+        scores: dict[int, float] | None = None
+        if candidates is not None:
+            scores = dict(zip(catalog.completed.tolist(), _mean_scores(candidates)))
+        rows = []
+        for k, record in enumerate(catalog):
+            networks = self.trials.networks(k) if record.completed else ()
+            row = {
+                "trial": record.trial_number,
+                "status": record.status,
+                "score": record.score,
+                **({} if scores is None else {"new_score": scores.get(k, np.nan)}),
+                "weight": weights.get(k, 0.0),
+                "seconds": record.seconds,
+                "share": record.share,
+                "n_networks": len(networks),
+                "n_weights": sum(np.nan if n.weights is None else n.n_weights for n in networks),
+                "message": record.message,
+            }
+            rows.append(with_decisions(row, record.configuration))
+        frame = pd.DataFrame(rows)
+        messages = frame.pop("message")
+        if messages.any():
+            frame["message"] = messages  # the last column
+        # Failed trials, whose score is NaN, come last.
+        score = "score" if scores is None else "new_score"
+        return frame.sort_values(score, kind="stable", ignore_index=True)
+
+    @property
+    def chosen_trials(self) -> np.ndarray:
+        """Positions of the trials that are in any of the ensembles."""
+        choices = [self.choice, *self.choices]
+        return np.unique(np.concatenate([choice.selection.indices for choice in choices]))
+
+    def members_only(self) -> FittedSearch:
+        """Return the search as files hold it: with the arrays of members only, each once."""
+        # Refits and repeats have arrays of their own.
+        trained = self.trials.refitted.keys() | self.trials.repeated.keys()
+        kept = [k for k in self.chosen_trials if k not in trained]
+        catalog = self.catalog.keep_arrays_of(kept)
+        return replace(self, trials=replace(self.trials, catalog=catalog))
+
+
+def _predict_mixture(networks: Sequence[Member], x: np.ndarray, head: Any) -> np.ndarray:
+    """Predict raw outputs (n, n_raw) that stand for the mixture of a trial's networks."""
+    raw = predict_members(networks, x, cache=False)
+    return raw[0] if len(raw) == 1 else head.pooled(raw)
+
+
+def _mean_scores(candidates: Candidates) -> list[float]:
+    """Average the scores of each candidate over its rows, by their weights."""
+    head, y, weight = candidates.head, candidates.y, candidates.sample_weight
+    scores = (head.scores(y, raw.astype("float64")) for raw in candidates.raw)
+    return [float(np.average(score, weights=weight)) for score in scores]
