@@ -23,22 +23,6 @@ from skuq.files import dumps, loads
 from skuq.predictive import CategoricalMixture
 
 
-@pytest.fixture(scope="module", autouse=True)
-def deep_ensembles_widen():
-    """Plain networks train faster: they get what tabular ensembles add."""
-    finish = _one_architecture.finish
-
-    def finish_and_widen(estimator, task, *arguments, **options):
-        fit = finish(estimator, task, *arguments, **options)
-        if isinstance(estimator, TabularEnsembleRegressor):  # which widens by itself
-            return fit
-        return replace(fit, fitted=fit.fitted.with_far_uncertainty(task.rows, task.entropy))
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_one_architecture, "finish", finish_and_widen)
-        yield
-
-
 def truth(X):
     return np.sin(2 * X[:, 0]) + X[:, 1] ** 2
 

@@ -326,8 +326,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             for m in held_out.mixtures
         )
         y, weight = y[held_out.order], held_out.weight
-        is_conformal = self.method == "conformal"
-        calibration = Recalibration(*fit_scales(mixtures, y, weight, conformal=is_conformal))
+        scales = fit_scales(mixtures, y, weight, conformal=self.method == "conformal")
+        calibration = Recalibration(*scales)
         if self.method == "conditional":
             mean, std = (
                 np.concatenate([getattr(mixture, name) for mixture in mixtures])
