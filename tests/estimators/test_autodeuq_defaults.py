@@ -22,6 +22,7 @@ from skuq.estimators.methods._search_plan import TABULAR
 from skuq.exceptions import SmallValidationWarning
 from skuq.files import dumps, loads
 from skuq.networks import DenseSpace
+from skuq.predictive._calibration import Calibration
 from skuq.search import Catalog, TrialRecord
 
 # One small architecture, so that few programs are compiled.
@@ -427,6 +428,14 @@ def test_leaderboard_has_reasons_of_failed_trials(wave, tiny_space):
     # Trials are known by their position in the catalog, with those that failed.
     steps = {step for step, _ in model.selection_.path}
     assert set(model.selection_.indices) <= steps <= {0, 2, 4}
+
+
+def test_reselect_without_calibration_gives_members_alone(fitted):
+    model = copy.copy(fitted)
+    assert model.fitted_.ensemble.far is not None
+    alone = model.reselect(calibrate=False).fitted_.ensemble
+    assert alone.far is None and alone.calibration == Calibration()
+    assert model.reselect().fitted_.ensemble.far is fitted.fitted_.ensemble.far
 
 
 def test_fit_keeps_trials_if_the_selection_fails(wave, tiny_space):

@@ -422,6 +422,19 @@ def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
         AutoDEUQRegressor.from_catalog(model.catalog_path_)
 
 
+@pytest.mark.parametrize("settings", [{}, {"catalog_dir": None, "warm_start": True}])
+def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, settings):
+    X, y = table()
+    model = search(3, selection=lambda *given, sample_weight: 1 / 0, **settings)
+    with pytest.raises(ZeroDivisionError) as raised:
+        model.fit(X, y)
+    (note,) = raised.value.__notes__
+    loaded = AutoDEUQRegressor.from_catalog(note.split("'")[1], selection="top")
+    model.set_params(selection="top").fit(X, y)
+    assert len(trained) == 3
+    assert_array_equal(loaded.predict(X), model.predict(X))
+
+
 def test_fit_continues_a_search_whose_trials_failed(search, stop_at):
     X, y = table()
     message = "All 10 trials"
