@@ -3,7 +3,6 @@
 import copy
 import re
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from training_data import MemberRepeater, MemberTrainer
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor
 from skuq.ensembles import GreedySelection, Selection
-from skuq.estimators.methods._search_plan import TABULAR
 from skuq.exceptions import SmallValidationWarning
 from skuq.files import dumps, loads
 from skuq.networks import DenseSpace
@@ -257,8 +255,8 @@ def test_fit_tells_of_one_member(tiny_space, wave):
 
 
 def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch):
-    small = replace(TABULAR, large_rows=30, seconds_of_network=6.0)
-    monkeypatch.setattr("skuq.estimators.methods._search_plan.TABULAR", small)
+    monkeypatch.setattr("skuq.estimators.tabular._recipes.LARGE_ROWS", 30)
+    monkeypatch.setattr("skuq.estimators.tabular._recipes.SECONDS_OF_NETWORK", 6.0)
     X, y = wave
     settings = {**FAST, "repeats": 1, "max_time": 60}
     model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))
