@@ -20,7 +20,7 @@ from skuq.ensembles import GreedySelection, Selection
 from skuq.exceptions import SmallValidationWarning
 from skuq.files import dumps, loads
 from skuq.networks import DenseSpace
-from skuq.predictive._calibration import UNCALIBRATED
+from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.search import Catalog, TrialRecord
 
 # One small architecture, so that few programs are compiled.
@@ -254,9 +254,8 @@ def test_fit_tells_of_one_member(tiny_space, wave):
 
 
 def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch):
-    recipes = "skuq.estimators.tabular._recipes"
-    monkeypatch.setattr(f"{recipes}.LARGE_ROWS", 30)
-    monkeypatch.setattr(f"{recipes}.SECONDS_OF_NETWORK", 6.0)
+    monkeypatch.setattr("skuq.estimators.tabular._recipes.LARGE_ROWS", 30)
+    monkeypatch.setattr("skuq.estimators.tabular._recipes.SECONDS_OF_NETWORK", 6.0)
     X, y = wave
     settings = {**FAST, "repeats": 1, "max_time": 60}
     model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))
@@ -426,6 +425,14 @@ def test_leaderboard_has_reasons_of_failed_trials(wave, tiny_space):
     # Trials are known by their position in the catalog, with those that failed.
     steps = {step for step, _ in model.selection_.path}
     assert set(model.selection_.indices) <= steps <= {0, 2, 4}
+
+
+def test_reselect_without_calibration_gives_members_alone(fitted):
+    model = copy.copy(fitted)
+    assert model.fitted_.ensemble.far is not None
+    alone = model.reselect(calibrate=False).fitted_.ensemble
+    assert alone.far is None and alone.calibration == Calibration()
+    assert model.reselect().fitted_.ensemble.far is fitted.fitted_.ensemble.far
 
 
 def test_fit_keeps_trials_if_the_selection_fails(wave, tiny_space):

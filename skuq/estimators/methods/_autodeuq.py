@@ -49,6 +49,7 @@ def make_plan(estimator: Any) -> SearchPlan:
     space, rule = resolve_space(estimator), resolve_rule(estimator)
     defaults = defaults_in(space)
     strategy = resolve_strategy(estimator, defaults)
+    # A strategy that is given is meant, also one whose settings `set_params` has changed.
     is_auto = isinstance(estimator.search, str) and estimator.search == "auto"
     if is_auto and defaults.strategy is not None:
         strategy = defaults.strategy()

@@ -137,6 +137,7 @@ def make_baseline(
         raise ValueError(
             f"`architecture` must be a dict {{decision name: value}}. Got {architecture!r}."
         )
+    # What a baseline does not vary is fixed at the best trial's values.
     fixed = architectures.check(architecture, "architecture")
     if kind != "hyper-ensemble":
         fixed |= hyperparameters.restrict(configuration)

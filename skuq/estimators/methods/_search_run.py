@@ -77,6 +77,8 @@ def _make_proposer(
     problem = SearchProblem(
         fix_decisions(decisions, estimator.fixed or {}),
         n_trials,
+        # Populations are sized by the number of trials that is planned, not by what `max_time`
+        # may let in.
         plan.defaults.n_trials if isinstance(estimator.n_trials, str) else n_trials,
         getattr(space, "mutate", None),
         [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
@@ -93,6 +95,7 @@ def make_search(
     space, head, strategy = plan.defaults.bind(plan.space, task), task.targets.head, plan.strategy
     decisions = space.decisions(task.data.x.shape[1:], head.n_raw)
     max_epochs = None if isinstance(estimator.epochs, str) else estimator.epochs
+    # Trials are evaluated in workers by this trainer: it has the rows, and needs no estimator.
     trainer = MemberTrainer(
         space,
         task.data,
@@ -107,7 +110,8 @@ def make_search(
     )
     n_trials, fixed = count_trials(estimator, plan), estimator.fixed or {}
     proposer = _make_proposer(estimator, plan, space, head, decisions, held_out)
-    # A search that knows all configurations trains them as one program.
+    # Known recipes and the user's own configurations are tried before the proposer is asked. A
+    # search that knows all configurations trains them as one program.
     in_stacks = plan.stacks and isinstance(proposer, Fixed | RandomProposer)
     known = plan.defaults.starts_with_recipes and hasattr(space, "known_recipes")
     recipes = space.known_recipes() if known else []
@@ -163,6 +167,7 @@ def train_again(
     and those that are cut short are not used.
     """
     score, store = "NLL", search.store
+    # All rows train, so that a refit validates nothing; its time is not limited.
     if retraining.kind == "refit":
         options = _run_options(estimator, "refit", None, score, raise_on_failures=False)
         return retraining.train(search, MemberRefitter, options, store)
@@ -174,7 +179,7 @@ def train_again(
             # Start no workers: an earlier fit may have stored some.
             stored = [] if store is None else retraining.read_stored(store.retrained)
             return retraining.join(stored)
-    folds: Any = None
+    folds: Any = None  # a repeat without folds differs in its seed
     if task.splits.parts is not None:
         cv, n_used = validation
         rounds = range(1, 1 + retraining.n_rounds)
