@@ -158,10 +158,10 @@ def test_noise_beyond_that_of_training_rows_is_epistemic(pair, table, n_outputs)
         assert_allclose(parts.mean, before.mean, rtol=1e-9)
         assert_allclose(parts.total, before.total, rtol=1e-9)
         assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2, rtol=1e-9)
-    targets = less.fitted_.targets
-    scale, _, share = np.transpose(targets.tail)
-    stretch = share @ scale**2 * np.square(targets.scaling.scale_)
-    limit = np.reshape(np.multiply(targets.most_noise, stretch), before.mean.shape[1:])
+    found = less.fitted_.calibration
+    scale, _, share = np.transpose(found.tail)
+    stretch = share @ scale**2 * np.square(less.fitted_.targets.scaling.scale_)
+    limit = np.reshape(np.multiply(found.most_noise, stretch), before.mean.shape[1:])
     excess = np.maximum(1 - limit / before.aleatoric**2, 0)
     assert (excess > 0).mean() > 0.3
     # The mean epistemic part of a member's normals counts, so that some of the excess stays noise.

@@ -184,7 +184,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
         skewed targets and far values; predictions are in units of y in any case. "auto" takes one
         of them if the standard deviation of y is above 2.5 times that of a normal with the same
-        quartiles, otherwise "standard".
+        quartiles, otherwise "standard". In other spaces than the tabular one it is "standard".
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. Only
