@@ -29,6 +29,7 @@ Loss: TypeAlias = Callable[..., np.ndarray]
 
 
 _CHUNK_ENTRIES = 2**17  # numbers of one temporary array: 1 MB, which caches hold
+_ROUNDING_OF_WEIGHTS = 1e-9  # that sums of weights may have beyond their bounds
 
 
 @saved_as("ensembles.Selection")
@@ -141,7 +142,7 @@ def select_forward(
     order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(check_count("n_members", n_members), len(order))
     min_members, k_init = min(min_members, n_members), min(k_init, n_members)
-    if not 0 <= min_weight * min_members <= 1 + 1e-9:
+    if not 0 <= min_weight * min_members <= 1 + _ROUNDING_OF_WEIGHTS:
         raise ValueError(
             f"`min_weight` must be in [0, 1 / min_members], which is {1 / min_members:.3g} with "
             f"min_members={min_members}: {min_members} members cannot all have more. Got "
@@ -190,7 +191,7 @@ def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: 
     counts = Counter(index for index, _ in path)
     n_heaviest = np.arange(1, min_members)
     # Largest sums of the counts of the 1, 2, .. heaviest members.
-    most = (1 - (min_members - n_heaviest) * min_weight) * (len(path) + 1) + 1e-9
+    most = (1 - (min_members - n_heaviest) * min_weight) * (len(path) + 1) + _ROUNDING_OF_WEIGHTS
 
     heavy = []
     for index in counts:

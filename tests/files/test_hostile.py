@@ -25,7 +25,7 @@ import skuq
 from skuq.backend import keras
 from skuq.exceptions import FileFormatError
 from skuq.files import _archive, dumps, loads
-from skuq.files import _registry as _trees
+from skuq.files import _archive as _trees
 from skuq.networks import MLP
 from skuq.networks._member import check_network
 
