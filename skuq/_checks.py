@@ -330,3 +330,14 @@ def class_probabilities(
     every = np.zeros((len(proba), len(classes)))
     every[:, known] = proba
     return every
+
+
+def refuse_lazy(X: Any) -> None:
+    """Raise TypeError for a table whose rows are not in memory, as of polars and Dask."""
+    for method in ("collect", "compute"):
+        # Not the columns themselves: a lazy frame may have to compute their names, and warn of it.
+        # Methods are the class': a frame of pandas may have a column of this name.
+        if hasattr(type(X), method) and "columns" in dir(X):
+            raise TypeError(
+                f"X is a {type(X).__name__}, whose rows are not in memory. Give X.{method}()."
+            )

@@ -5,13 +5,12 @@ from numpy.testing import assert_allclose
 
 from skuq.backend import BACKEND, compile_program, keras, ops
 from skuq.networks import _dense as _dense_layers
-from skuq.networks import _epinet
 from skuq.networks import _operator_network as _operator
 from skuq.tables._functions import FunctionTargets as FunctionTargets
 from skuq.training import _network_checks as _networks
 from skuq.training import _predict
 
-EpiNetLayers, EpistemicNetwork = _epinet.EpiNetLayers, _epinet.EpistemicNetwork
+EpiNetLayers, EpistemicNetwork = _operator.EpiNetLayers, _operator.EpistemicNetwork
 EncoderDecoder, OperatorHead = _operator.EncoderDecoder, _operator.OperatorHead
 Dense, slope = _dense_layers.Dense, _dense_layers.slope
 DrawingNetwork, keras_base = _networks.DrawingNetwork, _operator.keras_base

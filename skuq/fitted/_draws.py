@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from skuq._random import quasi_random_normals
 from skuq.fitted._far import FarArrays, far_spread, far_spread_of_tensors
 from skuq.networks import Member
 from skuq.networks._head_normals import GaussianMixtureHead
@@ -27,7 +28,7 @@ from skuq.networks._nomu_network import READOUTS, NomuHead
 from skuq.networks._plan import Plan, make_plan
 from skuq.networks._plan_parts import ARRAYS, Run, tensors
 from skuq.predictive._learners import Calibration, calibrated_moments
-from skuq.predictive._posterior import Posterior, quasi_random_normals
+from skuq.predictive._posterior import Posterior
 from skuq.tables._scaling import ImageScaling, hard_clip
 from skuq.tables._targets import normal_components
 

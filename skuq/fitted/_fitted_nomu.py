@@ -73,6 +73,7 @@ class GivenMean:
 
         `shows_layers` is whether r sees the last hidden layer of a Keras model.
         """
+        # Keras tells shapes and layers; other models tell what scikit-learn asks of them.
         if self.is_keras:
             if not self.model.built:
                 raise ValueError("`pretrained` is a Keras model without weights: train it first.")
@@ -101,6 +102,7 @@ class GivenMean:
     def _check_layers(self) -> None:
         """Raise ValueError if the hidden layers of the Keras model cannot be copied."""
         reason = ""
+        # Copies are made from the configuration, and compute in float32.
         if getattr(self.model, "inputs", None) is None:
             reason = "a subclassed model without symbolic inputs"
         elif {layer.compute_dtype for layer in self.model.layers} != {"float32"}:
@@ -140,6 +142,7 @@ class KnownNoise:
 
     def __call__(self, encoded: np.ndarray) -> np.ndarray:
         n = len(encoded)
+        # One number holds for all rows and outputs.
         if not callable(self.noise):
             return np.full((n, self.n_outputs), float(self.noise))
         noise = np.asarray(self.noise(encoded), dtype="float64")
@@ -248,6 +251,7 @@ class Readout:
 
     def std(self, raw: np.ndarray) -> np.ndarray:
         """Read standard deviations (n, m) of one side, before the factor `c`."""
+        # Bands have a density only if their width is above 0.
         read = READOUTS[self.kind](raw - self.level, self.l_min, self.l_max)
         return np.maximum(read, SMALLEST_STD)
 
@@ -256,6 +260,7 @@ class Readout:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Read standard deviations (n, m) upwards and downwards, at `distance` from the box."""
         up, down = (self.c * self.std(side) for side in split_sides(raw, self.band))
+        # What is far from the box adds a variance, which grows with the squared distance.
         reach = np.reshape(self.growth * distance, (-1, 1))
         return tuple(np.maximum(np.hypot(side, reach), SMALLEST_STD) for side in (up, down))
 
@@ -318,6 +323,7 @@ class FittedNomu(Fitted):
         """Predict mean, widths upwards and downwards and noise (n, m), in units of y."""
         mean, raw, noise = self.network.predict(encoded, self.inputs, self.targets)
         y_scale, readout, distance = self.targets.scaling.scale_, self.readout, 0.0
+        # r is trained in the box only: outside it is taken at the nearest point of the box.
         if self.box is not None:
             nearest = np.clip(encoded, *self.box.T)
             step = self.inputs.transform(encoded) - self.inputs.transform(nearest)

@@ -19,15 +19,14 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from skuq import backend
+from skuq._random import quasi_random_normals
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, check_pretrained, predict_pretrained
 from skuq.networks import Member
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._nomu_network import last_features
-from skuq.networks._operator_network import OperatorHead
+from skuq.networks._operator_network import EpistemicNetwork, OperatorHead
 from skuq.networks._plan_parts import ARRAYS, Namespace, Run, tensors
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
-from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables._functions import FunctionInputs, FunctionTargets, pair_rows
 from skuq.tables._scaling import hard_clip
 from skuq.training._network_checks import DrawingNetwork
@@ -128,7 +127,25 @@ _ZERO = 1e-12  # mean of indices that are spread evenly around 0
 _CHUNK_ENTRIES = 2**20  # numbers held at a time: 8 MB
 
 
-class NormalIndices:
+class Draws:
+    """Base of the draws of fitted networks, each of which has an index."""
+
+    #: Whether draws are linear in their indices.
+    is_linear: ClassVar[bool] = False
+
+    def basis(self) -> np.ndarray | None:
+        """Find orthonormal columns that span the draws' differences from their mean.
+
+        None if they would be as many as the draws.
+        """
+        return None
+
+    def of_mean(self) -> Draws:
+        """Return draws with the same mean that take the least to compute."""
+        return self
+
+
+class NormalIndices(Draws):
     """Base of draws whose indices are normal random numbers; `index` are those of predictions."""
 
     index: np.ndarray
@@ -170,6 +187,18 @@ class ConditionedDraws(NormalIndices):
     directions: np.ndarray
     prior: np.ndarray | None = None
     n_functions: int = 0
+
+    is_linear: ClassVar[bool] = True
+
+    def basis(self) -> np.ndarray:
+        """Find an orthonormal basis (n_draws, n_index) of the centred indices."""
+        return np.linalg.qr(self.index - self.index.mean(axis=0))[0]
+
+    def of_mean(self) -> ConditionedDraws:
+        """Return the networks without random directions, if indices have a mean of 0."""
+        if abs(self.index.mean(axis=0)).max() >= _ZERO:
+            return self
+        return replace(self, index=np.zeros((1, 0)), directions=self.directions[:, :1])
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Predict raw outputs (S, n * q, m) of standardised rows."""
@@ -220,15 +249,15 @@ class OperatorDraws:
     n_members : int
         Members of an ensemble, which are its draws, or networks of conditioned draws; 0 for one
         network with indices.
-    is_conditioned : bool
-        Whether draws are those of `linearised` networks.
+    is_linear : bool
+        Whether draws are those of linearised networks.
     """
 
     network: EpistemicNetwork
     head: OperatorHead
     output_shape: tuple[int, ...]
     n_members: int = 0
-    is_conditioned: bool = False
+    is_linear: bool = False
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         """Compute draws (S, n, *output_shape) in units of Y, from X (n, d_u)."""
@@ -240,7 +269,7 @@ class OperatorDraws:
         rows = pair_rows(xp, hard_clip(xp, (X - x_mean) / x_scale), queries)
         k = len(network.shapes)
         weights, rest = variables[:k], variables[k:]  # the rest are directions, or the state
-        if self.is_conditioned:
+        if self.is_linear:
             # Variables of all networks have a leading axis; take those of one after the other.
             networks = [
                 (self.network.base, [w[i] for w in weights], [d[i] for d in rest])
@@ -302,7 +331,7 @@ class IndexDraws(NormalIndices):
 
 @saved_as("fitted.FittedOperator.MemberDraws")
 @dataclass(frozen=True, eq=False)
-class MemberDraws:
+class MemberDraws(Draws):
     """Draws of an ensemble: each is a member, and its index the member's position.
 
     Attributes
@@ -411,17 +440,15 @@ class FittedOperator(Fitted):
         """Predict the distribution of each function's values, for validated X."""
         mean = None if self.given is None else self.given.mean(X, query_points)
         loc, scale = self.values(X, self.draws.index, query_points, mean)
-        noise, basis = None if self.widths is None else self.widths.noise, None
-        if isinstance(self.draws, ConditionedDraws):  # which are linear in their indices
-            index = self.draws.index
-            basis = np.linalg.qr(index - index.mean(axis=0))[0]
+        noise = None if self.widths is None else self.widths.noise
+        basis = self.draws.basis()
         return self.targets.distribution(loc, scale, centre=mean, noise=noise, basis=basis)
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict means (n, q * m); draws around the networks' own mean are not computed."""
-        draws, fitted = self.draws, self
-        if isinstance(draws, ConditionedDraws) and abs(draws.index.mean(axis=0)).max() < _ZERO:
-            draws = replace(draws, index=np.zeros((1, 0)), directions=draws.directions[:, :1])
+        draws: Any = self.draws.of_mean()
+        fitted = self
+        if draws is not self.draws:  # widths do not change the mean
             fitted = replace(self, draws=draws, widths=None)
         return Fitted.predict_mean(fitted, X, **query)
 
@@ -469,12 +496,11 @@ class FittedOperator(Fitted):
         members, inputs, targets = draws.members, self.inputs, self.targets
         network = read_network(members[0].network)
         n_members = 0 if network.n_index else len(members)
-        is_conditioned = isinstance(draws, ConditionedDraws)
-        function = OperatorDraws(network, targets.head, shape, n_members, is_conditioned)
+        function = OperatorDraws(network, targets.head, shape, n_members, draws.is_linear)
         weights = np.stack([member.weights for member in members]).astype("float64")
         states = [np.stack(values) for values in zip(*(member.state for member in members))]
         states = [v.astype("float64") if v.dtype.kind == "f" else v for v in states]
-        if n_members and not is_conditioned:
+        if n_members and not draws.is_linear:
             index = np.zeros((1, 1))  # not used
         elif not n_members:  # without a member axis
             weights, states = weights[0], [v[0] for v in states]
@@ -482,7 +508,7 @@ class FittedOperator(Fitted):
         factor = np.ones((1, 1)) if self.widths is None else self.widths.factor
         fixed = (x.mean_, x.scale_, queries, targets.mean_, targets.scale_, factor, index)
         arguments = *fixed, *_runnable(network, n_members).split(weights), *states
-        if is_conditioned:
+        if draws.is_linear:
             directions = draws.directions.astype("float64")
             arguments = *arguments, *_runnable(network, n_members).split(directions)
         # Equal where the same program computes the draws.

@@ -6,8 +6,6 @@ from ._cells import NASBench201Space as NASBench201Space
 from ._cells import parse_nas_bench_201 as parse_nas_bench_201
 from ._dense import MLP as MLP
 from ._dense import DenseSpace as DenseSpace
-from ._epinet import ConditionedPrior as ConditionedPrior
-from ._epinet import EpiNet as EpiNet
 from ._given_spaces import KerasTunerSpace as KerasTunerSpace
 from ._head_normals import GaussianHead as GaussianHead
 from ._member import Member as Member
@@ -15,6 +13,8 @@ from ._nomu_network import ArtificialInputs as ArtificialInputs
 from ._nomu_network import NOMULoss as NOMULoss
 from ._nomu_network import NOMUNetwork as NOMUNetwork
 from ._nomu_network import NOMUReadout as NOMUReadout
+from ._operator_network import ConditionedPrior as ConditionedPrior
+from ._operator_network import EpiNet as EpiNet
 from ._operator_network import OperatorNetwork as OperatorNetwork
 from ._space import Categorical as Categorical
 from ._space import Decisions as Decisions

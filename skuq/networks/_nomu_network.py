@@ -25,7 +25,6 @@ import numpy as np
 from skuq import backend
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
-from skuq.networks._dense import add_linear
 from skuq.networks._keras_models import build_of_shape, check_units
 from skuq.networks._plan_parts import ACTIVATIONS
 
@@ -144,7 +143,6 @@ def build_nomu(
     side_network: Callable | None = None,
     given: tuple | None = None,
     sample: np.ndarray | None = None,
-    linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
     """Build NOMU's architecture (Figure 2) as one Keras model of one input.
 
@@ -178,8 +176,6 @@ def build_nomu(
     sample : ndarray of shape (n, n_features), optional
         Rows over which the features of a given f are standardised before r sees them, as they may
         be of any size.
-    linear : tuple of kernel (n_features, m) and bias (m,), optional
-        Frozen linear part of f, beside which its other part starts from zero.
 
     Raises
     ------
@@ -192,7 +188,7 @@ def build_nomu(
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     mean, hidden = None, []  # f's outputs, and those of its hidden layers that r may see
     if given is None:
-        mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, mean_network, linear)
+        mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, mean_network)
     elif given != "apart" and connect_layers:
         model, scale, offset = given
         hidden = _frozen_features(model, scale, offset, inputs, sample)
@@ -232,14 +228,13 @@ def build_mean(
     l2,
     initial_range,
     mean_network,
-    linear=None,
 ):
     """Build the part of f alone, with `n_raw` outputs; parameters as in `build_nomu`."""
     from skuq.backend import keras
 
     inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
     make = _Layers(activation, initial_range)
-    outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, mean_network, linear)
+    outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, mean_network)
     return keras.Model(inputs, outputs, name="mean", dtype="float32")
 
 
@@ -250,10 +245,10 @@ class _Layers:
     activation: str
     initial_range: float | None
 
-    def dense(self, x, units, name, l2, activation=None, reach=None):
+    def dense(self, x, units, name, l2, activation=None):
         from skuq.backend import keras
 
-        reach = self.initial_range if reach is None else reach
+        reach = self.initial_range
         if reach is None:  # Glorot's. Biases of 0 would put the kinks of all first units at 0
             reach = math.sqrt(6 / (x.shape[-1] + units))
         uniform = keras.initializers.RandomUniform
@@ -264,17 +259,13 @@ class _Layers:
             units, activation=activation, dtype="float32", name=name, **options
         )(x)
 
-    def mean(self, inputs, n_raw, units, l2, mean_network, linear=None):
+    def mean(self, inputs, n_raw, units, l2, mean_network):
         """Build f; return its outputs and those hidden layers that r can see."""
         if mean_network is not None:
             built = build_of_shape(mean_network, inputs.shape[1:], n_raw, "`network`")
             return _copy(built, inputs)
         hidden = self.hidden(inputs, units, _MEAN, l2)
-        reach = None if linear is None else 0.0
-        outputs = self.dense(hidden[-1], n_raw, _MEAN + "output", l2, reach=reach)
-        if linear is not None:
-            outputs = add_linear(inputs, outputs, linear)
-        return outputs, hidden
+        return self.dense(hidden[-1], n_raw, _MEAN + "output", l2), hidden
 
     def hidden(self, x, units, prefix, l2, joins=()):
         """Build all hidden layers; `joins` are further inputs of the last of them, in order."""
@@ -415,7 +406,7 @@ def _hidden_layers(model) -> list[str]:
     """List the hidden layers of a functional model that are vectors, from the first on, by name."""
     vectors = _vectors(model)
     hidden: list[str] = []
-    # A linear part beside the other layers sees the input itself.
+    # A layer that joins the input to the last hidden layer sees the input itself.
     inputs = {x.name for x in model.layers if isinstance(x, backend.keras.layers.InputLayer)}
     before = [n for n in _names_before(model, model.output_names[0]) if n not in inputs]
     # Go back layer by layer, up to what no layer with weights has made: the input.

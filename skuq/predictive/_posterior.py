@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import qmc
 
 # Numbers of draws computed at a time. Hidden layers need about 30 times as many numbers.
 _ENTRIES_PER_CHUNK = 2**20
-_MOST_COLUMNS = 21_201  # largest dimension of SciPy's Sobol sequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,26 +119,3 @@ class Posterior:
                 )
             parts.append(draws)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-
-def quasi_random_normals(n_draws: int, n_columns: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw quasi-random standard normal numbers (n_draws, n_columns).
-
-    They are normal quantiles at the points of a scrambled Sobol sequence, and therefore spread
-    more evenly than independent numbers (Owen 1997, "Scrambled net variance for integrals of
-    smooth functions"). They are shifted and scaled so that every column has mean 0 and population
-    variance 1. At least 2 draws are needed, and powers of 2 are spread best.
-    """
-    if n_draws < 2 or n_columns < 1:
-        raise ValueError(
-            "n_draws must be at least 2 (one number has no variance) and n_columns at least 1. "
-            f"Got {n_draws} and {n_columns}."
-        )
-    # SciPy warns unless a power of two is drawn; its first points are spread evenly, too.
-    if n_columns <= _MOST_COLUMNS:
-        engine = qmc.MultivariateNormalQMC(np.zeros(n_columns), rng=rng)
-        normals = engine.random(2 ** math.ceil(math.log2(n_draws)))[:n_draws]
-    else:
-        normals = rng.standard_normal((n_draws, n_columns))
-    normals = normals - normals.mean(axis=0)
-    return normals / normals.std(axis=0)

@@ -16,7 +16,7 @@ from pandas.api.types import infer_dtype, is_complex_dtype, is_numeric_dtype
 from scipy import sparse
 from sklearn.utils.validation import check_array, validate_data
 
-from skuq._checks import fill_masked
+from skuq._checks import fill_masked, refuse_lazy
 from skuq._formulas import QUARTILES
 from skuq._messages import warn_user
 from skuq.exceptions import TableWarning
@@ -77,17 +77,6 @@ def refuse_sparse(X: Any) -> None:
             "`ColumnTransformer(.., sparse_threshold=0)`, or leave strings and categories as they "
             "are: they are encoded here."
         )
-
-
-def refuse_lazy(X: Any) -> None:
-    """Raise TypeError for a table whose rows are not in memory, as of polars and Dask."""
-    for method in ("collect", "compute"):
-        # Not the columns themselves: a lazy frame may have to compute their names, and warn of it.
-        # Methods are the class': a frame of pandas may have a column of this name.
-        if hasattr(type(X), method) and "columns" in dir(X):
-            raise TypeError(
-                f"X is a {type(X).__name__}, whose rows are not in memory. Give X.{method}()."
-            )
 
 
 def frame_to_pandas(X: Any) -> Any:

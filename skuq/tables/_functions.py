@@ -14,11 +14,10 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
-from skuq._checks import check_targets, fill_masked
+from skuq._checks import check_targets, fill_masked, refuse_lazy
 from skuq.files._registry import saved_as
 from skuq.networks._operator_network import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
-from skuq.tables._columns import refuse_lazy
 from skuq.tables._inputs import Inputs
 from skuq.tables._scaling import NoScaling, Scaling, TargetScaling, scale_of_equal_values
 from skuq.tables._targets import Targets

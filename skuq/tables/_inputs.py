@@ -19,12 +19,12 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, check_X_y, validate_data
 
-from skuq._checks import check_weights, fill_masked
+from skuq._checks import check_weights, fill_masked, refuse_lazy
 from skuq._messages import warn_user
 from skuq._params import HasMethods, StrOptions, safe_split
 from skuq.exceptions import SmallValidationWarning, TableWarning
 from skuq.files._registry import saved_as
-from skuq.tables._columns import find_far_values, read_table, refuse_lazy, refuse_sparse
+from skuq.tables._columns import find_far_values, read_table, refuse_sparse
 from skuq.tables._preprocessing import TablePreprocessor, allow_tables
 from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
 

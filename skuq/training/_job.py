@@ -19,9 +19,9 @@ import numpy as np
 
 from skuq import backend
 from skuq.backend import BoundedCache
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._head_base import Head
 from skuq.networks._keras_models import own_classes, rebuild
+from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import Plan, make_plan, without_names
 from skuq.tables._splits import TrainingData
 from skuq.training._network_checks import DrawingNetwork, draw_variables, has_fixed_values

@@ -23,7 +23,6 @@ from skuq import backend
 from skuq._messages import warn_user
 from skuq._random import MAX_SEED
 from skuq.exceptions import SearchSpaceError
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import (
     build_of_shape,
     check_rebuild,
@@ -34,6 +33,7 @@ from skuq.networks._keras_models import (
     wrong_sum,
 )
 from skuq.networks._member import Member, checked_network
+from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import make_plan
 from skuq.networks._plan_parts import ARRAYS, Namespace, Run, split_weights
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skuq.backend import BACKEND, ops
-from skuq.networks._epinet import EpistemicNetwork
+from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import Plan
 from skuq.training._job import ProgramKey
 from skuq.training._losses import Losses, PlannedNetwork

@@ -26,8 +26,8 @@ import numpy as np
 
 from skuq import backend
 from skuq.backend import BoundedCache
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._member import Member
+from skuq.networks._operator_network import EpistemicNetwork
 from skuq.tables._splits import TrainingData
 from skuq.training._job import (
     HostStreams,

@@ -17,15 +17,15 @@ from tiers import slow_after
 
 from skuq import CalibratedUncertaintyRegressor, NEONRegressor, OperatorEnsembleRegressor
 from skuq.estimators.methods import _neon_conditioned as _conditioned
-from skuq.estimators.methods import _neon_prior as _prior
+from skuq.estimators.methods import _neon_training as _training
 
-learn_scale = _prior.learn_scale
+learn_scale = _conditioned.learn_scale
 
 NOISE = 0.2
 
 
 def learn_prior(*arguments):
-    return _prior.learn_prior(*arguments, n_functions=len(arguments[2]))
+    return _conditioned.learn_prior(*arguments, n_functions=len(arguments[2]))
 
 
 def function(X):
@@ -137,7 +137,7 @@ def test_draws_of_noiseless_data_are_as_wide_as_networks_disagree(monkeypatch):
 def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     X, y = noisy_rows(20, 0, noise=0.0)
     model = small(noise_std=0.0, training__steps=50, warm_start=True).fit(X[:12], y[:12])
-    monkeypatch.setattr(_conditioned, "_SCALE_STEPS", 50)
+    monkeypatch.setattr(_training, "_SCALE_STEPS", 50)
     numbers, learn = [], _conditioned.learn_noiseless_prior
 
     def spy(members, *rest):
@@ -147,7 +147,7 @@ def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     monkeypatch.setattr(_conditioned, "learn_noiseless_prior", spy)
     calls = []
     diverged = lambda member: calls.append(1) or len(calls) == 1  # noqa: E731
-    monkeypatch.setattr(_conditioned, "has_diverged", diverged)
+    monkeypatch.setattr(_training, "has_diverged", diverged)
     model.fit(X, y)
     assert numbers == [4]
     # The next fit keeps the scale, since few functions are new.
@@ -301,7 +301,7 @@ def test_learn_noiseless_prior_errs_as_much_as_it_says(rough):
     jacobian, y = drawn(200, 150, 3.0, rough)
     members, make, *data = linear(jacobian[:100], y[:100])
     given = members, make, *data, ONE[:100], np.zeros((1, 1))
-    prior, (factor, noise), error = _prior.learn_noiseless_prior(*given, n_functions=100)
+    prior, (factor, noise), error = _conditioned.learn_noiseless_prior(*given, n_functions=100)
     gram, cross = jacobian[:100] @ jacobian[:100].T, jacobian[100:] @ jacobian[:100].T
     unit = np.diag(gram).mean()
     solution = np.linalg.solve(gram / unit + np.diag(prior.noise), cross.T / unit)

@@ -99,7 +99,7 @@ def test_fit_goes_on_from_weights_and_scales():
 
 
 def test_fit_closes_a_conditioned_prior_at_new_data_in_a_warm_start(monkeypatch):
-    monkeypatch.setattr("skuq.estimators.methods._neon_conditioned._SCALE_STEPS", 100)
+    monkeypatch.setattr("skuq.estimators.methods._neon_training._SCALE_STEPS", 100)
     u, points = inputs(10), WAVE_SETTINGS["query_points"][::3]
     settings = {"noise_std": 0.0, "warm_start": True, "refine": True, "training__steps": 100}
     settings = {**WAVE_SETTINGS, **settings, "query_points": points}

@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from tiers import cases
 
+from skuq._random import quasi_random_normals
 from skuq.predictive import Posterior
-from skuq.predictive._posterior import quasi_random_normals
 
 
 def lines(slopes, **changes):

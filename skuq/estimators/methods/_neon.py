@@ -1,20 +1,18 @@
-"""The NEON paper's settings, by problem (sections 6.1 to 6.4).
+"""NEON and ensembles of operator networks: regressors whose targets are functions.
 
-The number of steps grows with the number of functions, as in the authors' code. Their optimiser is
-Optax' Adam, whose epsilon is 1e-8. The pollutants' twelve columns have a scale each. Clips of
-gradients are in the table as the authors give them; clip and epsilon of two problems are then
-translated to the scale of skuq's loss.
+Settings of NEON's paper stand first, as data. They are those of sections 6.1 to 6.4, and of the
+authors' code where the paper leaves them open. Their optimiser is Optax' Adam, whose epsilon is
+1e-8.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.metrics import r2_score
@@ -25,19 +23,18 @@ from skuq._params import (
     HasMethods,
     Interval,
     StrOptions,
-    parameters,
     resolve_settings,
     settings_constraint,
 )
-from skuq.estimators._base import Given, UncertaintyRegressor, fits, training_progress
+from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress
 from skuq.estimators._task import read_task
 from skuq.estimators.methods._neon_conditioned import (
     FEWEST_TO_LEARN,
-    FEWEST_WITH_NOISE,
     train_conditioned,
 )
 from skuq.estimators.methods._neon_training import (
     FEWEST_FUNCTIONS,
+    FEWEST_WITH_NOISE,
     TRAINING_FIELDS,
     OperatorTrainer,
     operator_recipe,
@@ -47,9 +44,14 @@ from skuq.estimators.methods._neon_training import (
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_operator import FittedOperator, GivenBase, Widths
 from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
-from skuq.networks._epinet import PRIORS
 from skuq.networks._keras_models import check_builder
-from skuq.networks._operator_network import OPERATOR_NETWORKS, OUTPUT_MAPS, keras_base
+from skuq.networks._operator_network import (
+    OPERATOR_NETWORKS,
+    OUTPUT_MAPS,
+    PRIOR_SCALE,
+    PRIORS,
+    keras_base,
+)
 from skuq.tables import TrainingData
 from skuq.tables._functions import FunctionInputs, FunctionTargets, flat_values
 from skuq.training._recipe import TRAINING, Training
@@ -89,82 +91,107 @@ class DecayEvery:
         return self.factor ** (n_steps / self.every)
 
 
-#: Parameters of `NEONRegressor`, for `set_params`, and those that all problems share.
-COMMON = {"prior": "epinet", "noise_std": 0.0, "training__epsilon": 1e-8}
-SETTINGS: dict[str, dict] = {
-    "pollutants": {
-        "network__encoder_units": (64, 64),
-        "network__latent": 64,
-        "network__decoder_units": (64, 64),
-        "prior__units": (32, 32),
-        "prior__prior_units": (5, 5),
-        "prior__scale": 0.75,
-        "batch_size": 256,
-        "learning_rate": 3e-4,
-        "training__steps": GrowingSteps(12_000, 5, 1 / 35),
-        "training__schedule": "exponential",
-        "training__final_lr_factor": DecayEvery(0.75, 1000),
-        "training__clip_norm": 0.5,
-        "standardize": "columns",
-    },
-    "brusselator": {
-        "network__encoder_units": (64, 64),
-        "network__latent": 96,
-        "network__decoder_units": (64, 64, 64),
-        "network__fourier_scale": 5.0,
-        "prior__units": (32, 32),
-        "prior__prior_units": (5, 5),
-        "prior__scale": 1.0,
-        "batch_size": None,
-        "learning_rate": 1e-3,
-        "training__steps": GrowingSteps(4_000, 5, 2 / 30),
-        "training__schedule": "exponential",
-        "training__final_lr_factor": DecayEvery(0.8, 1000),
-        "training__clip_norm": None,
-    },
-    "interferometer": {
-        "network__encoder_units": (64, 64, 64, 64),
-        "network__latent": 96,
-        "network__decoder_units": (128,) * 6,
-        "network__fourier_scale": 10.0,
-        "prior__units": (64, 64, 64),
-        "prior__prior_units": (8, 8),
-        "prior__scale": 1.0,
-        "output_map": "bounded",
-        "batch_size": 16_384,
-        "learning_rate": 5e-2,
-        "training__steps": GrowingSteps(15_000, 15, 0.2 / 85),
-        "training__schedule": "cosine",
-        "training__final_lr_factor": 0.06,
-        "training__warmup": 0.02,
-        "training__clip_norm": 5e-7,
-    },
-    "cell_towers": {
-        "network__encoder_units": (64,),
-        "network__latent": 192,
-        "network__decoder_units": (64,) * 6,
-        "network__fourier_scale": 15.0,
-        "prior__units": (64, 64, 64),
-        "prior__prior_units": (5, 5),
-        "prior__scale": 0.5,
-        "output_map": "decaying",
-        "batch_size": 2_500,
-        "learning_rate": 8e-3,
-        "training__steps": GrowingSteps(12_000, 20, 0.2 / 150),
-        "training__schedule": "cosine",
-        "training__final_lr_factor": 0.375,
-        "training__warmup": 0.025,
-        "training__clip_norm": 5e-5,
-    },
+@dataclass(frozen=True)
+class _Problem:
+    """Parameters of `NEONRegressor` that the paper's problems share, and their usual values.
+
+    The number of steps grows with the number of functions, as in the authors' code.
+    """
+
+    network__encoder_units: tuple[int, ...] = (64, 64)
+    network__latent: int = 96
+    network__decoder_units: tuple[int, ...] = (64, 64, 64)
+    prior: str = "epinet"
+    prior__units: tuple[int, ...] = (32, 32)
+    prior__prior_units: tuple[int, ...] = (5, 5)
+    prior__scale: float = 1.0
+    noise_std: float = 0.0
+    learning_rate: float = 1e-3
+    batch_size: int | None = None
+    training__epsilon: float = 1e-8
+    training__schedule: str = "exponential"
+    training__clip_norm: float | None = None
+
+
+@dataclass(frozen=True)
+class _Pollutants(_Problem):
+    """Section 6.1, with a scale for each of the twelve columns."""
+
+    network__latent: int = 64
+    network__decoder_units: tuple[int, ...] = (64, 64)
+    prior__scale: float = PRIOR_SCALE
+    learning_rate: float = 3e-4
+    batch_size: int | None = 256
+    training__steps: GrowingSteps = GrowingSteps(12_000, 5, 1 / 35)
+    training__final_lr_factor: DecayEvery = DecayEvery(0.75, 1000)
+    training__clip_norm: float | None = 0.5
+    standardize: str = "columns"
+
+
+@dataclass(frozen=True)
+class _Brusselator(_Problem):
+    """Section 6.2."""
+
+    network__fourier_scale: float = 5.0
+    training__steps: GrowingSteps = GrowingSteps(4_000, 5, 2 / 30)
+    training__final_lr_factor: DecayEvery = DecayEvery(0.8, 1000)
+
+
+# The authors' loss sums half the squared error over a batch of pairs and over components, and
+# multiplies it by the mean of 1 / |s|^2 of the functions s as they are; skuq's is a mean, of
+# standardised values. Near the clips of the following two problems the scale of the loss decides
+# which gradients are clipped, and how much epsilon damps. So both are divided by the ratio of the
+# losses on the problem's initial design. (The pollutants' ratio grows with the number of functions,
+# from 0.05 to 0.5.)
+
+
+@dataclass(frozen=True)
+class _Interferometer(_Problem):
+    """Section 6.3; the ratio of the losses is 0.013."""
+
+    network__encoder_units: tuple[int, ...] = (64, 64, 64, 64)
+    network__decoder_units: tuple[int, ...] = (128,) * 6
+    network__fourier_scale: float = 10.0
+    prior__units: tuple[int, ...] = (64, 64, 64)
+    prior__prior_units: tuple[int, ...] = (8, 8)
+    output_map: str = "bounded"
+    learning_rate: float = 5e-2
+    batch_size: int | None = 16_384
+    training__epsilon: float = 1e-8 / 0.013
+    training__steps: GrowingSteps = GrowingSteps(15_000, 15, 0.2 / 85)
+    training__schedule: str = "cosine"
+    training__final_lr_factor: float = 0.06
+    training__warmup: float = 0.02
+    training__clip_norm: float | None = 5e-7 / 0.013
+
+
+@dataclass(frozen=True)
+class _CellTowers(_Problem):
+    """Section 6.4; the ratio of the losses is 1.5e-4."""
+
+    network__encoder_units: tuple[int, ...] = (64,)
+    network__latent: int = 192
+    network__decoder_units: tuple[int, ...] = (64,) * 6
+    network__fourier_scale: float = 15.0
+    prior__units: tuple[int, ...] = (64, 64, 64)
+    prior__scale: float = 0.5
+    output_map: str = "decaying"
+    learning_rate: float = 8e-3
+    batch_size: int | None = 2_500
+    training__epsilon: float = 1e-8 / 1.5e-4
+    training__steps: GrowingSteps = GrowingSteps(12_000, 20, 0.2 / 150)
+    training__schedule: str = "cosine"
+    training__final_lr_factor: float = 0.375
+    training__warmup: float = 0.025
+    training__clip_norm: float | None = 5e-5 / 1.5e-4
+
+
+_PROBLEMS = {
+    "pollutants": _Pollutants,
+    "brusselator": _Brusselator,
+    "interferometer": _Interferometer,
+    "cell_towers": _CellTowers,
 }
-
-
-# The authors' loss, in units of skuq's, on the problems' initial designs. Theirs sums half the
-# squared error over a batch of pairs and over components, and multiplies it by the mean of
-# 1 / |s|^2 of the functions s as they are; skuq's is a mean, of standardised values. Near the
-# clips of these two problems the scale of the loss decides which gradients are clipped, and how
-# much epsilon damps. The pollutants' ratio grows with the number of functions, from 0.05 to 0.5.
-LOSS_RATIOS = {"interferometer": 0.013, "cell_towers": 1.5e-4}
 
 # Constraints of the parameters that all regressors of functions share.
 _CONSTRAINTS: dict = {
@@ -186,60 +213,20 @@ _CONSTRAINTS: dict = {
 }
 
 
-@dataclass(frozen=True)
-class _EpistemicPart:
-    """How draws come to differ, in which the regressors of functions differ.
-
-    Attributes
-    ----------
-    train : callable
-        ``train(trainer, report) -> draws, widths`` trains the networks of an `OperatorTrainer`.
-    fewest_to_learn : int
-        Fewest functions from which the noise is learnt.
-    fewest_with_noise : float
-        Fewest functions with a known noise of which networks leave some out.
-    """
-
-    train: Callable
-    fewest_to_learn: int = FEWEST_FUNCTIONS
-    fewest_with_noise: float = math.inf
-
-
-@dataclass(eq=False, repr=False)
 class OperatorRegressor(UncertaintyRegressor):
     """Base class of regressors whose targets are functions, known at query points.
 
-    A subclass says how its draws come to differ: the value `_EpistemicPart` of `_epistemic_part`.
+    The `_fit` of a subclass says how its draws come to differ; see `_fit_operator`.
     """
-
-    _: KW_ONLY
-    query_points: Any = None
-    network: Any = "split"
-    output_map: Any = None
-    loss: str = "auto"
-    noise_std: Any = "auto"
-    learning_rate: float = 1e-3
-    batch_size: int | None = 64
-    batch_over: str = "pairs"
-    epochs: int | str = "auto"
-    training: Any = "auto"
-    standardize: Any = True
-    refine: bool = False
-    warm_start: bool = False
-    random_state: Any = None
-    verbose: int | None = None
 
     #: `predict` takes it through its keywords, where scikit-learn's routing does not look.
     __metadata_request__predict = {"query_points": None}
 
     #: Given model, if a subclass accepts one.
     pretrained = None
-    #: Method that resolves how draws come to differ; ValueError if parameters contradict it.
-    _epistemic_part: ClassVar[Callable[..., _EpistemicPart]]
 
     _settings = {"network": OPERATOR_NETWORKS, "training": TRAINING}
 
-    @fits
     def fit(self, X, Y, sample_weight=None):
         """Train the networks.
 
@@ -256,51 +243,7 @@ class OperatorRegressor(UncertaintyRegressor):
         -------
         self
         """
-        training = resolve_settings(self, "training").fields(TRAINING_FIELDS)
-        _refuse_contradictions(self, training)
-        part = self._epistemic_part()
-        by_column, standardize = self.standardize == "columns", bool(self.standardize)
-        inputs = FunctionInputs(self.query_points, standardize=standardize, only_fitted=by_column)
-        targets = FunctionTargets(
-            self.loss,
-            self.output_map,
-            standardize=standardize,
-            by_column=by_column or self.query_points is None,
-            narrow_constants=self.pretrained is None,
-        )
-        task = read_task(self, inputs, targets, Given(X, Y, sample_weight))
-        vars(self).update(task.attributes)
-        task = replace(task, rows=task.rows.take(task.rows.used))
-        # With noise, networks leave functions out: their errors there tell how large it is.
-        n = len(task.rows.y)
-        if isinstance(self.noise_std, str):
-            # A given model has seen all functions, and a likelihood learns its noise itself.
-            learns_noise = self.loss != "nll" and self.pretrained is None
-            learns_noise = leaves_out = learns_noise and n >= part.fewest_to_learn
-        else:
-            learns_noise = False
-            leaves_out = n >= part.fewest_with_noise and bool(np.any(self.noise_std))
-        previous = getattr(self, "fitted_", None) if self.warm_start else None
-        if previous is not None:
-            _refuse_other_widths(previous, task)
-        if leaves_out:
-            previous = None  # its networks have seen the functions that would be left out
-        # From here on everything is in standardised units; a given model leaves its residuals.
-        given, data = _standardise(task, self.pretrained, previous)
-        task = replace(task, data=data)
-        trainer = _make_trainer(self, task, training, learns_noise, previous)
-        with training_progress(self.verbose) as progress:
-            draws, learnt = part.train(trainer, progress.epochs)
-        noise = trainer.noise
-        factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
-        if learnt is not None:
-            factor, noise = learnt
-        widths = None
-        if noise.any() or not np.allclose(factor, 1, rtol=1e-12):
-            widths = Widths(factor, noise * task.targets.scale_)
-        self.entropy_ = task.entropy
-        self.fitted_ = FittedOperator(task.inputs, task.targets, draws, given, widths)
-        return self
+        return self._fit_by(Given(X, Y, sample_weight))
 
     members_ = property(lambda self: list(self.fitted_.draws.members), doc="Trained networks.")
     n_parameters_ = property(
@@ -344,7 +287,7 @@ class OperatorRegressor(UncertaintyRegressor):
 
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
-@parameters
+@dataclass(eq=False, repr=False)
 class NEONRegressor(OperatorRegressor):
     """Operator networks whose random weight changes are conditioned on the data in closed form.
 
@@ -485,9 +428,25 @@ class NEONRegressor(OperatorRegressor):
     (1, 2)
     """
 
+    _: KW_ONLY
+    query_points: Any = None
+    network: Any = "split"
+    output_map: Any = None
     prior: Any = "auto"
     n_draws: int = 128
     pretrained: Any = None
+    loss: str = "auto"
+    noise_std: Any = "auto"
+    learning_rate: float = 1e-3
+    batch_size: int | None = 64
+    batch_over: str = "pairs"
+    epochs: int | str = "auto"
+    training: Any = "auto"
+    refine: bool = False
+    standardize: Any = True
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
     _settings = {**OperatorRegressor._settings, "prior": PRIORS}
     _parameter_constraints = {
@@ -514,51 +473,21 @@ class NEONRegressor(OperatorRegressor):
         >>> model.network.fourier_scale
         5.0
         """
-        if name not in SETTINGS:
-            raise ValueError(f"`name` must be one of {sorted(SETTINGS)}. Got {name!r}.")
-        settings = {**COMMON, **SETTINGS[name]}
-        if name in LOSS_RATIOS:
-            for setting in ("training__clip_norm", "training__epsilon"):
-                settings[setting] /= LOSS_RATIOS[name]
-        return cls().set_params(**settings).set_params(**changes)
+        if name not in _PROBLEMS:
+            raise ValueError(f"`name` must be one of {sorted(_PROBLEMS)}. Got {name!r}.")
+        return cls().set_params(**vars(_PROBLEMS[name]())).set_params(**changes)
 
-    def _epistemic_part(self):
-        prior = resolve_settings(self, "prior")
-        # Conditioning linearises the network in its weights and needs normal errors: only our own
-        # base networks have these derivatives, and nothing may follow them.
-        obstacle = first_true(
-            {
-                "`pretrained`": self.pretrained is not None,
-                "`output_map`": self.output_map is not None,
-                "a function as `network`": callable(self.network),
-                "loss='nll'": self.loss == "nll",
-            }
-        )
-        if obstacle is not None and isinstance(self.prior, str) and self.prior == "auto":
-            prior = EpiNet()
-        if isinstance(prior, EpiNet):
-            if self.refine:
-                raise ValueError(
-                    "`refine=True` changes base networks only, and is not possible with a trained "
-                    f"EpiNet. Got prior={self.prior!r}. Use prior='conditioned'."
-                )
-            return _EpistemicPart(
-                functools.partial(train_epinet, epinet=prior, n_draws=int(self.n_draws))
-            )
-        if obstacle is not None:
-            raise ValueError(
-                f"A conditioned prior is not possible with {obstacle}. Got prior={self.prior!r}. "
-                "Use prior='epinet'."
-            )
-        # Independent of the number of functions, so that a search does not fail at its 15th point.
-        if prior.scale not in ("auto", 0) and isinstance(self.noise_std, str):
-            raise ValueError(
-                f"The `scale` of a conditioned prior is learnt together with the noise. Got "
-                f"prior={self.prior!r} and noise_std='auto'. Give `noise_std`, which is 0.0 for "
-                "data without noise, or leave `scale` out."
-            )
-        return _EpistemicPart(
-            functools.partial(train_conditioned, prior=prior, n_draws=int(self.n_draws)),
+    def _fit(self, given):
+        training = _resolve_training(self)
+        prior, n_draws = _resolve_prior(self), int(self.n_draws)
+        if prior.is_trained:
+            train = functools.partial(train_epinet, epinet=prior, n_draws=n_draws)
+            return _fit_operator(self, given, training, train)
+        return _fit_operator(
+            self,
+            given,
+            training,
+            functools.partial(train_conditioned, prior=prior, n_draws=n_draws),
             fewest_to_learn=FEWEST_TO_LEARN,
             fewest_with_noise=FEWEST_WITH_NOISE,
         )
@@ -568,7 +497,7 @@ class NEONRegressor(OperatorRegressor):
 
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
-@parameters
+@dataclass(eq=False, repr=False)
 class OperatorEnsembleRegressor(OperatorRegressor):
     """An ensemble of operator networks with randomised priors, for functions as targets.
 
@@ -686,9 +615,25 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     (1, 20, 3)
     """
 
-    n_members: int = field(default=16, kw_only=False)
+    n_members: int = 16
+    _: KW_ONLY
+    query_points: Any = None
+    network: Any = "split"
+    output_map: Any = None
     prior_scale: float = 1.0
     subsample: Any = None
+    loss: str = "auto"
+    noise_std: Any = "auto"
+    learning_rate: float = 1e-3
+    batch_size: int | None = 64
+    batch_over: str = "pairs"
+    epochs: int | str = "auto"
+    training: Any = "auto"
+    refine: bool = False
+    standardize: Any = True
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: int | None = None
 
     _parameter_constraints = {
         **_CONSTRAINTS,
@@ -697,19 +642,120 @@ class OperatorEnsembleRegressor(OperatorRegressor):
         "subsample": [Interval(Real, 0, 1, closed="neither"), None],
     }
 
-    def _epistemic_part(self):
-        return _EpistemicPart(
-            functools.partial(
-                train_ensemble,
-                n_members=int(self.n_members),
-                prior_scale=self.prior_scale,
-                subsample=self.subsample,
-            )
+    def _fit(self, given):
+        train = functools.partial(
+            train_ensemble,
+            n_members=int(self.n_members),
+            prior_scale=self.prior_scale,
+            subsample=self.subsample,
         )
+        return _fit_operator(self, given, _resolve_training(self), train)
 
 
-def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -> None:
-    """Raise ValueError if parameters of a regressor contradict each other."""
+def _fit_operator(
+    model: Any,
+    given: Given,
+    training: dict[str, Any],
+    train: Callable,
+    *,
+    fewest_to_learn: int = FEWEST_FUNCTIONS,
+    fewest_with_noise: int | None = None,
+) -> Fit:
+    """Read functions, and train networks whose draws differ in one of several ways.
+
+    Parameters
+    ----------
+    model : OperatorRegressor
+    given : Given
+    training : dict
+        Given settings of the training, by name.
+    train : callable
+        ``train(trainer, report) -> draws, widths`` trains the networks of an `OperatorTrainer`.
+    fewest_to_learn : int
+        Fewest functions from which the noise is learnt.
+    fewest_with_noise : int, optional
+        Fewest functions with a known noise of which networks leave some out. None leaves none out.
+    """
+    by_column, standardize = model.standardize == "columns", bool(model.standardize)
+    inputs = FunctionInputs(model.query_points, standardize=standardize, only_fitted=by_column)
+    targets = FunctionTargets(
+        model.loss,
+        model.output_map,
+        standardize=standardize,
+        by_column=by_column or model.query_points is None,
+        narrow_constants=model.pretrained is None,
+    )
+    task = read_task(model, inputs, targets, given)
+    task = replace(task, rows=task.rows.take(task.rows.used))
+    # With noise, networks leave functions out: their errors there tell how large it is.
+    n, is_known = len(task.rows.y), not isinstance(model.noise_std, str)
+    # A given model has seen all functions, and a likelihood learns its noise itself.
+    learns_noise = not is_known and model.loss != "nll" and model.pretrained is None
+    leaves_out = learns_noise = learns_noise and n >= fewest_to_learn
+    if is_known and fewest_with_noise is not None:
+        leaves_out = n >= fewest_with_noise and bool(np.any(model.noise_std))
+    previous = vars(model).get("fitted_") if model.warm_start else None
+    if previous is not None:
+        _refuse_other_widths(previous, task)
+    if leaves_out:
+        previous = None  # its networks have seen the functions that would be left out
+    # From here on everything is in standardised units; a given model leaves its residuals.
+    base, data = _standardise(task, model.pretrained, previous)
+    task = replace(task, data=data)
+    trainer = _make_trainer(model, task, training, learns_noise, previous)
+    with training_progress(model.verbose) as progress:
+        draws, learnt = train(trainer, progress.epochs)
+    noise = trainer.noise
+    factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
+    if learnt is not None:
+        factor, noise = learnt
+    widths = None
+    if noise.any() or not np.allclose(factor, 1, rtol=1e-12):
+        widths = Widths(factor, noise * task.targets.scale_)
+    fitted = FittedOperator(task.inputs, task.targets, draws, base, widths)
+    return Fit(fitted, task.attributes)
+
+
+def _resolve_prior(model: NEONRegressor) -> ConditionedPrior | EpiNet:
+    """Resolve the parameter `prior` of NEON; ValueError if other parameters contradict it."""
+    prior = resolve_settings(model, "prior")
+    # Conditioning linearises the network in its weights and needs normal errors: only our own
+    # base networks have these derivatives, and nothing may follow them.
+    obstacle = first_true(
+        {
+            "`pretrained`": model.pretrained is not None,
+            "`output_map`": model.output_map is not None,
+            "a function as `network`": callable(model.network),
+            "loss='nll'": model.loss == "nll",
+        }
+    )
+    if obstacle is not None and isinstance(model.prior, str) and model.prior == "auto":
+        prior = EpiNet()
+    if prior.is_trained:
+        if model.refine:
+            raise ValueError(
+                "`refine=True` changes base networks only, and is not possible with a trained "
+                f"EpiNet. Got prior={model.prior!r}. Use prior='conditioned'."
+            )
+        return prior
+    if obstacle is not None:
+        raise ValueError(
+            f"A conditioned prior is not possible with {obstacle}. Got prior={model.prior!r}. "
+            "Use prior='epinet'."
+        )
+    # Independent of the number of functions, so that a search does not fail at its 15th point.
+    if prior.scale not in ("auto", 0) and isinstance(model.noise_std, str):
+        raise ValueError(
+            f"The `scale` of a conditioned prior is learnt together with the noise. Got "
+            f"prior={model.prior!r} and noise_std='auto'. Give `noise_std`, which is 0.0 for "
+            "data without noise, or leave `scale` out."
+        )
+    return prior
+
+
+def _resolve_training(model: Any) -> dict[str, Any]:
+    """List the given settings of the training; ValueError if parameters contradict each other."""
+    training = resolve_settings(model, "training").fields(TRAINING_FIELDS)
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
     if is_known:
         # Validation of parameters has checked numbers, but not the entries of arrays.
@@ -735,7 +781,7 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
     # With a given model only an EpiNet is trained, on its residuals: there is no base network.
     if model.pretrained is not None:
         for name, default in (("network", "split"), ("output_map", None)):
-            value = getattr(model, name)
+            value = model.get_params(deep=False)[name]
             if not (value is None or (isinstance(value, str) and value == default)):
                 raise ValueError(
                     f"`pretrained` gives the prediction: it excludes `{name}`. Got {value!r}. "
@@ -755,6 +801,7 @@ def _refuse_contradictions(model: OperatorRegressor, training: dict[str, Any]) -
                 "`refine=True` fits the squared error of data without noise, and is not possible "
                 f"with {reason}. Set noise_std=0.0 and leave out what changes the loss."
             )
+    return training
 
 
 def _refuse_other_widths(previous, task):
@@ -793,11 +840,11 @@ def _make_trainer(model, task, training, learns_noise, previous) -> OperatorTrai
         n_columns = task.inputs.query_points.shape[1]
         sizes = len(task.inputs.scaling.scale_), n_columns, task.targets.head.n_raw
         network = resolve_settings(model, "network")
-        if isinstance(network, OperatorNetwork):  # not the user's function
-            base = network.describe(*sizes)
-        else:
+        if callable(network):  # the user's function
             check_builder("`network`", network, "d_u, d_y, n_outputs")
             base = keras_base(network(*sizes), *sizes)
+        else:
+            base = network.describe(*sizes)
     trainer = OperatorTrainer(
         base=base,
         head=task.targets.head,

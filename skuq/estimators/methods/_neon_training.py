@@ -1,7 +1,8 @@
 """Train the networks of one fit: recipe, folds, warm starts, refinement, and learnt widths.
 
 `OperatorTrainer` holds the data and trains networks. `train_epinet` and `train_ensemble` train
-those whose draws come from gradient steps alone; `_conditioned` has the third way.
+those whose draws come from gradient steps alone. `train_bases` trains those that
+`_neon_conditioned` goes on with.
 
 Notation: n functions, each known at q query points, with m outputs.
 """
@@ -20,19 +21,18 @@ import numpy as np
 from scipy.stats import rankdata
 
 from skuq import training
-from skuq._random import generator, trial_seed
+from skuq._messages import warn_user
+from skuq._random import generator, quasi_random_normals, trial_seed
 from skuq.fitted._fitted_operator import IndexDraws, MemberDraws
 from skuq.networks import Member
-from skuq.networks._epinet import EpistemicNetwork
 from skuq.networks._keras_models import rebuild
-from skuq.networks._operator_network import OperatorHead
+from skuq.networks._operator_network import PRIOR_SCALE, EpistemicNetwork, OperatorHead
 from skuq.networks._plan_parts import ARRAYS
 from skuq.predictive._learners import fit_scale
-from skuq.predictive._posterior import quasi_random_normals
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._job import seed_words, template_of_model
-from skuq.training._network_checks import find_completed
+from skuq.training._network_checks import find_completed, has_diverged
 from skuq.training._predict import predict_draws, read_network, refine
 
 #: Number of folds; a network that learns the noise leaves out one.
@@ -49,6 +49,13 @@ TRAINING_FIELDS = (
     "clip_norm",
     "steps",
 )
+
+#: Fewest functions with a known noise of which networks leave out a fifth.
+FEWEST_WITH_NOISE = N_FOLDS
+
+# Largest number of steps of the networks that a warm start learns a scale from. With 500 steps
+# their errors can be so much larger than after full training that deviations are twice too wide.
+_SCALE_STEPS = 2000
 
 # Number of steps that `epochs="auto"` stands for.
 _STEPS = 12_000
@@ -390,19 +397,8 @@ def train_epinet(trainer, report, *, epinet, n_draws):
 def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     """Train an ensemble, and learn widths from the functions that its members leave out.
 
-    Parameters
-    ----------
-    trainer : OperatorTrainer
-    report : callable
-        Told of finished epochs.
-    n_members, prior_scale, subsample
-        See `OperatorEnsembleRegressor`.
-
-    Returns
-    -------
-    draws : MemberDraws
-    widths : tuple of two ndarrays of the shape of the noise, or None
-        Factor of the epistemic part and standard deviation of the noise; None if not learnt.
+    See `OperatorEnsembleRegressor` for its parameters, and `train_epinet` for the others and for
+    the results.
     """
     network = EpistemicNetwork(trainer.base, trainer.head.n_raw, prior_scale=float(prior_scale))
     # A function's error needs a member that has not seen it, and another for the spread.
@@ -432,3 +428,49 @@ def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     weight = trainer.weight * left_out.any(axis=0)
     error = trainer.data.y - mean
     return draws, fit_widths(error**2, values.var(axis=0), weight, trainer.noise.shape)
+
+
+def train_bases(trainer, report, learns_scale):
+    """Train the base networks; return those that converged, and the functions each leaves out.
+
+    Five networks are trained where errors at left-out functions teach the noise or the scale. Each
+    leaves out a fifth of the functions and keeps the epoch that is best there, because a network
+    that is trained to the end learns noise. Otherwise one network is trained on all functions to
+    the end. A warm start without noise goes on with the networks of the previous fit.
+    """
+    network, is_noisy = EpistemicNetwork(trainer.base, trainer.head.n_raw), trainer.noise.any()
+    enough = trainer.can_leave_out and trainer.n_functions >= FEWEST_WITH_NOISE
+    if not trainer.learns_noise and not (
+        enough and (is_noisy or (learns_scale and trainer.previous is None))
+    ):
+        n_members = 1 if trainer.previous is None else len(trainer.previous.members)
+        members = trainer.train(network, n_members, report)
+        return tuple(members[k] for k in find_completed(members)), None
+    left_out = trainer.folds(N_FOLDS, N_FOLDS)
+    # They start from random weights: networks of a previous fit have seen what they leave out.
+    trainer = replace(trainer, previous=None)
+    members = trainer.train(network, N_FOLDS, report, left_out=left_out, validate=True)
+    kept = find_completed(members)
+    return tuple(members[k] for k in kept), left_out[kept]
+
+
+def train_briefly(trainer):
+    """Train five networks, each without a fifth of the functions, for few steps.
+
+    Returns those that converged, and the functions (n_members, n_functions) that each leaves out.
+    """
+    # The few steps of a warm start are not enough from random weights.
+    epochs = math.ceil(_SCALE_STEPS / math.ceil(len(trainer.data.x) / trainer.recipe.batch_size))
+    recipe = replace(trainer.recipe, epochs=epochs)
+    # They start from random weights: networks of a previous fit have seen what they leave out.
+    trainer = replace(trainer, previous=None, refine=False)
+    left_out = trainer.folds(N_FOLDS, N_FOLDS)
+    network = EpistemicNetwork(trainer.base, trainer.head.n_raw)
+    members = trainer.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)
+    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
+    if not kept:
+        warn_user(
+            f"The scale of the random prior is {PRIOR_SCALE}: all networks that it would be learnt "
+            "from have diverged. Lower `learning_rate`, or give the `scale` of the prior."
+        )
+    return [members[k] for k in kept], left_out[kept]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from numbers import Integral, Real
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,16 +20,22 @@ from skuq._params import (
     resolve_settings,
     settings_constraint,
 )
-from skuq.estimators._base import Given, UncertaintyRegressor, fits, training_progress
-from skuq.estimators._task import VALIDATION, join_validation, read_task
+from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress, unfitted_copy
+from skuq.estimators._task import VALIDATION, Task, join_validation, read_task
 from skuq.estimators.methods._nomu_readout import (
     Evidence,
     choose_readout,
     read_relu_readout,
+    split_parts,
     warn_of_few_rows,
 )
-from skuq.estimators.methods._nomu_rows import ArtificialSampler, encode_artificial, split_parts
-from skuq.estimators.methods._nomu_training import NomuTrainer, Setup
+from skuq.estimators.methods._nomu_training import (
+    FEW_ROWS,
+    ArtificialSampler,
+    NomuTrainer,
+    Part,
+    encode_artificial,
+)
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
@@ -41,17 +47,110 @@ from skuq.training import Training
 from skuq.training._recipe import TRAINING
 
 _TRAINING_FIELDS = ("optimizer", "schedule", "clip_norm")  # of the settings `training`
-_MIN_ROWS_TO_STOP_EARLY = 100  # with early_stopping_patience="auto"
 
 
-class _Resolved(NamedTuple):
-    """Settings of a model as validated objects, and the given fields of `training`."""
+@dataclass(frozen=True)
+class _Toy:
+    """Parameters of section 4.1.1 and appendix B.2.2.
 
-    network: NOMUNetwork
-    loss: NOMULoss
-    artificial: ArtificialInputs
-    readout: NOMUReadout
-    training: dict[str, Any]
+    Data lie in [-1, 1], so that nothing is standardised.
+    """
+
+    network__hidden_units: tuple[int, ...] = (1024, 1024, 1024)
+    network__initial_range: float = 0.05
+    loss__pi_sqr: float = 0.1
+    loss__pi_exp: float = 0.01
+    loss__stable: bool = False
+    loss__l2: float = 1e-8
+    loss__side_l2: float = 1e-8
+    artificial__kind: str = "uniform"
+    artificial__n: int = 256
+    artificial__box: Any = (-1.1, 1.1)  # of each feature
+    readout__l_min: float = 1e-3
+    readout__l_max: float = 2.0
+    readout__c: float = 1.0
+    learning_rate: float = 1e-3
+    batch_size: int | None = None
+    epochs: int = 1024
+    early_stopping_patience: int | None = None
+    training__schedule: str = "constant"
+    training__clip_norm: float | None = None
+    standardize: bool = False
+
+
+@dataclass(frozen=True)
+class _ToyOfOneFeature(_Toy):
+    """Parameters of the toy functions of one feature, which have a grid (footnote 21)."""
+
+    artificial__kind: str = "grid"
+    artificial__n: int = 128
+
+
+@dataclass(frozen=True)
+class _TestBed(_Toy):
+    """Parameters of section 4.1.2 and appendix B.2.5."""
+
+    artificial__n: int = 100  # for each feature
+    readout__l_min: float = 0.1
+    readout__l_max: float = 1.0
+
+
+@dataclass(frozen=True)
+class _Solar(_ToyOfOneFeature):
+    """Parameters of section 4.1.3 and appendix B.2.6."""
+
+    loss__pi_exp: float = 0.05
+    loss__l2: float = 1e-19
+    loss__side_l2: float = 1e-19
+    readout__l_min: float = 0.01
+    epochs: int = 2**14
+
+
+@dataclass(frozen=True)
+class _BayesOpt(_Toy):
+    """Parameters of section 4.2 and appendix B.3.1."""
+
+    loss__pi_sqr: float = 1.0
+    artificial__n: int = 500
+    artificial__box: Any = (-1.0, 1.0)  # of each feature
+    readout__l_min: float = 1e-6
+
+
+@dataclass(frozen=True)
+class _UCI:
+    """Parameters of section 4.1.4 and appendix B.2.7."""
+
+    network__hidden_units: tuple[int, ...] = (50,)
+    network__initial_range: float = 0.05
+    loss__pi_sqr: float = 0.1
+    loss__pi_exp: float = 0.01
+    artificial__box_margin: float = 0.05
+    readout__l_min: str = "nll"
+    readout__l_max: str = "nll"
+    readout__c: str = "nll"
+    epochs: int = 400
+    early_stopping_patience: int | None = None
+    validation: float = 0.2
+    training__schedule: str = "constant"
+
+
+@dataclass(frozen=True)
+class _UCIGap(_UCI):
+    """Parameters of the gap splits in section 4.1.4."""
+
+    loss__pi_sqr: float = 0.01
+    loss__pi_exp: float = 0.1
+    epochs: int = 40
+
+
+_EXPERIMENTS: dict[str, type] = {
+    "toy": _Toy,
+    "testbed": _TestBed,
+    "solar": _Solar,
+    "uci": _UCI,
+    "uci_gap": _UCIGap,
+    "bayesopt": _BayesOpt,
+}
 
 
 @saved_as("estimators.NOMURegressor", kind="estimator")
@@ -183,9 +282,6 @@ class NOMURegressor(UncertaintyRegressor):
     The epistemic part of `predict_uncertainty` is c times the model's standard deviation. Without
     `noise_std` the aleatoric part is zero, and noise in the data leads to larger l_min and c.
 
-    With more columns than rows, f learns what ridge regression leaves, where that predicts rows
-    left out better than a regression that is not linear.
-
     References
     ----------
     J. Heiss, J. Weissteiner, H. Wutte, S. Seuken, J. Teichmann. "NOMU: Neural
@@ -283,9 +379,17 @@ class NOMURegressor(UncertaintyRegressor):
         >>> model.network
         NOMUNetwork(hidden_units=(64, 64), initial_range=0.05)
         """
-        return cls().set_params(**_paper_settings(name, n_features)).set_params(**changes)
+        if name not in _EXPERIMENTS:
+            raise ValueError(f"`name` must be one of {list(_EXPERIMENTS)}. Got {name!r}.")
+        # Some settings depend on the number of features.
+        has_grid = name == "toy" and n_features == 1
+        settings = asdict(_ToyOfOneFeature() if has_grid else _EXPERIMENTS[name]())
+        if "artificial__box" in settings:
+            settings["artificial__box"] = [settings["artificial__box"]] * n_features
+        if name == "testbed":
+            settings["artificial__n"] *= n_features
+        return cls().set_params(**settings).set_params(**changes)
 
-    @fits
     def fit(
         self,
         X,
@@ -329,228 +433,36 @@ class NOMURegressor(UncertaintyRegressor):
         self
         """
         validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
-        given = Given(X, y, sample_weight, validation, groups)
-        settings = self._resolve()
-        chooses = settings.readout.is_chosen
-        task = read_task(
-            self,
-            TableInputs(self.preprocess, scaling=None if self.standardize else NoScaling()),
-            NumberTargets(standardize=self.standardize, narrow_constants=self.pretrained is None),
-            given,
-            min_rows=2 if chooses else 1,
-        )
-        vars(self).update(task.attributes)
-        if chooses and len(task.rows.used) < 2:
-            raise ValueError(
-                "Training and validation need at least 2 rows of positive weight. "
-                f"Got {len(task.rows.used)} (n_samples={len(task.rows.X)})."
-            )
-        # Scales are those of all rows; NOMU's folds share them.
-        task = task.split()
-        trainer = self._make_trainer(settings, task)
-        setups = self._make_setups(settings, task)
+        return self._fit_by(Given(X, y, sample_weight, validation, groups))
+
+    def _fit(self, given):
+        # Settings first: reading rows takes longer. A user's function or table is not settings yet.
+        names = "network", "artificial", "loss", "readout", "training"
+        network, artificial, loss, readout, recipe = (resolve_settings(self, k) for k in names)
+        if not isinstance(network, Settings):
+            network = NOMUNetwork(mean=network)
+        if not isinstance(artificial, Settings):
+            artificial = ArtificialInputs(artificial)
+        recipe = recipe.fields(_TRAINING_FIELDS)
+        _refuse_without_effect(self, readout)
+        _refuse_contradictions(self, network)
+        task = _read(self, given, readout)
+        trainer = _make_trainer(self, task, network, loss, artificial, readout, recipe)
+        parts = _split(self, task, readout)
+        # With validation data given, or nothing to choose, all rows train at once. Without a refit
+        # there is a single network: on all rows, or on those of one split.
+        refits = readout.is_chosen and self.refit and task.validation is None
         with training_progress(self.verbose) as progress:
-            networks = trainer.train(setups, progress.epochs)
-            # Without a refit there is a single network: on all rows, or on those of one split.
-            setup, network = setups[0], networks[0]
-            # With validation data given, it has been trained on all rows already.
-            if chooses and self.refit and task.validation is None:
-                setup = trainer.refit_setup(networks)
-                (network,) = trainer.train([setup], progress.epochs)
-        folds = list(zip(setups, networks))
-        self.fitted_ = self._assemble(settings, task, trainer, folds, setup, network)
-        self.entropy_, self.box_ = task.entropy, trainer.sampler.box
-        return self
-
-    def _resolve(self) -> _Resolved:
-        """Return the settings as validated objects, and refuse parameters without effect."""
-        # A user's function or table is not settings yet.
-        network, artificial = (resolve_settings(self, name) for name in ("network", "artificial"))
-        settings = _Resolved(
-            network if isinstance(network, Settings) else NOMUNetwork(mean=network),
-            resolve_settings(self, "loss"),
-            artificial if isinstance(artificial, Settings) else ArtificialInputs(artificial),
-            resolve_settings(self, "readout"),
-            resolve_settings(self, "training").fields(_TRAINING_FIELDS),
-        )
-        if not settings.readout.is_chosen:
-            # Without a choice of the readout, these parameters have no effect.
-            automatic = {"validation": "auto", "refit": True, "early_stopping_patience": "auto"}
-            given = {
-                "validation": not isinstance(self.validation, str) or self.validation == "gaps",
-                "refit": not self.refit,
-                "early_stopping_patience": isinstance(self.early_stopping_patience, Integral),
-            }
-            if name := first_true(given):
-                raise ValueError(
-                    f"`{name}`={getattr(self, name)!r} has no effect, since `readout` has numbers "
-                    "for l_min, l_max and c, and no rows are held out: leave one of these to be "
-                    f"chosen, or {name}={automatic[name]!r}."
-                )
-        elif not self.refit and self.validation is not None and not self._holds_share_out:
-            raise ValueError(
-                f"`validation`={self.validation!r} trains on parts of the rows only, so that "
-                "`refit` must be True: give a share such as validation=0.2, or refit=True."
-            )
-        self._check_mean(settings.network)
-        return settings
-
-    def _check_mean(self, network: NOMUNetwork):
-        """Refuse parameters that contradict each other about the mean f."""
-        given, learns = self.pretrained is not None, isinstance(self.noise_std, str)
-        stops = isinstance(self.early_stopping_patience, Integral)
-        # Ways in which f is trained or known before r.
-        mean_first = {
-            "`early_stopping_patience`": stops,
-            "`noise_std`='learned'": learns,
-            "`pretrained`": given,
-        }
-        conflicts = {
-            f"`network` with connect_gradient=True trains f and r together, and "
-            f"{first_true(mean_first)} gives f before r: give up one of them.": (
-                network.connect_gradient and any(mean_first.values())
-            ),
-            "`pretrained` is the prediction f, so that `noise_std`='learned', "
-            "`early_stopping_patience` and a function for `network` have no effect: leave them "
-            "out.": given and (learns or stops or network.mean is not None),
-            f"`network` with connect_layers={network.connect_layers} needs the layers of f, and "
-            "`pretrained` is no Keras model: leave `connect_layers` out.": (
-                given
-                and not hasattr(self.pretrained, "predict_on_batch")
-                and network.connect_layers > 1
-            ),
-        }
-        if message := first_true(conflicts):
-            raise ValueError(message)
-        # A refined f is trained alone, on all of its rows, for the squared error.
-        unrefined = {
-            f"`noise_std`={self.noise_std!r}": not self._is_noiseless,
-            f"`early_stopping_patience`={self.early_stopping_patience!r}": stops,
-            "`network` with connect_gradient=True": network.connect_gradient,
-            "`pretrained`": given,
-            "a function for `network`": network.mean is not None,
-        }
-        if self.refine and (reason := first_true(unrefined)):
-            raise ValueError(
-                "`refine`=True makes the mean interpolate data without noise, before r is trained. "
-                f"It is not possible with {reason}. Set noise_std=0.0 and leave the others at "
-                "their defaults."
-            )
-
-    @property
-    def _holds_share_out(self) -> bool:
-        """Whether `validation` can be one share of the rows, which one network suffices for."""
-        if isinstance(self.validation, str):
-            return self.validation == "auto"
-        return isinstance(self.validation, Real) and not isinstance(self.validation, Integral)
-
-    @property
-    def _is_noiseless(self) -> bool:
-        """Whether the parameters say that the data have no noise."""
-        return isinstance(self.noise_std, Real) and self.noise_std == 0
-
-    def _make_trainer(self, settings, task):
-        """Make the trainer of the task's rows, with defaults that depend on their number."""
-        rows, given, noise = task.splits.train, None, None
-        if self.pretrained is not None:
-            given = GivenMean(self.pretrained)
-            # A model of encoded columns may know them by any names.
-            names = None if task.inputs.encodes else task.inputs.feature_names
-            shows_layers = settings.network.connect_layers > 0
-            given.check(rows.X.shape[1], names, shows_layers=shows_layers)
-        if self.noise_std is not None and not isinstance(self.noise_std, str):
-            noise = KnownNoise(self.noise_std, task.targets.n_outputs)
-        # Few rows, and rows without noise, are to be interpolated.
-        patience = self.early_stopping_patience
-        if patience == "auto" and (
-            len(rows.X) < _MIN_ROWS_TO_STOP_EARLY
-            or settings.network.connect_gradient
-            or self._is_noiseless
-        ):
-            patience = None
-        # The settings are copies of the user's, so that they may hold encoded rows.
-        artificial = settings.artificial
-        artificial.kind = encode_artificial(artificial.kind, task.inputs, self)
-        return NomuTrainer(
-            rows,
-            task.inputs,
-            task.targets,
-            settings.network,
-            settings.loss,
-            ArtificialSampler(artificial, rows.X, task.inputs.scaling),
-            settings.training,
-            task.entropy,
-            self.learning_rate,
-            batch_size=self.batch_size,
-            epochs=None if isinstance(self.epochs, str) else self.epochs,
-            noiseless=self._is_noiseless,
-            validation=task.validation,
-            # f stops early on the rows that choose the readout; a given f does not train.
-            patience=patience if settings.readout.is_chosen and given is None else None,
-            n_sides=1 + (self.band == "asymmetric"),
-            learns_noise=isinstance(self.noise_std, str),
-            refines=self.refine,
-            # Refinement needs a chain of layers.
-            adds_linear=task.suits_ridge(is_wide=True)
-            and given is None
-            and not self.refine
-            and settings.network.mean is None,
-            given=given,
-            noise=noise,
-        )
-
-    def _make_setups(self, settings, task):
-        """Make one setup for each fold or split, or one for all rows."""
-        rows, parts = task.splits.train, [(np.arange(len(task.splits.train.X)), None)]
-        # The user's validation rows take the place of folds, and all rows train.
-        if settings.readout.is_chosen and task.validation is None:
-            if self.pretrained is not None:
-                raise ValueError(
-                    "`pretrained` has seen the rows it is given, and its errors there say little "
-                    "of others: give `validation_data`, or numbers for l_min, l_max and c of "
-                    "`readout`."
-                )
-            if self.validation is None:
-                raise ValueError(
-                    "`validation`=None holds no rows out, but c, l_min or l_max of the readout "
-                    'are to be chosen on some: set validation="auto", give `validation_data`, or '
-                    "numbers for all three."
-                )
-            groups = task.groups
-            if groups is not None:  # names may be of any kind, None included
-                groups = pd.factorize(groups, use_na_sentinel=False)[0][task.rows.used]
-            parts = split_parts(self.validation, rows, task.entropy, groups, refits=self.refit)
-        return [Setup(*part) for part in parts]
-
-    def _assemble(self, settings, task, trainer, folds, setup, network):
-        """Make the fitted model of the final network; choose its readout on the held-out rows."""
-        rows, given = task.splits.train, settings.readout
-        if given.is_chosen:
-            held_out = [
-                (
-                    one,
-                    task.validation if fold.valid is None else rows.take(fold.valid),
-                    rows.take(fold.train),
-                )
-                for fold, one in folds
-            ]
-            warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
-            # The band between rows, whose width "auto" compares with that of y.
-            between = trainer.draw_between_rows(network)
-            readout = choose_readout(
-                given,
-                self.band,
-                Evidence(held_out, network, rows.take(setup.train), *between),
-                task.inputs,
-                task.targets,
-                noiseless=self._is_noiseless,
-                learns_noise=trainer.learns_noise,
-            )
-        else:
-            readout = Readout(given.kind, self.band, given.l_min, given.l_max, given.c)
+            networks = trainer.train(parts, progress.epochs)
+            network = trainer.refit(networks, progress.epochs) if refits else networks[0]
+        chosen = Readout(readout.kind, self.band, readout.l_min, readout.l_max, readout.c)
+        if readout.is_chosen:
+            rows = trainer.rows if refits else trainer.rows.take(parts[0][0])
+            chosen = _choose(trainer, readout, self.band, task, parts, networks, network, rows)
         # Only a band that is as wide as y varies can say how fast it grows.
-        box = trainer.sampler.box if readout.growth else None
-        return FittedNomu(task.inputs, task.targets, network, readout, box)
+        box = trainer.sampler.box if chosen.growth else None
+        fitted = FittedNomu(task.inputs, task.targets, network, chosen, box)
+        return Fit(fitted, {**task.attributes, "box_": trainer.sampler.box})
 
     def readout_weights(self):
         """Return the network as affine functions of ReLU units, for a mixed integer programme.
@@ -583,55 +495,184 @@ class NOMURegressor(UncertaintyRegressor):
     preprocessor_ = property(attrgetter("fitted_.inputs.preprocessor"), doc="")
 
 
-def _paper_settings(name: str, n_features: int) -> dict:
-    """Return the parameters of one of the paper's experiments, for `n_features` features."""
-    # Section 4.1.1 and appendix B.2.2; data lie in [-1, 1], so nothing is standardised.
-    toy = {
-        "network": NOMUNetwork((1024, 1024, 1024), initial_range=0.05),
-        "loss": NOMULoss(stable=False, l2=1e-8, side_l2=1e-8),
-        "artificial": ArtificialInputs(n=256, box=[(-1.1, 1.1)] * n_features),
-        "readout": NOMUReadout(l_min=1e-3, l_max=2.0, c=1.0),
-        "learning_rate": 1e-3,
-        "batch_size": None,
-        "epochs": 1024,
-        "early_stopping_patience": None,
-        "training": Training(schedule="constant", clip_norm=None),
-        "standardize": False,
+def _refuse_without_effect(model: Any, readout: NOMUReadout) -> None:
+    """Raise ValueError for parameters that have no effect with this readout."""
+    of_kind = isinstance(model.validation, str)
+    # Numbers are taken as they are: no rows are held out.
+    if not readout.is_chosen:
+        automatic = {"validation": "auto", "refit": True, "early_stopping_patience": "auto"}
+        given = {
+            "validation": not of_kind or model.validation == "gaps",
+            "refit": not model.refit,
+            "early_stopping_patience": isinstance(model.early_stopping_patience, Integral),
+        }
+        if name := first_true(given):
+            raise ValueError(
+                f"`{name}`={model.get_params()[name]!r} has no effect, since `readout` has numbers "
+                "for l_min, l_max and c, and no rows are held out: leave one of these to be "
+                f"chosen, or {name}={automatic[name]!r}."
+            )
+        return
+    # One network suffices for one share of the rows.
+    is_share = isinstance(model.validation, Real) and not isinstance(model.validation, Integral)
+    holds_share_out = model.validation == "auto" if of_kind else is_share
+    if not model.refit and model.validation is not None and not holds_share_out:
+        raise ValueError(
+            f"`validation`={model.validation!r} trains on parts of the rows only, so that "
+            "`refit` must be True: give a share such as validation=0.2, or refit=True."
+        )
+
+
+def _is_noiseless(model: Any) -> bool:
+    """Tell whether the parameters say that the data have no noise."""
+    return isinstance(model.noise_std, Real) and model.noise_std == 0
+
+
+def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
+    """Raise ValueError for parameters that contradict each other about the mean f."""
+    given, learns = model.pretrained is not None, isinstance(model.noise_std, str)
+    # An "auto" that would contradict others does not stop f early.
+    stops = isinstance(model.early_stopping_patience, Integral)
+    # Ways in which f is trained or known before r.
+    mean_first = {
+        "`early_stopping_patience`": stops,
+        "`noise_std`='learned'": learns,
+        "`pretrained`": given,
     }
-    # Appendix B.2.7.
-    uci = {
-        "network": NOMUNetwork((50,), initial_range=0.05),
-        "loss": NOMULoss(),
-        "artificial": ArtificialInputs(box_margin=0.05),
-        "readout": NOMUReadout(l_min="nll", l_max="nll", c="nll"),
-        "epochs": 400,
-        "early_stopping_patience": None,
-        "validation": 0.2,
-        "training": Training(schedule="constant"),
-    }
-    # A toy function of one feature has a grid (footnote 21).
-    grid = {"artificial__kind": "grid", "artificial__n": 128}
-    experiments: dict[str, tuple[dict, dict]] = {
-        "toy": (toy, grid if n_features == 1 else {}),
-        # Appendix B.2.5
-        "testbed": (
-            {**toy, "readout": NOMUReadout(l_min=0.1, l_max=1.0, c=1.0)},
-            {"artificial__n": 100 * n_features},
+    conflicts = {
+        f"`network` with connect_gradient=True trains f and r together, and "
+        f"{first_true(mean_first)} gives f before r: give up one of them.": (
+            network.connect_gradient and any(mean_first.values())
         ),
-        # Section 4.1.3 and appendix B.2.6
-        "solar": (
-            {**toy, "loss": NOMULoss(pi_exp=0.05, stable=False, l2=1e-19, side_l2=1e-19)},
-            {**grid, "readout__l_min": 0.01, "epochs": 2**14},
-        ),
-        "uci": (uci, {}),
-        "uci_gap": (uci, {"loss__pi_sqr": 0.01, "loss__pi_exp": 0.1, "epochs": 40}),
-        # Appendix B.3.1
-        "bayesopt": (
-            {**toy, "artificial": ArtificialInputs(n=500, box=[(-1.0, 1.0)] * n_features)},
-            {"loss__pi_sqr": 1.0, "readout__l_min": 1e-6},
+        "`pretrained` is the prediction f, so that `noise_std`='learned', "
+        "`early_stopping_patience` and a function for `network` have no effect: leave them "
+        "out.": given and (learns or stops or network.mean is not None),
+        f"`network` with connect_layers={network.connect_layers} needs the layers of f, and "
+        "`pretrained` is no Keras model: leave `connect_layers` out.": (
+            given and not GivenMean(model.pretrained).is_keras and network.connect_layers > 1
         ),
     }
-    if name not in experiments:
-        raise ValueError(f"`name` must be one of {list(experiments)}. Got {name!r}.")
-    settings, changes = experiments[name]
-    return {**settings, **changes}
+    if message := first_true(conflicts):
+        raise ValueError(message)
+    # A refined f is trained alone, on all of its rows, for the squared error.
+    unrefined = {
+        f"`noise_std`={model.noise_std!r}": not _is_noiseless(model),
+        f"`early_stopping_patience`={model.early_stopping_patience!r}": stops,
+        "`network` with connect_gradient=True": network.connect_gradient,
+        "`pretrained`": given,
+        "a function for `network`": network.mean is not None,
+    }
+    if model.refine and (reason := first_true(unrefined)):
+        raise ValueError(
+            "`refine`=True makes the mean interpolate data without noise, before r is trained. "
+            f"It is not possible with {reason}. Set noise_std=0.0 and leave the others at "
+            "their defaults."
+        )
+
+
+def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
+    """Read the rows, and learn the scales of all of them, which NOMU's folds share."""
+    least = 2 if readout.is_chosen else 1
+    task = read_task(
+        model,
+        TableInputs(model.preprocess, scaling=None if model.standardize else NoScaling()),
+        NumberTargets(standardize=model.standardize, narrow_constants=model.pretrained is None),
+        given,
+        min_rows=least,
+    )
+    if len(task.rows.used) < least:
+        raise ValueError(
+            "Training and validation need at least 2 rows of positive weight. "
+            f"Got {len(task.rows.used)} (n_samples={len(task.rows.X)})."
+        )
+    return task.split()
+
+
+def _make_trainer(model, task, network, loss, artificial, readout, recipe) -> NomuTrainer:
+    """Make the trainer of the task's rows, with defaults that depend on their number."""
+    rows, given, noise = task.splits.train, None, None
+    if model.pretrained is not None:
+        given = GivenMean(model.pretrained)
+        # A model of encoded columns may know them by any names.
+        names = None if task.inputs.encodes else task.inputs.feature_names
+        shows_layers = network.connect_layers > 0
+        given.check(rows.X.shape[1], names, shows_layers=shows_layers)
+    if model.noise_std is not None and not isinstance(model.noise_std, str):
+        noise = KnownNoise(model.noise_std, task.targets.n_outputs)
+    # Few rows, and rows without noise, are to be interpolated.
+    patience = model.early_stopping_patience
+    if patience == "auto" and (
+        len(rows.X) < FEW_ROWS or network.connect_gradient or _is_noiseless(model)
+    ):
+        patience = None
+    # The settings are copies of the user's, so that they may hold encoded rows.
+    # A table is validated like X, against its features, which only a copy can have during a fit.
+    reader = unfitted_copy(model)
+    vars(reader).update(task.features)
+    artificial.kind = encode_artificial(artificial.kind, task.inputs, reader)
+    return NomuTrainer(
+        rows,
+        task.inputs,
+        task.targets,
+        network,
+        loss,
+        ArtificialSampler(artificial, rows.X, task.inputs.scaling),
+        recipe,
+        task.entropy,
+        model.learning_rate,
+        batch_size=model.batch_size,
+        epochs=None if isinstance(model.epochs, str) else model.epochs,
+        noiseless=_is_noiseless(model),
+        validation=task.validation,
+        # f stops early on the rows that choose the readout; a given f does not train.
+        patience=patience if readout.is_chosen and given is None else None,
+        n_sides=1 + (model.band == "asymmetric"),
+        learns_noise=isinstance(model.noise_std, str),
+        refines=model.refine,
+        given=given,
+        noise=noise,
+    )
+
+
+def _split(model: Any, task: Task, readout: NOMUReadout) -> list[Part]:
+    """List the rows of each network: one for each fold or split, or one for all rows."""
+    rows = task.splits.train
+    # The user's validation rows take the place of folds, and all rows train.
+    if not readout.is_chosen or task.validation is not None:
+        return [(np.arange(len(rows.X)), None)]
+    if model.pretrained is not None:
+        raise ValueError(
+            "`pretrained` has seen the rows it is given, and its errors there say little of "
+            "others: give `validation_data`, or numbers for l_min, l_max and c of `readout`."
+        )
+    if model.validation is None:
+        raise ValueError(
+            "`validation`=None holds no rows out, but c, l_min or l_max of the readout are to be "
+            'chosen on some: set validation="auto", give `validation_data`, or numbers for all '
+            "three."
+        )
+    groups = task.groups
+    if groups is not None:  # names may be of any kind, None included
+        groups = pd.factorize(groups, use_na_sentinel=False)[0][task.rows.used]
+    return split_parts(model.validation, rows, task.entropy, groups, refits=model.refit)
+
+
+def _choose(trainer, given, band, task, parts, networks, network, rows) -> Readout:
+    """Choose the readout of the final network, which `rows` have trained, on held-out rows."""
+    take = trainer.rows.take
+    held_out = [
+        (of_part, task.validation if valid is None else take(valid), take(train))
+        for of_part, (train, valid) in zip(networks, parts)
+    ]
+    warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
+    # The band between rows, whose width "auto" compares with that of y.
+    between = trainer.draw_between_rows(network)
+    return choose_readout(
+        given,
+        band,
+        Evidence(held_out, network, rows, *between),
+        task.inputs,
+        task.targets,
+        noiseless=trainer.noiseless,
+        learns_noise=trainer.learns_noise,
+    )

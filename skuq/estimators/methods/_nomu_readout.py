@@ -1,20 +1,25 @@
-"""NOMU's readout: choose it by the likelihood of held-out rows, and read it as affine functions.
+"""NOMU's readout: hold rows out, choose it by their likelihood, and read it as affine functions.
 
 The readout maps the raw uncertainty r to standard deviations. Its parameters are c, l_min, l_max
-and a factor of the noise.
+and a factor of the noise. The rules for few rows were chosen on toy functions of eight rows; see
+"Few rows" in docs/methods/nomu.md.
 """
 
 from __future__ import annotations
 
 import types
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import spatial, stats
+from sklearn.model_selection import GroupKFold, KFold
 
 from skuq._messages import warn_user
+from skuq._random import generator
 from skuq.estimators._task import warn_if_worse
+from skuq.estimators.methods._nomu_training import Part
 from skuq.exceptions import SmallValidationWarning
 from skuq.fitted._fitted_nomu import FittedNomu, Readout, TrainedNomu, split_sides
 from skuq.networks import NOMUReadout
@@ -23,7 +28,13 @@ from skuq.networks._plan import make_plan
 from skuq.networks._plan_parts import Namespace, Run
 from skuq.predictive._learners import fit_epistemic_scale, fit_readout
 from skuq.tables._inputs import Rows, TableInputs
+from skuq.tables._splits import make_splits
 from skuq.tables._targets import NumberTargets
+
+_MIN_ROWS_FOR_EQUAL_FOLDS = 100  # with fewer rows, none is left out to make folds equal
+_FOLDS_BELOW_ROWS = ((30, 10), (500, 5))  # validation="auto": (number of rows, folds below it)
+_SHARE = 0.2  # of the rows that validation="auto" holds out with more rows, as the paper on UCI
+_N_GAPS = 5  # folds of each of the two kinds with validation="gaps"
 
 _FEW_ROWS = 30  # held-out rows; with fewer the likelihood chooses neither l_min nor l_max
 _L_MIN, _L_MAX = 0.005, 2.0  # used if the likelihood does not choose them; l_min only at first
@@ -34,7 +45,69 @@ _MOST_LOST = 0.5
 _AT_ROWS = 0.15  # mean widths of the band: more is not asked for at the rows where f meets them
 _WIDEST = 5.0  # mean width of bands that are compared, in held-out errors or deviations of y
 _MOST_DISTANCES = 256  # of held-out rows of a network to the nearest of its own rows
+_QUANTILE = 0.95  # the upper end of 90 % intervals
 _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as wide as y varies
+
+
+def split_parts(
+    validation: Any, rows: Rows, entropy: int, groups: np.ndarray | None, *, refits: bool
+) -> list[Part]:
+    """List the rows of each network: positions to train on, and positions to choose on.
+
+    Parameters
+    ----------
+    validation : float, int, cross-validation generator, "gaps" or "auto"
+        The estimator's parameter: a share of the rows gives one network, folds one network each.
+    rows : Rows
+        Rows of positive weight.
+    entropy : int
+    groups : ndarray of shape (n,) or None
+        Codes of groups that are not split.
+    refits : bool
+        Whether a network is trained on all rows afterwards. Folds need it.
+    """
+    n = len(rows.X)
+    if isinstance(validation, str) and validation == "auto":
+        units = n if groups is None else len(np.unique(groups))
+        most = next((k for below, k in _FOLDS_BELOW_ROWS if n < below), None)
+        # With many rows a single split is enough.
+        validation = min(most, units) if most and refits and units > 1 else _SHARE
+    # The number that numbered folds and those of gaps are shuffled with.
+    seed = int(generator(entropy, "split").integers(2**31))
+    if isinstance(validation, str):
+        if groups is not None:
+            raise ValueError(
+                '`groups` cannot be kept together with validation="gaps". Drop one of them.'
+            )
+        folds = KFold(min(_N_GAPS, n), shuffle=True, random_state=seed)
+        # Folds that hold out the middle third of the rows along features drawn at random, as the
+        # UCI gap splits do (Foong et al. 2019).
+        X, third = rows.X, len(rows.X) // 3
+        if not third:
+            raise ValueError(
+                f'validation="gaps" holds out thirds of the rows. Got n_samples={len(X)}.'
+            )
+        features = np.flatnonzero(np.ptp(X, axis=0) > 0)  # constant ones have no middle
+        gaps: list[Part] = []
+        for feature in generator(entropy, "gaps").permutation(features)[:_N_GAPS]:
+            order = np.argsort(X[:, feature], kind="stable")
+            outside = np.concatenate([order[:third], order[-third:]])
+            gaps.append((np.sort(outside), np.sort(order[third:-third])))
+        return [*folds.split(rows.X), *gaps]
+    if isinstance(validation, Real) and not isinstance(validation, Integral):
+        splits = make_splits(rows, entropy, fraction=float(validation), groups=groups)
+        held_out: Any = splits.positions
+        return [(np.setdiff1d(np.arange(n), held_out), held_out)]
+    if isinstance(validation, Integral):
+        kind = KFold if groups is None else GroupKFold
+        validation = kind(validation, shuffle=True, random_state=seed)
+    # A splitter of the user's is checked to hold each row out once.
+    parts: Any = make_splits(rows, entropy, cv=validation, groups=groups).parts
+    if groups is None and n >= _MIN_ROWS_FOR_EQUAL_FOLDS:
+        # Equal folds train in one program: leave out the few rows by which they differ.
+        n_train, n_valid = (min(map(len, part)) for part in zip(*parts))
+        parts = [(train[:n_train], valid[:n_valid]) for train, valid in parts]
+    return list(parts)
 
 
 class Evidence(NamedTuple):
@@ -122,8 +195,8 @@ def choose_readout(
     few = len(held_out.error) < _FEW_ROWS or noiseless
     level = 0.0
     if few and settings.c == settings.l_min == "auto":
-        # The raw uncertainty of a network at its own rows is taken as 0. Settings that are given
-        # refer to the raw uncertainty before this.
+        # Subtract the raw uncertainty that a network has at its own rows. Given numbers refer to
+        # the raw uncertainty as it is: nothing is subtracted where c or l_min is a number.
         level = _level(evidence.network, evidence.rows, inputs, targets)
         near, far = held_out.near - levels, held_out.far - levels
         held_out = held_out._replace(near=near, far=far)
@@ -187,9 +260,9 @@ def _widen(
     as y varies. If l_min follows the rule, the band at the rows then becomes `factor` times what it
     was: the prior widens the band between the rows only.
     """
-    # Widen 90 % intervals as Student's t does. Errors at neighbours resemble each other: two rows
+    # Widen intervals as Student's t does. Errors at neighbours resemble each other: two rows
     # count as one. Fewer than eight count as eight; with them the prior counts in full anyway.
-    factor = stats.t.ppf(0.95, max(n_rows / 2 - 1, 3)) / stats.norm.ppf(0.95)
+    factor = stats.t.ppf(_QUANTILE, max(n_rows / 2 - 1, 3)) / stats.norm.ppf(_QUANTILE)
     width = _width(readout, raw) / readout.c
     c = float(factor * np.hypot(readout.c, prior / width))
     if follows_rule:

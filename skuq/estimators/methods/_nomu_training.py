@@ -1,60 +1,55 @@
-"""Train NOMU's networks on one table.
+"""Train NOMU's networks on one table: the trainer, and the artificial inputs of r's loss.
 
 The mean f is trained together with the raw uncertainty r, or before it (as when noise is learnt
 too), or it is given. Notation: n rows, m outputs, n_sides raw uncertainties of each output.
+
+Defaults that depend on the rows were chosen on toy functions of eight rows and on UCI tables; see
+"Few rows" in docs/methods/nomu.md.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import spatial
+from sklearn.utils.validation import check_array
 
 from skuq import training
 from skuq._random import generator, trial_seed
-from skuq.estimators.methods._nomu_rows import ArtificialSampler
 from skuq.fitted._fitted_nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
-from skuq.networks import GaussianHead, Member, NOMULoss, NOMUNetwork
+from skuq.networks import ArtificialInputs, GaussianHead, Member, NOMULoss, NOMUNetwork
 from skuq.networks._nomu_network import NomuHead, build_mean, build_nomu
 from skuq.tables import TrainingData
+from skuq.tables._columns import is_frame
 from skuq.tables._inputs import Rows, TableInputs
-from skuq.tables._ridge import fit_ridge, refit_ridge
+from skuq.tables._scaling import Scaling
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._network_checks import build_checked, draw_variables, has_diverged, keras_model
 from skuq.training._predict import refine
 
-_FULL_BATCH = 2**30  # rows of a batch that takes all rows
-_FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
-_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # key: whether f should interpolate
-_DEFAULT_EPOCHS, _MIN_STEPS = 400, {True: 1000, False: 2000}  # key: as above
-_NOISELESS_STEPS = 4000  # in fewer r does not close at the rows; with noise f would learn it
+#: Rows that train a network, and those that are held out from it or None, as positions.
+Part = tuple[np.ndarray, np.ndarray | None]
+
+FEW_ROWS = 100  # with fewer rows, or rows without noise, the mean f should interpolate its rows
+_FULL_BATCH = 2**30  # rows of a batch that takes all rows, in their order
+_HIDDEN_UNITS = {True: (64, 64), False: (50,)}  # whether f should interpolate: units; 50 as on UCI
+_UCI_EPOCHS = 400  # appendix B.2.7
+_FEWEST_STEPS = {True: 1000, False: 2000}  # whether f should interpolate: steps at least
+_NOISELESS_STEPS = 4000  # after 1000 r at the rows is 0.4 times its median elsewhere, not 0.14
 _NOISELESS_FACTOR = 10  # of pi_sqr without noise, where Eq. 57 would make it infinite
+_LEAST_NOISE = 1e-2  # share of the median noise: rows of less would outweigh all others
+_MIN_PATIENCE = 10  # epochs, where an eighth of all would be fewer
 _N_BAND = 256  # artificial inputs over which a band's width is averaged
-_MIN_PATIENCE = 10  # epochs
+# Smallest and largest default of `box_margin`, as a share of each range. Between them it is three
+# mean distances of uniform rows: in 95 % of samples the gap beyond the outermost row is smaller.
+_MIN_MARGIN, _MAX_MARGIN, _MARGIN_SPACINGS = 0.05, 1.0, 3
+_ROUNDING = 1e-9  # of a root that is a whole number
 _MEAN, _SIDE = 1, 2  # purposes of seeds; 0 is for networks that are trained in one step
-
-
-class Setup(NamedTuple):
-    """Rows of one network, and the number of epochs of its mean.
-
-    Attributes
-    ----------
-    train : ndarray
-        Positions of the rows to train on.
-    valid : ndarray or None
-        Positions of the held-out rows, on which f may stop early.
-    mean_epochs : int or None
-        Number of epochs of f if that is trained first; None for the trainer's own number.
-    """
-
-    train: np.ndarray
-    valid: np.ndarray | None = None
-    mean_epochs: int | None = None
 
 
 def precision(noise: np.ndarray) -> np.ndarray:
@@ -68,7 +63,7 @@ def precision(noise: np.ndarray) -> np.ndarray:
     """
     # The median of each output's noise; zeros are left out, and become a hundredth of it.
     typical = [np.median(column[column > 0]) if column.any() else 1.0 for column in noise.T]
-    weights = 1 / np.maximum(noise / typical, 1e-2) ** 2
+    weights = 1 / np.maximum(noise / typical, _LEAST_NOISE) ** 2
     return (weights / weights.mean(axis=0)).mean(axis=1)
 
 
@@ -110,8 +105,6 @@ class NomuTrainer:
         Whether f is trained with a Gaussian likelihood, before r.
     refines : bool
         Whether f is trained before r, and refined in double precision.
-    adds_linear : bool
-        Whether f has a frozen linear part, ridge regression of the rows of each setup.
     given : GivenMean or None
         Model in place of f.
     noise : KnownNoise or None
@@ -135,14 +128,13 @@ class NomuTrainer:
     n_sides: int = 1
     learns_noise: bool = False
     refines: bool = False
-    adds_linear: bool = False
     given: GivenMean | None = None
     noise: KnownNoise | None = None
 
     @property
     def interpolates(self) -> bool:
         """Whether f should interpolate its rows; some defaults depend on it."""
-        return len(self.rows.X) < _FEW_ROWS or self.noiseless
+        return len(self.rows.X) < FEW_ROWS or self.noiseless
 
     @property
     def head(self) -> NomuHead:
@@ -156,38 +148,42 @@ class NomuTrainer:
             detached=None if self.network.connect_gradient else NomuHead.detached,
         )
 
-    def train(self, setups: Sequence[Setup], report: Callable | None) -> list[TrainedNomu]:
-        """Train a network for each setup, side by side where possible."""
-        means: list[Any] = [None] * len(setups)
-        if not setups:
-            return []
+    def train(
+        self, parts: Sequence[Part], report: Callable | None, mean_epochs: int | None = None
+    ) -> list[TrainedNomu]:
+        """Train a network for each part of the rows, side by side where possible.
+
+        `mean_epochs` is the number of epochs of f if that is trained first; by default it stops
+        early, or trains as long as r.
+        """
+        means: list[Any] = [None] * len(parts)
         # One step: f and r train together, or f is given and r trains alone.
         if self.head.with_mean or self.given is not None:
-            members = self._train_together(setups, report)
+            members = self._train_together(parts, report)
         else:
-            means = self._train_means(setups, report)
+            means = self._train_means(parts, report, mean_epochs)
             # The loss of r may depend on errors and noise of its mean f. Then each network trains
             # by itself.
             if self.learns_noise or self.n_sides == 2:
                 members = [
-                    self._train_side(setup, mean, report) for setup, mean in zip(setups, means)
+                    self._train_side(train, mean, report) for (train, _), mean in zip(parts, means)
                 ]
             else:
-                members = self._train_together(setups, report, means)
+                members = self._train_together(parts, report, means)
         _check_completed(members)
         return [
             TrainedNomu(self.head, member, mean, self.given, self.noise)
             for member, mean in zip(members, means)
         ]
 
-    def refit_setup(self, networks: Sequence[TrainedNomu]) -> Setup:
-        """Make the setup for all rows; f trains for the mean of the folds' best epochs."""
+    def refit(self, networks: Sequence[TrainedNomu], report: Callable | None) -> TrainedNomu:
+        """Train a network on all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
         # Without held-out rows f cannot stop by itself.
         if self.patience is not None:
             best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
             epochs = round(float(np.mean(best)))
-        return Setup(np.arange(len(self.rows.X)), mean_epochs=epochs)
+        return self.train([(np.arange(len(self.rows.X)), None)], report, epochs)[0]
 
     def draw_between_rows(self, network: TrainedNomu) -> tuple[np.ndarray, ...]:
         """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs.
@@ -199,44 +195,48 @@ class NomuTrainer:
         distance = spatial.cKDTree(rows).query(x)[0]
         return network.head.split(training.predict_members([network.member], x)[0])[1], distance
 
-    def _train_means(self, setups: Sequence[Setup], report: Callable | None) -> list[Member]:
+    def _train_means(
+        self, parts: Sequence[Part], report: Callable | None, epochs: int | None
+    ) -> list[Member]:
         """Train the mean f, and the noise if that is learnt, as the first of two steps."""
         n_outputs, stops_early = self.targets.n_outputs, self.patience is not None
         # A head without sides has term (a) of the loss only.
-        gaussian = GaussianHead(n_outputs)
-        head = gaussian if self.learns_noise else NomuHead(n_outputs, n_sides=0)
-        seed = trial_seed(self.entropy, _MEAN)
-        template, start = self._templates(
-            setups, seed, lambda linear: self._mean_template(head.n_raw, linear)
+        head = GaussianHead(n_outputs) if self.learns_noise else NomuHead(n_outputs, n_sides=0)
+
+        def build(input_shape, n_raw):
+            return build_mean(input_shape, n_raw, **self._common_settings)
+
+        template = build_checked(
+            build, self.rows.X.shape[1:], head.n_raw, "NOMU's network of the mean"
         )
         data = self._data(
             self.rows,
             self.targets.transform(self.rows.y),
             validation=self.validation if stops_early else None,
         )
+        if not stops_early:
+            parts = [(train, None) for train, _ in parts]
         members = self._train_stacks(
-            setups,
+            parts,
             report,
             template,
             head,
-            [self._mean_recipe(setup) for setup in setups],
+            lambda n_train: self._mean_recipe(n_train, epochs),
             data,
-            seed,
-            start=start,
-            validates=stops_early,
+            trial_seed(self.entropy, _MEAN),
         )
         _check_completed(members)
         if not self.refines:
             return members
         # Refinement goes on with the rows in float32 that the training has seen.
-        rows = [
-            (data.x[setup.train], data.y[setup.train], data.weight[setup.train]) for setup in setups
+        return [
+            refine(member, data.x[train], data.y[train], data.weight[train])
+            for member, (train, _) in zip(members, parts)
         ]
-        return [refine(member, x, y, weight) for member, (x, y, weight) in zip(members, rows)]
 
     def _train_together(
         self,
-        setups: Sequence[Setup],
+        parts: Sequence[Part],
         report: Callable | None,
         means: Sequence[Member] | None = None,
     ) -> list[Any]:
@@ -247,11 +247,9 @@ class NomuTrainer:
             y = (self.rows.y - mean) / self.targets.scaling.scale_
         else:
             y = self.targets.transform(self.rows.y)
-        seed = trial_seed(self.entropy, 0)
+        start: list | None = None
         if means is None:
-            template, start = self._templates(
-                setups, seed, lambda linear: self._template(linear=linear)
-            )
+            template = self._template()
         else:
             # Each template holds its own frozen mean f. They differ in weights only, which are in
             # `start`.
@@ -260,73 +258,44 @@ class NomuTrainer:
                 template = self._template(member)
                 start.append(draw_variables(template, trial_seed(self.entropy, _SIDE)))
         return self._train_stacks(
-            setups,
+            [(train, None) for train, _ in parts],
             report,
             template,
             self.head,
-            [self._recipe(setup) for setup in setups],
+            self._recipe,
             self._data(self.rows, y),
-            seed,
-            start=start,
+            trial_seed(self.entropy, 0),
+            start,
         )
 
-    def _templates(self, setups: Sequence[Setup], seed: int, build: Callable) -> tuple:
-        """Build a template that holds f, and the first weights of each setup or None.
-
-        They are the same, unless f has a linear part: then each setup has its own, of the rows that
-        it trains on, with the penalty that leave-one-out errors of all rows choose.
-        """
-        if not self.adds_linear:
-            return build(None), None
-        (x, y, weight), (coefficients, intercept, _, penalties) = self._linear
-        start = []
-        for setup in setups:
-            linear, rows = (coefficients, intercept), setup.train
-            if len(rows) < len(x):
-                linear = refit_ridge(x[rows], y[rows], weight[rows], penalties)
-            template = build(linear)
-            start.append(draw_variables(template, seed))
-        return template, start
-
-    @functools.cached_property
-    def _linear(self) -> tuple:
-        """Standardised rows, targets and weights, and their ridge regression."""
-        x, y = self.inputs.transform(self.rows.X), self.targets.transform(self.rows.y)
-        return (x, y, self.rows.weight), fit_ridge(x, y, self.rows.weight)[0]
-
-    def _train_side(self, setup: Setup, mean: Member, report: Callable | None) -> Any:
+    def _train_side(self, train: np.ndarray, mean: Member, report: Callable | None) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
-        rows = self.rows.take(setup.train)
+        rows = self.rows.take(train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
         weight = None if noise is None else precision(noise)
-        # The rows of the setup are all rows of these data.
         return self._train_stacks(
-            [setup._replace(train=np.arange(len(rows.X)), valid=None)],
+            [(np.arange(len(rows.X)), None)],  # all rows of these data
             report,
             self._template(mean),
             self.head,
-            [self._recipe(setup)],
+            self._recipe,
             self._data(rows, self.targets.transform(rows.y) - loc, weight),
             trial_seed(self.entropy, 0),
         )[0]
 
-    def _train_stacks(
-        self, setups, report, template, head, recipes, data, seed, *, start=None, validates=False
-    ):
-        """Train a network for each setup; setups of as many rows and epochs share a program."""
-        members: list[Any] = [None] * len(setups)
-        sizes = [(len(setup.train), recipe.epochs) for setup, recipe in zip(setups, recipes)]
+    def _train_stacks(self, parts, report, template, head, make_recipe, data, seed, start=None):
+        """Train a network for each part; parts of equally many training rows share a program."""
+        members: list[Any] = [None] * len(parts)
+        sizes = [len(train) for train, _ in parts]
         for size in sorted(set(sizes)):
-            positions = [k for k in range(len(setups)) if sizes[k] == size]
+            positions = [k for k in range(len(parts)) if sizes[k] == size]
             job = training.TrainingJob.of_model(
                 template,
                 head,
-                [recipes[k] for k in positions],
+                [make_recipe(size)] * len(positions),
                 [seed] * len(positions),
                 stacked=True,
-                splits=[
-                    (setups[k].train, setups[k].valid if validates else None) for k in positions
-                ],
+                splits=[parts[k] for k in positions],
                 start=None if start is None else [start[k] for k in positions],
                 artificial=self.sampler,
             )
@@ -365,11 +334,11 @@ class NomuTrainer:
             "mean_network": network.mean,
         }
 
-    def _template(self, mean: Member | None = None, linear: Any = None) -> Any:
+    def _template(self, mean: Member | None = None) -> Any:
         """Build the network of the uncertainty r, which contains the layers of the mean f.
 
-        `linear` is a frozen part of f. The layers of f are frozen if f is trained already: as
-        `mean`, or as the parameter `pretrained`.
+        The layers of f are frozen if f is trained already: as `mean`, or as the parameter
+        `pretrained`.
         """
         # A given f is a triple: its model takes ``x * scale + offset``, where x is standardised.
         given: Any = None
@@ -394,45 +363,29 @@ class NomuTrainer:
                 side_network=network.side,
                 given=given,
                 sample=None if self.given is None else self.inputs.transform(self.rows.X),
-                linear=linear,
             )
 
         return build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
 
-    def _mean_template(self, n_raw: int, linear: Any = None) -> Any:
-        """Build the network of the mean f alone, with a frozen linear part if there is one."""
-        if linear is not None:
-            # The noise has no linear part.
-            kernel, bias = linear
-            linear = (
-                np.pad(kernel, [(0, 0), (0, n_raw - len(bias))]),
-                np.pad(bias, (0, n_raw - len(bias))),
-            )
-        build = functools.partial(build_mean, linear=linear, **self._common_settings)
-        source = "NOMU's network of the mean"
-        return build_checked(build, self.rows.X.shape[1:], n_raw, source)
-
-    def _mean_recipe(self, setup: Setup) -> Any:
-        """Make the recipe of f, which stops early or trains for the epochs of the setup."""
-        recipe = self._recipe(setup)
+    def _mean_recipe(self, n_train: int, epochs: int | None) -> Any:
+        """Make the recipe of f, which trains for given epochs, stops early, or trains as r does."""
+        recipe = self._recipe(n_train)
         # The loss of f has no term for artificial inputs.
         changes: dict[str, Any] = {"n_artificial": 0, "loss_settings": ()}
-        if setup.mean_epochs is not None:
-            changes["epochs"] = setup.mean_epochs
+        if epochs is not None:
+            changes["epochs"] = epochs
+        elif self.patience == "auto":
+            changes["early_stopping_patience"] = max(_MIN_PATIENCE, recipe.epochs // 8)
         elif self.patience is not None:
-            patience = self.patience
-            if isinstance(patience, str):
-                patience = max(_MIN_PATIENCE, recipe.epochs // 8)
-            changes["early_stopping_patience"] = patience
+            changes["early_stopping_patience"] = self.patience
         return replace(recipe, **changes)
 
-    def _recipe(self, setup: Setup) -> Any:
+    def _recipe(self, n_train: int) -> Any:
         """Make the recipe of r, or of f and r together."""
-        epochs = self.epochs
+        batch, epochs = self.batch_size or _FULL_BATCH, self.epochs
         if epochs is None:  # few rows get enough steps
-            n_batches = -(-len(setup.train) // (self.batch_size or len(setup.train)))
-            n_steps = _NOISELESS_STEPS if self.noiseless else _MIN_STEPS[self.interpolates]
-            epochs = max(_DEFAULT_EPOCHS, -(-n_steps // n_batches))
+            n_steps = _NOISELESS_STEPS if self.noiseless else _FEWEST_STEPS[self.interpolates]
+            epochs = max(_UCI_EPOCHS, -(-n_steps // -(-n_train // batch)))
         # The learning rate falls if f should interpolate, and does not stop early.
         falls = self.interpolates and self.patience is None
         fields = {
@@ -442,12 +395,15 @@ class NomuTrainer:
             "early_stopping_patience": None,
             **self.recipe,
         }
-        weights = {name: float(getattr(self.loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
-        if self.noiseless:
-            weights["pi_sqr"] *= _NOISELESS_FACTOR
+        loss, pi_sqr = self.loss, float(self.loss.pi_sqr)
+        weights = {
+            "pi_sqr": pi_sqr * _NOISELESS_FACTOR if self.noiseless else pi_sqr,
+            "pi_exp": float(loss.pi_exp),
+            "c_exp": float(loss.c_exp),
+        }
         return training.Recipe(
             learning_rate=self.learning_rate,
-            batch_size=_FULL_BATCH if self.batch_size is None else self.batch_size,
+            batch_size=batch,
             epochs=epochs,
             n_artificial=self.sampler.n_each,
             loss_settings=tuple(weights.items()),
@@ -465,3 +421,147 @@ def _check_completed(members: Sequence[Any]) -> None:
             "`learning_rate`, smaller `pi_sqr`, `pi_exp` or `c_exp`, or leave `clip_norm` and "
             "`stable` at their defaults."
         )
+
+
+class ArtificialSampler:
+    """Sampler of artificial inputs in standardised units: ``sampler(n, rng) -> (n, n_features)``.
+
+    Parameters
+    ----------
+    settings : ArtificialInputs
+        Validated settings; a table among them is encoded.
+    X : ndarray of shape (n, n_features)
+        Encoded rows to train on.
+    scaling : Scaling
+        Fitted standardisation of X.
+
+    Attributes
+    ----------
+    box : ndarray of shape (n_features, 2) or None
+        Box in units of X; None if the inputs are the user's own.
+    n_each : int
+        Number of inputs of one step; for a grid at most the given number.
+
+    Raises
+    ------
+    ValueError
+        If the box holds no row or has no volume, or the inputs are not like X.
+    """
+
+    def __init__(self, settings: ArtificialInputs, X: np.ndarray, scaling: Scaling) -> None:
+        self.n_each, self.box = settings.n, None
+        self._scaling, self._n_features = scaling, X.shape[1]
+        kind = settings.kind
+        if callable(kind):
+            self._draw = self._make_checked_sampler(kind)
+        elif isinstance(kind, str):
+            self.box = _read_box(settings, X)
+            ends = scaling.transform(self.box.T.copy())
+            low, width = ends[0], ends[1] - ends[0]
+            if kind == "grid":  # every training step gets all points of an equidistant grid
+                # A constant column has one value; the others share the number of points equally.
+                varied = np.ptp(ends, axis=0) > 0
+                n_axis = int(np.floor(self.n_each ** (1 / max(varied.sum(), 1)) + _ROUNDING))
+                if n_axis < 2:
+                    raise ValueError(
+                        f"A grid of at most `n`={self.n_each} artificial inputs in {varied.sum()} "
+                        'dimensions has one point an axis. Use kind="uniform", or more inputs.'
+                    )
+                sizes = np.where(varied, n_axis, 1).tolist()
+                axes = [np.linspace(low, high, size) for (low, high), size in zip(ends.T, sizes)]
+                points = np.stack([axis.ravel() for axis in np.meshgrid(*axes)], axis=1)
+                self.n_each = len(points)
+                self._draw = lambda n, rng: np.resize(points, (n, points.shape[1]))
+            else:
+                self._draw = lambda n, rng: low + width * rng.random((n, len(low)))
+        else:
+            rows = check_array(kind, dtype="float64", input_name="artificial")
+            if rows.shape[1] != self._n_features:
+                raise ValueError(
+                    f"`artificial` must have {self._n_features} columns, like X. "
+                    f"Got {rows.shape[1]}."
+                )
+            rows = scaling.transform(rows)
+            self._draw = lambda n, rng: rows[rng.integers(len(rows), size=n)]
+
+    def __call__(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        return self._draw(n, rng)
+
+    def _make_checked_sampler(self, function: Callable) -> Callable:
+        """Make a sampler of the user's function that checks its results, one step at a time."""
+
+        def draw_step(n, rng):
+            drawn = np.asarray(function(n, rng), dtype="float64")
+            if drawn.shape != (n, self._n_features) or not np.isfinite(drawn).all():
+                finite = "" if np.isfinite(drawn).all() else ", not all finite"
+                raise ValueError(
+                    "`artificial` must be a function (n, rng) that gives finite inputs of shape "
+                    f"(n, n_features), here {(n, self._n_features)}. "
+                    f"Got shape {drawn.shape}{finite}."
+                )
+            return self._scaling.transform(drawn)
+
+        def draw(n, rng):
+            # Each step by itself: a function may return ordered or evenly spread inputs.
+            n_steps = -(-n // self.n_each)
+            return np.concatenate([draw_step(self.n_each, rng) for _ in range(n_steps)])
+
+        return draw
+
+
+def encode_artificial(kind: Any, inputs: TableInputs, estimator: Any) -> Any:
+    """Encode a table of artificial inputs as the rows of X; return other values as they are."""
+    has_names, is_table = is_frame(kind), np.ndim(kind) == 2
+    if not has_names and not (is_table and inputs.encodes):
+        return kind
+    if not has_names and inputs.feature_names is not None:
+        kind = pd.DataFrame(kind, columns=inputs.feature_names)
+    return inputs.encode(inputs.validate(kind, estimator))
+
+
+def _read_box(settings: ArtificialInputs, X: np.ndarray) -> np.ndarray:
+    """Return the bounds (n_features, 2) of artificial inputs: the user's, or those of the rows."""
+    if settings.box is not None:
+        box = settings.box
+        try:
+            box = np.asarray(box, dtype="float64")
+        except (TypeError, ValueError):
+            box = np.empty(0)
+        if box.shape != (X.shape[1], 2) or not np.isfinite(box).all():
+            raise ValueError(
+                f"`box` must be {X.shape[1]} finite pairs (low, high), one per feature. Got {box}."
+            )
+        empty = np.flatnonzero(box[:, 0] >= box[:, 1])
+        if len(empty):
+            raise ValueError(
+                f"`box` must have low < high for every feature. Got {box[empty[0]]} for feature "
+                f"{empty[0]}: a box without volume."
+            )
+        # A box in other units than X, such as standardised ones, usually holds no row.
+        within = np.clip(X, *box.T) == X
+        if within.all(axis=1).any():
+            return box
+        missed = np.flatnonzero(~within.any(axis=0))
+        if len(missed):
+            k = missed[0]
+            reason = f"feature {k} has values from {X[:, k].min():.4g} to {X[:, k].max():.4g}, and "
+            reason += f"the box has {box[k]}"
+        else:
+            reason = "each row is outside of it in some feature"
+        raise ValueError(
+            f"`box` must hold training rows, and holds none: {reason}. `box` is in units of X."
+        )
+    low, high = X.min(axis=0), X.max(axis=0)
+    if (low == high).all():
+        raise ValueError(
+            f"The rows of X (n_samples={len(X)}) are all alike, so that they have no range to draw "
+            "artificial inputs from. Give `box` to ArtificialInputs: the lowest and highest value "
+            "of each feature."
+        )
+    margin = settings.box_margin
+    if isinstance(margin, str):
+        # Of n uniform rows the outermost are about 1 / (n - 1) of the range away from its ends.
+        margin = min(_MARGIN_SPACINGS / max(len(X) - 1, 1), _MAX_MARGIN)
+        margin = max(_MIN_MARGIN, margin)
+    reach = margin * (high - low)
+    return np.stack([low - reach, high + reach], axis=1)

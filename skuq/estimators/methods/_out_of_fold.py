@@ -20,11 +20,10 @@ from sklearn.utils.metadata_routing import process_routing
 from sklearn.utils.parallel import Parallel
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from skuq._checks import check_weights, fit_argument
+from skuq._checks import check_weights, fit_argument, refuse_lazy
 from skuq._messages import Progress, short_repr
 from skuq._params import check_method_params, check_sample_weight, safe_indexing, safe_split
 from skuq.exceptions import UnsavableError
-from skuq.tables._columns import refuse_lazy
 from skuq.tables._inputs import ForeignInputs, check_groups
 from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
 
