@@ -356,7 +356,7 @@ def check_selection(chosen: Any, n_candidates: int) -> Selection:
 #: The NES paper's selection first, then three others.
 SELECTORS = ("forward", "replacement", "quick", "top")
 
-_LEAST_LIKELIHOOD = np.finfo(float).tiny  # its log is about -708
+_UNDERFLOW = np.finfo(float).tiny  # its log is about -708
 _MIN_MEMBERS = 2  # one member has no epistemic uncertainty
 _N_FOLDS = 5
 _MIN_FOLD = 10  # rows; with fewer rows in a fold, sizes of ensembles are not compared
@@ -377,17 +377,13 @@ def likelihood_statistics(
     largest = np.where(np.isfinite(log_likelihood), log_likelihood, -np.inf).max(axis=0)
     largest = np.where(np.isfinite(largest), largest, 0.0)
     # A likelihood of zero counts as 708 nats worse than the row's best.
-    bounded = np.where(
-        log_likelihood == -np.inf, largest + np.log(_LEAST_LIKELIHOOD), log_likelihood
-    )
+    bounded = np.where(log_likelihood == -np.inf, largest + np.log(_UNDERFLOW), log_likelihood)
     ratios = np.exp(bounded - largest)
 
     def averaged_nll(ratio: np.ndarray, largest: np.ndarray, own: np.ndarray) -> np.ndarray:
         # If no member comes within 708 nats of the best candidate, the ratio is 0. The mean of the
         # members' own losses, an upper bound (Jensen), still distinguishes such members.
-        return np.where(
-            ratio > _LEAST_LIKELIHOOD, -np.log(np.maximum(ratio, _LEAST_LIKELIHOOD)) - largest, -own
-        )
+        return np.where(ratio > _UNDERFLOW, -np.log(np.maximum(ratio, _UNDERFLOW)) - largest, -own)
 
     return (ratios, np.broadcast_to(largest, ratios.shape), bounded), averaged_nll
 
