@@ -62,10 +62,10 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     warnings.warn_explicit(message, category, at.f_code.co_filename, at.f_lineno, name, registry)
 
 
-def short_repr(value: Any) -> str:
-    """Represent a value in at most 200 characters; an ellipsis ends what is cut."""
+def short_repr(value: Any, most: int = 200) -> str:
+    """Represent a value in at most so many characters; an ellipsis ends what is cut."""
     text = repr(value)
-    return text if len(text) <= 200 else f"{text[:199]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 _logger = logging.getLogger("skuq")

@@ -247,7 +247,7 @@ def _check_columns(name, columns, d):
     return tuple(sorted(set(columns)))
 
 
-_NEAR = 0.02  # distance in unit coordinates that may come from rounding by hand
+_ROUNDED_BY_HAND = 0.02  # distance in unit coordinates that may come from rounding by hand
 _NOT_USABLE = f"NaN, inf or beyond {SQUARABLE:g}"
 
 
@@ -433,7 +433,7 @@ class ResultLog:
         unsettled = [x for x in points if not self._settle(x)]
         for x in unsettled:
             # A point that has been evaluated before is told again; it is not a rounded pending one.
-            k = None if tuple(x) in known else self._find_pending(x, _NEAR)
+            k = None if tuple(x) in known else self._find_pending(x, _ROUNDED_BY_HAND)
             if k is not None:
                 warn_user(
                     f"The result at {x.tolist()} leaves {self.pending[k].tolist()} pending, which "

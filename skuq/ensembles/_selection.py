@@ -29,6 +29,7 @@ Loss: TypeAlias = Callable[..., np.ndarray]
 
 
 _CHUNK_ENTRIES = 2**17  # numbers of one temporary array: 1 MB, which caches hold
+_ROUNDING_OF_WEIGHTS = 1e-9  # that sums of weights may have beyond their bounds
 
 
 @saved_as("ensembles.Selection")
@@ -141,7 +142,7 @@ def select_forward(
     order, singles = rank_candidates(statistics, loss, sample_weight)
     n_members = min(check_count("n_members", n_members), len(order))
     min_members, k_init = min(min_members, n_members), min(k_init, n_members)
-    if not 0 <= min_weight * min_members <= 1 + 1e-9:
+    if not 0 <= min_weight * min_members <= 1 + _ROUNDING_OF_WEIGHTS:
         raise ValueError(
             f"`min_weight` must be in [0, 1 / min_members], which is {1 / min_members:.3g} with "
             f"min_members={min_members}: {min_members} members cannot all have more. Got "
@@ -190,7 +191,7 @@ def _too_heavy(path: Sequence[tuple[int, float]], min_members: int, min_weight: 
     counts = Counter(index for index, _ in path)
     n_heaviest = np.arange(1, min_members)
     # Largest sums of the counts of the 1, 2, .. heaviest members.
-    most = (1 - (min_members - n_heaviest) * min_weight) * (len(path) + 1) + 1e-9
+    most = (1 - (min_members - n_heaviest) * min_weight) * (len(path) + 1) + _ROUNDING_OF_WEIGHTS
 
     heavy = []
     for index in counts:
@@ -355,7 +356,7 @@ def check_selection(chosen: Any, n_candidates: int) -> Selection:
 #: The NES paper's selection first, then three others.
 SELECTORS = ("forward", "replacement", "quick", "top")
 
-_SMALLEST = np.finfo(float).tiny  # its log is about -708
+_UNDERFLOW = np.finfo(float).tiny  # its log is about -708
 _MIN_MEMBERS = 2  # one member has no epistemic uncertainty
 _N_FOLDS = 5
 _MIN_FOLD = 10  # rows; with fewer rows in a fold, sizes of ensembles are not compared
@@ -376,13 +377,13 @@ def likelihood_statistics(
     largest = np.where(np.isfinite(log_likelihood), log_likelihood, -np.inf).max(axis=0)
     largest = np.where(np.isfinite(largest), largest, 0.0)
     # A likelihood of zero counts as 708 nats worse than the row's best.
-    bounded = np.where(log_likelihood == -np.inf, largest + np.log(_SMALLEST), log_likelihood)
+    bounded = np.where(log_likelihood == -np.inf, largest + np.log(_UNDERFLOW), log_likelihood)
     ratios = np.exp(bounded - largest)
 
     def averaged_nll(ratio: np.ndarray, largest: np.ndarray, own: np.ndarray) -> np.ndarray:
         # If no member comes within 708 nats of the best candidate, the ratio is 0. The mean of the
         # members' own losses, an upper bound (Jensen), still distinguishes such members.
-        return np.where(ratio > _SMALLEST, -np.log(np.maximum(ratio, _SMALLEST)) - largest, -own)
+        return np.where(ratio > _UNDERFLOW, -np.log(np.maximum(ratio, _UNDERFLOW)) - largest, -own)
 
     return (ratios, np.broadcast_to(largest, ratios.shape), bounded), averaged_nll
 

@@ -71,6 +71,7 @@ class TreeEncoder:
     def encode(self, value: Any, where: str) -> Any:
         """Encode a part of the tree; `where` is its path for error messages."""
         kind = type(value)
+        # Exact types, since a subclass of a plain one may hold more than JSON keeps.
         if kind in _PLAIN:
             return value
         if kind is np.str_:
@@ -86,6 +87,7 @@ class TreeEncoder:
             return self._items(value, where)
         if kind is tuple:
             return {"@": "tuple", "items": self._items(value, where)}
+        # Texts as keys make a JSON object. "@" marks all other kinds, so it needs pairs itself.
         if kind is dict and "@" not in value and all(type(key) is str for key in value):
             return {key: self.encode(item, f"{where}.{key}") for key, item in value.items()}
         if kind is dict:
@@ -174,6 +176,7 @@ class TreeDecoder:
     def _object(self, name: str, state: dict[str, Any]) -> Any:
         """Make an object from the name of its class and its attributes."""
         saved = find_by_name(name)
+        # A name in a file chooses among registered classes, and imports or calls nothing by itself.
         if saved is not None:
             if saved.check is not None:
                 saved.check(state)
@@ -331,6 +334,7 @@ def from_bytes(
     in errors. Raise FileFormatError if anything is not as `to_bytes` writes it (DamagedFileError
     if it is not even a whole file).
     """
+    # First whether this is a whole file: a search repeats the trial of a damaged one.
     with refuse_broken(source, error_class=DamagedFileError):
         parts = unzip(data)
         sums, header = parts.pop(_SUMS, None), json.loads(parts[_HEADER])

@@ -176,6 +176,9 @@ def _check_generators(value: Any, seen: dict[int, Any]) -> None:
         _check_generators(part, seen)
 
 
+# Classes of scikit-learn that files hold by their attributes, as they hold skuq's, and not as bytes
+# of skops: fitted estimators have them inside, and files are read without skops installed. They
+# are registered here, beside the other forms of foreign objects, as no file of skuq defines them.
 for _cls in (FrozenEstimator, Pipeline):
     saved_as(f"sklearn.{_cls.__name__}", kind="estimator")(_cls)
 for _name in ("OneHotEncoder", "OrdinalEncoder", "StandardScaler"):
@@ -209,7 +212,8 @@ class MissingPart:
         # An estimator asks its missing `preprocess` for them, also to predict with a fitted one.
         return Tags(estimator_type=None, target_tags=TargetTags(required=False))
 
-    # Methods by which parameters are recognised as search spaces, oracles or estimators.
+    # The methods by which constraints of parameters recognise spaces, oracles and estimators: a
+    # loaded estimator has valid parameters, and only the use of a missing one is an error.
     decisions = build = recipe = create_trial = end_trial = __call__
     fit = predict = predict_proba = transform = __call__
 

@@ -247,7 +247,9 @@ def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
     return class_codes(y, labels, problem="`y_true` has labels that are not in `labels`")
 
 
-_SMALLEST = np.finfo(float).eps  # smallest probability in a logarithm, as in sklearn's log_loss
+_LEAST_PROBABILITY = np.finfo(
+    float
+).eps  # smallest probability in a logarithm, as in sklearn's log_loss
 
 
 def ensemble_nll_loss(y_true, member_proba, weights=None, *, labels=None, sample_weight=None):
@@ -429,7 +431,7 @@ def _true_probabilities(y_true, member_proba, labels, weights=None):
     proba = check_proba(member_proba, name="member_proba", members=True)
     codes = label_columns(y_true, proba, labels)
     # Clip before averaging, so that oracle <= ensemble <= average member always holds.
-    p = np.maximum(proba[:, np.arange(len(codes)), codes], _SMALLEST)
+    p = np.maximum(proba[:, np.arange(len(codes)), codes], _LEAST_PROBABILITY)
     return p, check_member_weights(weights, len(p))
 
 

@@ -40,6 +40,7 @@ class Categorical:
     default: Any = None
 
     def __post_init__(self):
+        # Without repeats, which would be drawn more often than others.
         object.__setattr__(self, "choices", tuple(dict.fromkeys(self.choices)))
         if not self.choices:
             raise ValueError(f"Decision {self.name!r} has no choices.")
@@ -99,6 +100,7 @@ class _Number:
 
     def encode(self, values) -> np.ndarray:
         values = np.asarray(values, dtype=float)[:, None]
+        # As they are sampled: a surrogate then sees equal steps where draws are equally likely.
         return np.log(values) if self.log else values
 
 

@@ -403,6 +403,7 @@ class RetentionDisplay(CurveDisplay):
             xlim=(0, 1),
         )
         from_zero(ax)
+        # Curves rise to the right: the upper left corner is free.
         legend(ax, loc="upper left")
         return self
 
@@ -523,6 +524,7 @@ class QuantileCalibrationDisplay(CurveDisplay):
             ylim=(0, 1),
             aspect="equal",
         )
+        # Curves rise to the right: the upper left corner is free.
         legend(ax, loc="upper left")
         return self
 
@@ -657,5 +659,6 @@ class CoverageWidthDisplay(CurveDisplay):
         )
         # Widths are read as ratios between models: they need the 0.
         from_zero(ax)
+        # Curves rise to the right: the upper left corner is free.
         legend(ax, loc="upper left")
         return self

@@ -194,6 +194,7 @@ class SearchHistoryDisplay(Display):
         ends = [low - 2 * margin, fence + 2 * margin]
         if shared is not None:
             ends = [min(ends[0], shared[0]), max(ends[1], shared[1])]
+        # Room for the marks at both edges.
         ax.set_ylim(ends)
         ax.set(
             xlabel="seconds of trials, added up" if by == "time" else "trial",
@@ -354,6 +355,7 @@ class TeamDisplay(Display):
             sizes = sorted(set(self.teams.dropna(subset=["accuracy"])["size"]))
             raise ValueError(f"No team of size {size} was scored. There are sizes {sizes}.")
         ax = self._open(ax)
+        # Sizes differ in colour only where there are several, so that one size can be plain blue.
         colours = _SizeColours(scored["size"])
         # A reason begins with the name of the filter that pruned the team.
         outcomes = np.where(scored["kept"], "kept", scored["reason"].str.split(":").str[0])

@@ -270,7 +270,7 @@ class Labels(NamedTuple):
         return bool((self.codes < 0).any())
 
 
-_MOST_ROWS = 10_000  # rows from which quartiles are computed, and recurring values are found
+_ROWS_LOOKED_AT = 10_000  # rows from which quartiles are computed, and recurring values are found
 
 
 class FarValues(NamedTuple):
@@ -305,7 +305,7 @@ def find_far_values(table: np.ndarray, *, ratio: float = 1000.0) -> FarValues | 
     """
     n, d = table.shape
     reach = ratio * np.sqrt(n)
-    every = math.ceil(n / _MOST_ROWS)
+    every = math.ceil(n / _ROWS_LOOKED_AT)
     # Halve first, since the distance of two numbers can overflow. One value at distance D from n
     # others gives a standard deviation of about D / sqrt(n).
     first, median, third = np.quantile(table[::every] / 2, QUARTILES, axis=0)
@@ -358,7 +358,7 @@ def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndar
     dict of int to ndarray
         Columns, and the sorted values that two rows or more have in each.
     """
-    every, found = math.ceil(len(table) / _MOST_ROWS), {}
+    every, found = math.ceil(len(table) / _ROWS_LOOKED_AT), {}
     y = pd.factorize(y[::every])[0]
     for k, column in enumerate(table[::every].T):
         values, place, count = np.unique(column, return_inverse=True, return_counts=True)

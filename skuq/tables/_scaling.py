@@ -15,7 +15,7 @@ from skuq.files._registry import saved_as
 # would overflow float64 for larger inputs.
 FARTHEST = 1e6
 
-_SMALLEST = 1e-153  # smallest standard deviation of y; its square is normal in float64
+_LEAST_STD = 1e-153  # smallest standard deviation of y; its square is normal in float64
 
 
 def clip_columns(xp: Any, z: Any, low: Any, high: Any) -> Any:
@@ -225,10 +225,10 @@ def check_target_sizes(y: np.ndarray, scale: np.ndarray | None = None) -> None:
     """Raise ValueError if squares of y (n, m), or of its scale (m,), leave the range of floats."""
     names = target_names(y.shape[1])
     refuse_overflow(y, abs(y).max(axis=0) <= SQUARABLE, names)
-    if scale is not None and scale.min() < _SMALLEST:
+    if scale is not None and scale.min() < _LEAST_STD:
         raise ValueError(
             f"Column {names[scale.argmin()]} has values so small that their variance underflows "
-            f"float64. Rescale y. Its standard deviation is below {_SMALLEST}."
+            f"float64. Rescale y. Its standard deviation is below {_LEAST_STD}."
         )
 
 

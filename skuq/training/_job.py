@@ -273,22 +273,25 @@ def program_key(
     )
 
 
-# Number of columns that vary together up to which learning rates stay as they are, and the rate
-# for which it was chosen; the default of plain networks. Lower rates bear more columns.
-_MOST_ALIKE, _USUAL_RATE = 10, 0.01
-
-
-def rate_factors(recipe: Recipe, template: Template, data: TrainingData) -> np.ndarray:
+def rate_factors(
+    recipe: Recipe,
+    template: Template,
+    data: TrainingData,
+    *,
+    most_alike: int = 10,
+    usual_rate: float = 0.01,
+) -> np.ndarray:
     """Compute the factor of the learning rate of each variable (n_variables,).
 
     Dense layers that read X get a lower rate if many columns vary together, as in spectra. A step
     of the optimiser moves the weights of all these columns alike, so that the weighted sum, and
-    with it the prediction, moves in proportion to their number.
+    with it the prediction, moves in proportion to their number. Up to `most_alike` columns rates
+    stay as they are, at the default rate of plain networks; lower rates bear more columns.
     """
     factors = np.asarray(recipe.factors_of(template.names))
     kernels = [] if template.plan is None else list(template.plan.input_kernels)
-    if kernels and data.x.shape[1] > _MOST_ALIKE:
-        most = _MOST_ALIKE * max(1.0, _USUAL_RATE / recipe.learning_rate)
+    if kernels and data.x.shape[1] > most_alike:
+        most = most_alike * max(1.0, usual_rate / recipe.learning_rate)
         factors[kernels] *= min(1.0, most / data.n_alike)
     return factors
 

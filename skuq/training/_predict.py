@@ -18,7 +18,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -36,9 +36,22 @@ from skuq.networks._plan import make_plan, without_names
 from skuq.networks._plan_parts import ARRAYS, Run
 from skuq.training._network_checks import DrawingNetwork, numbers_per_row
 
-_CHUNK_ENTRIES = 2**15  # numbers of one layer held at a time: 256 kB, which fit into a core's cache
-_FEW_ROWS = 128  # rows whose products take less time than it takes to limit the threads
-_KERAS_CHUNK_ENTRIES = 2**26  # numbers of all layers held at a time: 256 MB in float32
+
+@dataclass(frozen=True)
+class _Chunks:
+    """How many rows are predicted at a time."""
+
+    # Numbers of one layer that are held: 256 kB, which fit into the cache of a core. Draws of
+    # epistemic networks may take 4 MB, and all layers of a Keras model 256 MB in float32.
+    entries: int = 2**15
+    drawn_entries: int = 2**19
+    keras_entries: int = 2**26
+    least_rows: int = 16
+    least_width: int = 64  # that a layer of an epistemic network counts as
+    few_rows: int = 128  # whose products take less time than it takes to limit the threads
+
+
+_CHUNKS = _Chunks()
 # For each member its variables and state in float64.
 _parts: WeakKeyDictionary[Member, tuple[list[Any], list[Any]]] = WeakKeyDictionary()
 _forwards = BoundedCache(max_size=64)
@@ -105,8 +118,8 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, cache: bool)
         parts = weights, [_cast(value, "float64") for value in member.state]
         if cache:
             _parts[member] = parts
-    rows = max(16, largest_power_of_two(_CHUNK_ENTRIES // n_draws // plan.width))
-    if len(x) <= min(rows, _FEW_ROWS):
+    rows = max(_CHUNKS.least_rows, largest_power_of_two(_CHUNKS.entries // n_draws // plan.width))
+    if len(x) <= min(rows, _CHUNKS.few_rows):
         return plan(*parts, x, run)[0]
     # Products of a chunk are so small that threads would mainly wait for each other.
     with one_thread_if_small(min(rows, plan.width)):
@@ -135,7 +148,7 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
             lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
     # Keras keeps the outputs of all layers until the last one is computed.
-    rows = largest_power_of_two(_KERAS_CHUNK_ENTRIES // sum(numbers_per_row(model)))
+    rows = largest_power_of_two(_CHUNKS.keras_entries // sum(numbers_per_row(model)))
     parts = [
         np.asarray(forward(weights, state, x[start : start + rows].astype(dtype)))
         for start in range(0, max(1, len(x)), rows)
@@ -183,7 +196,6 @@ def _with_dtype(config: Any, old: str, new: str) -> Any:
     }
 
 
-_DRAWN_ENTRIES = 2**19  # numbers of one layer held at a time: 4 MB
 # For each member its network, and its variables and state in float64.
 _drawing_parts: WeakKeyDictionary[Member, tuple[DrawingNetwork, list[Any], list[Any]]] = (
     WeakKeyDictionary()
@@ -211,10 +223,11 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     x, run = np.asarray(x, dtype="float64"), Run(ARRAYS, index=index)
     epinet = network.network.epinet
     # Chunks of rows bound the memory of the widest layer, (n_draws, rows, widest).
-    n_draws, widest = 1, 64
+    n_draws, widest = 1, _CHUNKS.least_width
     if epinet is not None:
-        n_draws, widest = len(run.index), max(64, *epinet.units)
-    rows = max(16, largest_power_of_two(_DRAWN_ENTRIES // (n_draws * widest)))
+        n_draws, widest = len(run.index), max(widest, *epinet.units)
+    rows = largest_power_of_two(_CHUNKS.drawn_entries // (n_draws * widest))
+    rows = max(_CHUNKS.least_rows, rows)
     draws = np.empty((n_draws, len(x), network.network.n_raw))
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)

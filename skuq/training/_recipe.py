@@ -245,6 +245,7 @@ class Recipe:
 
     def regularization_factors(self, name: str, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of "weight_decay" or "dropout" for some steps, as `rate_factors` does."""
+        # Without `warmup` and `epoch_rates`, which are of the learning rate alone.
         shares = np.arange(first, first + count) / total
         return _schedule_factors(getattr(self, f"{name}_schedule"), shares)
 
@@ -256,6 +257,7 @@ class Recipe:
         ValueError
             If an entry of `rate_factors_of_layers` matches none of the names.
         """
+        # A pattern without effect is a spelling mistake, and would silently train another network.
         patterns = self.rate_factors_of_layers
         unused = [p for p, _ in patterns if not any(_matches(p, name) for name in names)]
         if unused:
@@ -277,6 +279,7 @@ def stack_conflict(recipes: Sequence[Recipe]) -> str:
         values = {getattr(recipe, name) for recipe in recipes}
         if len(values) > 1:
             return f"The recipes of a stack must have the same `{name}`. Got {values}."
+    # None is another program, which has no such operation. Numbers are arguments of one program.
     for name in ("clip_norm", "dropout"):
         if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
             return f"Either all recipes of a stack must have a `{name}`, or none."
@@ -292,7 +295,7 @@ def _matches(pattern: str, name: str) -> bool:
     return any(fnmatch.fnmatchcase(whole, pattern) for whole in wholes)
 
 
-def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
+def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0, n_cycles: int = 4) -> Any:
     """Compute a schedule at shares t of a run in [0, 1].
 
     The cosine and the exponential schedule end at the factor `end`, "flat-cosine" and "coslog4"
@@ -305,9 +308,9 @@ def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
     # 1 in the first half, then half a cosine.
     if schedule == "flat-cosine":
         return 0.5 * (1 + np.cos(np.pi * np.maximum(2 * t - 1, 0)))
-    # Four cycles from 0 to 1 and back, each twice as long as the one before.
+    # Cycles from 0 to 1 and back, each twice as long as the one before.
     if schedule == "coslog4":
-        return 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
+        return 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + (2**n_cycles - 1) * t)))
     return np.ones_like(t)
 
 

@@ -12,6 +12,7 @@ from tiers import slow_after
 import skuq
 from skuq.fitted import _ensemble
 from skuq.networks import MLP
+from skuq.training import _predict
 
 LIMIT = 2**10  # numbers of raw predictions held at a time
 N_ROWS = 1000
@@ -46,7 +47,7 @@ def test_blocks_of_rows_change_no_digit(estimator, monkeypatch):
     model = fit_quickly(estimator)
     X = np.random.default_rng(1).normal(size=(N_ROWS, 3))
     # Chunks of 16 rows, which divide blocks.
-    monkeypatch.setattr("skuq.training._predict._CHUNK_ENTRIES", 1)
+    monkeypatch.setattr(_predict, "_CHUNKS", _predict._Chunks(entries=1))
     expected = predictions(model, X)
     sizes = []
     summarise = _ensemble.Fitted.summarise
