@@ -6,7 +6,7 @@ import numpy as np
 from problems import make_operator_problem
 
 from skuq import NEONRegressor, OperatorEnsembleRegressor
-from skuq.predictive._learners import fit_epistemic_scale
+from skuq.predictive._epistemic_scale import fit_epistemic_scale
 
 METHODS = ("neon", "neon_epinet", "ensemble", "rpn")
 #: Functions to train on, to calibrate on, to test on.

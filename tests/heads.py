@@ -1,6 +1,6 @@
 """Heads, spaces and networks that estimators make of names, for tests below the estimators."""
 
-from skuq.estimators.tabular import _tuned_space
+from skuq.estimators.tabular import _preset as _tuned_space
 from skuq.networks import _dense, _given_spaces, _head_classes, _head_nomu, _head_normals
 from skuq.networks import _nomu_network as _nomu
 from skuq.networks import _tabular_network as _tabular

@@ -3,7 +3,8 @@
 import numpy as np
 
 from skuq.backend import keras, ops
-from skuq.networks import _keras_models, _plan, _plan_parts
+from skuq.networks import _keras_models, _plan
+from skuq.networks import _operations as _plan_parts
 from skuq.networks import _tabular_network as _tabular
 from skuq.training import _network_checks as _networks
 

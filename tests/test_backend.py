@@ -16,8 +16,8 @@ from processes import run_python
 from tiers import slow
 
 from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor, backend
-from skuq._threads import without_collection
 from skuq.backend import _scopes as _processes
+from skuq.backend._scopes import without_collection
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])

@@ -88,7 +88,7 @@ def test_catalog_dir_is_shared_by_folds_in_processes(tiny_space, table, tmp_path
 LIMITS = """
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from skuq._threads import one_thread_if_small
+from skuq.backend._scopes import one_thread_if_small
 
 def told():
     print({p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}, end="")

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from skuq._threads import without_collection
 from skuq.backend import _scopes
+from skuq.backend._scopes import without_collection
 
 if TYPE_CHECKING:  # see `__getattr__`
     import keras_tuner

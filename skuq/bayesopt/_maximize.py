@@ -22,7 +22,7 @@ from scipy.stats import qmc
 
 from skuq._formulas import TINIEST
 from skuq._messages import warn_user
-from skuq._threads import one_thread_if_small
+from skuq.backend._scopes import one_thread_if_small
 from skuq.bayesopt._acquisition import (
     AcquisitionTask,
     CompiledAcquisition,

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from skuq._checks import check_count
 from skuq._messages import Progress, warn_user
-from skuq._params import resolve_settings
+from skuq._params import check_count, resolve_settings
 from skuq._random import draw_entropy
 from skuq.bayesopt._results import Domain, OptimizationResult, ResultLog, StepRecord, initial_points
 from skuq.bayesopt._step import Step

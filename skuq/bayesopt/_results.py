@@ -19,9 +19,9 @@ import pandas as pd
 from scipy.spatial.distance import cdist
 from scipy.stats import qmc
 
-from skuq._checks import as_floats, fill_masked
 from skuq._formulas import SQUARABLE
 from skuq._messages import short_repr, warn_user
+from skuq._params import as_floats, fill_masked
 from skuq._random import generator
 
 #: Points of a domain that is small enough to list.

@@ -20,17 +20,18 @@ from sklearn.metrics import r2_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from skuq._checks import check_targets, unwrap_estimator
 from skuq._params import (
     Hidden,
     Interval,
     Settings,
     StrOptions,
+    check_targets,
     settings_constraint,
+    unwrap_estimator,
     validate_parameter_constraints,
 )
 from skuq._random import MAX_SEED, generator, trial_seed
-from skuq._threads import one_thread_if_small
+from skuq.backend._scopes import one_thread_if_small
 from skuq.bayesopt._acquisition import ACQUISITIONS, Acquisition
 from skuq.bayesopt._results import Domain, Results
 from skuq.files._registry import saved_as

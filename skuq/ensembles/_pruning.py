@@ -21,8 +21,13 @@ from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 
-from skuq._checks import class_codes, fill_masked
-from skuq._params import Interval, StrOptions, validate_parameter_constraints
+from skuq._params import (
+    Interval,
+    StrOptions,
+    class_codes,
+    fill_masked,
+    validate_parameter_constraints,
+)
 from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
 from skuq.ensembles._teams import (
     DIGITS,

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skuq._checks import check_count, check_weights
+from skuq._params import check_count, check_weights
 from skuq.files._registry import saved_as
 from skuq.metrics._scores import crps_normal
 

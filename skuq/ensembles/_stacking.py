@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, log_softmax, logsumexp, xlogy
 
-from skuq._checks import check_weights
+from skuq._params import check_weights
 from skuq.predictive._calibration import Calibration
 
 _MOST_STEPS = 1000  # of expectation maximisation

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skuq._checks import check_weights
+from skuq._params import check_weights
 from skuq.ensembles._selection import Loss, Statistics
 
 _CHUNK_BYTES = 2**22  # size of one temporary array

@@ -7,7 +7,6 @@ rows, m outputs, q quantiles and C classes; the output axis is absent where y wa
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import operator
 import sys
@@ -23,82 +22,21 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 import skuq
 from skuq import backend
-from skuq._checks import check_count, class_codes, fill_masked
 from skuq._messages import Progress, listening
-from skuq._params import CallbackSupportMixin, fit_context, replace_short_forms
+from skuq._params import (
+    CallbackSupportMixin,
+    check_count,
+    class_codes,
+    fill_masked,
+    fit_context,
+    replace_short_forms,
+)
 from skuq._random import random_generator
 from skuq.files._registry import PickledByValue
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._distributions import ClassUncertainty, Uncertainty, central_interval
 from skuq.tables._inputs import add_input_tags
-
-
-def fits(fit: Any = None, *, prefer_skip_nested_validation: bool = True) -> Any:
-    """Make a method the `fit` of an estimator (decorator).
-
-    Parameters are validated first, and scikit-learn's callbacks are called. Then `fit` runs on a
-    copy without the attributes of an earlier fit (with ``warm_start=True`` it has them), and the
-    estimator takes over the attributes of the copy in one step. Until then, what was fitted before
-    predicts, also in other threads. It stays if the new fit fails or is interrupted.
-
-    Parameters
-    ----------
-    fit : callable, optional
-        The method. Without it, return a decorator with the settings below.
-    prefer_skip_nested_validation : bool, default=True
-        Whether estimators that are fitted inside do not validate their parameters: False for
-        those that the user gives.
-    """
-    if fit is None:
-        return functools.partial(fits, prefer_skip_nested_validation=prefer_skip_nested_validation)
-
-    @functools.wraps(fit)
-    def fit_a_copy(self: Any, *args: Any, **kwargs: Any) -> Any:
-        new = object.__new__(type(self))  # `copy` would call what subclasses make of it
-        warm = getattr(self, "warm_start", False)
-        for name, value in vars(self).items():
-            if warm or name.startswith("__") or not name.endswith("_"):  # no result of a fit
-                vars(new)[name] = value
-        try:
-            fit(new, *args, **kwargs)
-        except BaseException:  # Ctrl-C too
-            # Searches remember their trials, with which the next fit goes on.
-            vars(self).update({name: v for name, v in vars(new).items() if name[0] == "_"})
-            raise
-        self.__dict__ = vars(new)
-        return self
-
-    signature = inspect.signature(fit)
-
-    @functools.wraps(fit)
-    def fit_with_callbacks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # scikit-learn (1.9 and later) calls callbacks at the start, for each step that `Progress`
-        # counts, and at the end, when they can use the fitted estimator. After an error
-        # `fit_context` ends them.
-        given = signature.bind(self, *args, **kwargs)
-        # Without callbacks of its own, an estimator inside of another one is silent.
-        if not getattr(self, "_skl_callbacks", None):
-            with listening(None):
-                return fit_a_copy(self, *args, **kwargs)
-        _, X, y, *_ = given.arguments.values()
-        context = self._init_callback_context(max_subtasks=None)
-        context.call_on_fit_task_begin(estimator=self, X=X, y=y)
-
-        def count(unit: str, n: int) -> None:
-            for _ in range(n):
-                step = context.subcontext(task_name=unit)
-                step.call_on_fit_task_begin(estimator=self)
-                step.call_on_fit_task_end(estimator=self)
-
-        with listening(count):
-            fit_a_copy(self, *args, **kwargs)
-        context.call_on_fit_task_end(estimator=self, X=X, y=y, reconstruction_attributes={})
-        return self
-
-    return fit_context(prefer_skip_nested_validation=prefer_skip_nested_validation)(
-        fit_with_callbacks
-    )
 
 
 def training_progress(verbose: Any) -> Progress:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 import skuq
-from skuq._threads import without_collection
+from skuq.backend._scopes import without_collection
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.files._registry import find_by_class, find_by_name, make_object, state_of
 

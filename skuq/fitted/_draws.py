@@ -24,8 +24,8 @@ from skuq._random import quasi_random_normals
 from skuq.networks import Member
 from skuq.networks._head_nomu import NomuHead
 from skuq.networks._nomu_network import READOUTS
+from skuq.networks._operations import ARRAYS, Run, tensors
 from skuq.networks._plan import Plan, make_plan
-from skuq.networks._plan_parts import ARRAYS, Run, tensors
 from skuq.predictive._calibration import ROOT_FLOOR, NumberArrays, calibrated_moments
 from skuq.predictive._posterior import Posterior
 from skuq.tables._scaling import ImageScaling, hard_clip

@@ -15,8 +15,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from skuq import backend
-from skuq._checks import class_codes, class_probabilities
-from skuq._params import safe_indexing
+from skuq._params import class_codes, class_probabilities, safe_indexing
 from skuq._random import generator
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._draws import member_posterior

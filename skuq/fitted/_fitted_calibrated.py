@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from skuq._checks import (
+from skuq._params import (
     NoUncertaintyError,
     class_codes,
     class_probabilities,
@@ -17,15 +17,10 @@ from skuq._checks import (
 )
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted
-from skuq.predictive import (
-    CategoricalMixture,
-    GaussianMixture,
-    Mixture,
-    TwoPieceNormal,
-)
+from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TwoPieceNormal
+from skuq.predictive._calibration import SMALLEST_UNCERTAINTY
 from skuq.predictive._classes import scaled_probabilities
-from skuq.predictive._conformal import conformal_quantile
-from skuq.predictive._learners import SMALLEST_UNCERTAINTY
+from skuq.predictive._distributions import conformal_quantile
 from skuq.predictive._normals import shift
 from skuq.tables._columns import frame_to_pandas, is_frame
 from skuq.tables._inputs import ForeignInputs

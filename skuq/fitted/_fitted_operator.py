@@ -24,8 +24,8 @@ from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, check_pretrained, predict_pretrained
 from skuq.networks import Member
 from skuq.networks._nomu_network import last_features
+from skuq.networks._operations import ARRAYS, Namespace, Run, tensors
 from skuq.networks._operator_network import EpistemicNetwork, OperatorHead
-from skuq.networks._plan_parts import ARRAYS, Namespace, Run, tensors
 from skuq.predictive import EpistemicNormal, GaussianMixture, Posterior
 from skuq.tables._functions import FunctionInputs, FunctionTargets, pair_rows
 from skuq.tables._scaling import hard_clip

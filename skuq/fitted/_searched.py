@@ -24,8 +24,7 @@ from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, FittedEnsemble
 from skuq.networks import Member
 from skuq.predictive import Posterior
-from skuq.predictive._calibration import UNCALIBRATED, Calibration
-from skuq.predictive._learners import fit_out_of_bag
+from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_out_of_bag
 from skuq.search import SearchResult, TrialRecord
 from skuq.search._folder import with_decisions
 from skuq.training import predict_members

@@ -16,14 +16,14 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 from sklearn.utils.metadata_routing import MetadataRequest
 
-from skuq._checks import (
+from skuq._messages import warn_user
+from skuq._params import (
     classifies,
     fill_masked,
     predict_normal,
     reshape_like_prediction,
     unwrap_estimator,
 )
-from skuq._messages import warn_user
 from skuq.metrics._scores import (
     average,
     brier_loss,

@@ -11,7 +11,8 @@ from sklearn.metrics import mean_pinball_loss
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import column_or_1d
 
-from skuq._checks import (
+from skuq._formulas import LOG_SQRT_2PI, mean_distance
+from skuq._params import (
     as_floats,
     check_count,
     check_member_weights,
@@ -20,7 +21,6 @@ from skuq._checks import (
     class_codes,
     fill_masked,
 )
-from skuq._formulas import LOG_SQRT_2PI, mean_distance
 
 # Tolerance for sums of probabilities, which are often given in single or half precision.
 _SUM_TOLERANCE = 1e-3

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 
-from skuq._checks import check_count
-from skuq._params import Interval, Settings, StrOptions
+from skuq._params import Interval, Settings, StrOptions, check_count
 from skuq.files._registry import saved_as
 from skuq.networks._space import Categorical, Decisions, Real, Space
 

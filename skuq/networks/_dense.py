@@ -17,8 +17,8 @@ import numpy as np
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
 from skuq.networks._keras_models import check_units
-from skuq.networks._plan_parts import ACTIVATIONS as KNOWN_ACTIVATIONS
-from skuq.networks._plan_parts import ARRAYS, SLOPES, Namespace
+from skuq.networks._operations import ACTIVATIONS as KNOWN_ACTIVATIONS
+from skuq.networks._operations import ARRAYS, SLOPES, Namespace
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
 
 _SCALE_L2 = 1e-2

@@ -27,7 +27,7 @@ from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
 from skuq.networks._head_nomu import MEAN_LAYERS as _MEAN
 from skuq.networks._keras_models import build_of_shape, check_units
-from skuq.networks._plan_parts import ACTIVATIONS
+from skuq.networks._operations import ACTIVATIONS
 
 _SIDE = "side_"  # beginning of the names of the layers of r
 

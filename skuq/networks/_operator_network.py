@@ -38,8 +38,8 @@ from skuq.networks._keras_models import (
     wrong_sum,
 )
 from skuq.networks._nomu_network import last_features
+from skuq.networks._operations import ACTIVATIONS, Namespace, tensors
 from skuq.networks._plan import without_names
-from skuq.networks._plan_parts import ACTIVATIONS, Namespace, tensors
 
 #: Scale of a random prior where none is learnt or given; that of the paper's pollutants.
 PRIOR_SCALE = 0.75

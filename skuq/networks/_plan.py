@@ -19,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from skuq.networks._plan_parts import (
+from skuq.networks._operations import (
     ARRAYS,
     FORWARD,
+    TABULAR_READERS,
+    DenseOperation,
     LayerSpec,
     Namespace,
     NoPlan,
@@ -34,7 +36,6 @@ from skuq.networks._plan_parts import (
     split_weights,
     tensors,
 )
-from skuq.networks._tabular_operations import TABULAR_READERS, DenseOperation
 
 __all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors", "without_names"]
 

@@ -14,10 +14,10 @@ from numbers import Integral
 
 import numpy as np
 
-from skuq._checks import check_count
+from skuq._params import check_count
 from skuq.backend import keras, ops
-from skuq.networks import _tabular_operations as operations
-from skuq.networks._plan_parts import LayerSpec, NoPlan, Run, tensors
+from skuq.networks import _operations as operations
+from skuq.networks._operations import LayerSpec, NoPlan, Run, tensors
 
 _registered = keras.saving.register_keras_serializable(package="skuq")
 

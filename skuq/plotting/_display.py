@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq._checks import as_floats, classifies, reshape_like_prediction, unwrap_estimator
+from skuq._params import as_floats, classifies, reshape_like_prediction, unwrap_estimator
 from skuq.metrics._scorers import Predicted
 from skuq.metrics._scores import check_same_shape
 

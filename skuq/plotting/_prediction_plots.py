@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from skuq._checks import as_floats, classifies, fill_masked, unwrap_estimator
+from skuq._params import as_floats, classifies, fill_masked, unwrap_estimator
 from skuq.metrics import (
     coverage_width_auc,
     coverage_width_curve,

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from sklearn.utils import column_or_1d
 
-from skuq._checks import unwrap_estimator
 from skuq._formulas import QUARTILES
+from skuq._params import unwrap_estimator
 from skuq.metrics._scores import check_choice
 from skuq.plotting._display import (
     BLUE,

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.special import softmax
 
-from skuq._checks import check_member_weights, check_probabilities
+from skuq._params import check_member_weights, check_probabilities
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import FILLED_IN, ClassUncertainty, RandomSource
 

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import elementwise
 
-from skuq._checks import check_member_weights, check_probabilities
 from skuq._formulas import LOG_SQRT_2PI
+from skuq._params import check_member_weights, check_probabilities
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import FILLED_IN, Mixture, Uncertainty, check_parameters
 

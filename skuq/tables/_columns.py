@@ -16,9 +16,9 @@ from pandas.api.types import infer_dtype, is_complex_dtype, is_numeric_dtype
 from scipy import sparse
 from sklearn.utils.validation import check_array, validate_data
 
-from skuq._checks import fill_masked, refuse_lazy
 from skuq._formulas import QUARTILES
 from skuq._messages import warn_user
+from skuq._params import fill_masked, refuse_lazy
 from skuq.exceptions import TableWarning
 
 NUMBER, CATEGORY, EMPTY = "number", "category", "empty"

@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
-from skuq._checks import check_targets, fill_masked, refuse_lazy
+from skuq._params import check_targets, fill_masked, refuse_lazy
 from skuq.files._registry import saved_as
 from skuq.networks._operator_network import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture

@@ -19,9 +19,8 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, check_X_y, validate_data
 
-from skuq._checks import check_weights, fill_masked, refuse_lazy
 from skuq._messages import warn_user
-from skuq._params import HasMethods, StrOptions, safe_split
+from skuq._params import HasMethods, StrOptions, check_weights, fill_masked, refuse_lazy, safe_split
 from skuq.exceptions import SmallValidationWarning, TableWarning
 from skuq.files._registry import saved_as
 from skuq.tables._columns import find_far_values, read_table, refuse_sparse

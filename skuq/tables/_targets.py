@@ -14,9 +14,8 @@ import numpy as np
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_array, column_or_1d
 
-from skuq._checks import check_labels, check_targets, class_codes, fill_masked
 from skuq._messages import warn_user
-from skuq._params import StrOptions
+from skuq._params import StrOptions, check_labels, check_targets, class_codes, fill_masked
 from skuq.exceptions import TableWarning
 from skuq.files._registry import saved_as
 from skuq.networks import GaussianHead

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from skuq.backend import BACKEND, ops
+from skuq.networks._operations import Run, tensors
 from skuq.networks._plan import Plan
-from skuq.networks._plan_parts import Run, tensors
 from skuq.training._job import ProgramKey
 from skuq.training._network_checks import MAX_PASS_ROWS
 from skuq.training._recipe import TEMPERATURES

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,9 +33,9 @@ from skuq.networks._keras_models import (
     wrong_sum,
 )
 from skuq.networks._member import Member, checked_network
+from skuq.networks._operations import ARRAYS, Namespace, Run, split_weights
 from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import make_plan
-from skuq.networks._plan_parts import ARRAYS, Namespace, Run, split_weights
 
 _SEED_STATE = "seed_generator_state"
 
@@ -417,34 +417,3 @@ def _check_layers(model: Any, source: str) -> None:
                 f"{source} returned a model with the frozen variable {frozen[0]!r} in layer "
                 f"{layer.name!r}. Its configuration does not hold this. Freeze the whole layer."
             )
-
-
-def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:
-    """Find the positions of members that did not diverge, and warn if some did.
-
-    A member whose training loss stopped being finite is left out even if an earlier epoch was
-    finite, because a single bad member ruins a mixture. Raises FloatingPointError if all members
-    diverged.
-    """
-    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
-    if not kept:
-        what = "The network" if len(members) == 1 else f"All {len(members)} networks"
-        first = "."
-        if isinstance(members[0], Exception):
-            first = f", the first with: {str(members[0]).rstrip('.')}."
-        raise FloatingPointError(
-            f"{what} diverged{first} Try a smaller `learning_rate`, weaker penalties, or "
-            "`training=Training(clip_norm=1.0)`."
-        )
-    if len(kept) < len(members):
-        warn_user(
-            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out."
-        )
-    return kept
-
-
-def has_diverged(member: Member | FloatingPointError) -> bool:
-    """Tell whether training failed, or the loss was not finite in every epoch."""
-    if isinstance(member, FloatingPointError):
-        return True
-    return not bool(np.isfinite(member.history["loss"]).all())

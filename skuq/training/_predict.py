@@ -26,14 +26,14 @@ import numpy as np
 from scipy import linalg, optimize
 
 from skuq import backend
-from skuq._threads import one_thread_if_small
 from skuq.backend import BoundedCache
+from skuq.backend._scopes import one_thread_if_small
 from skuq.networks._dense import Dense, Derivatives, chain_derivatives
 from skuq.networks._keras_models import own_classes, rebuild
 from skuq.networks._member import Member, checked_network
+from skuq.networks._operations import ARRAYS, Run
 from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import make_plan, without_names
-from skuq.networks._plan_parts import ARRAYS, Run
 from skuq.training._network_checks import DrawingNetwork, numbers_per_row
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
+from skuq._messages import warn_user
 from skuq.backend import BoundedCache
 from skuq.networks._member import Member
 from skuq.networks._operator_network import EpistemicNetwork
@@ -145,7 +146,10 @@ class TrainingRun:
     """
 
     def __init__(self, job: TrainingJob, data: TrainingData):
-        from skuq.training._program import Blocks, start_carry  # loads TensorFlow
+        from skuq.training._program import (
+            Blocks,  # loads TensorFlow
+            start_carry,  # loads TensorFlow
+        )
 
         self.job, self.data = job, data
         template = template_of(job.network)
@@ -653,3 +657,34 @@ def train(
     training = JointTraining([(job, data) for job in jobs])
     training.advance(cancelled=cancelled, report=report, deadline=deadline)
     return training.members()
+
+
+def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:
+    """Find the positions of members that did not diverge, and warn if some did.
+
+    A member whose training loss stopped being finite is left out even if an earlier epoch was
+    finite, because a single bad member ruins a mixture. Raises FloatingPointError if all members
+    diverged.
+    """
+    kept = [k for k, member in enumerate(members) if not has_diverged(member)]
+    if not kept:
+        what = "The network" if len(members) == 1 else f"All {len(members)} networks"
+        first = "."
+        if isinstance(members[0], Exception):
+            first = f", the first with: {str(members[0]).rstrip('.')}."
+        raise FloatingPointError(
+            f"{what} diverged{first} Try a smaller `learning_rate`, weaker penalties, or "
+            "`training=Training(clip_norm=1.0)`."
+        )
+    if len(kept) < len(members):
+        warn_user(
+            f"{len(members) - len(kept)} of {len(members)} networks diverged and were left out."
+        )
+    return kept
+
+
+def has_diverged(member: Member | FloatingPointError) -> bool:
+    """Tell whether training failed, or the loss was not finite in every epoch."""
+    if isinstance(member, FloatingPointError):
+        return True
+    return not bool(np.isfinite(member.history["loss"]).all())

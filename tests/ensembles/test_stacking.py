@@ -17,7 +17,7 @@ from teams import stacking_weights
 from tiers import cases
 
 from skuq.ensembles import ForwardSelection, StackingSelection, _rules, _stacking
-from skuq.estimators.tabular._stacking_of_kinds import averaging_factor, class_evidence
+from skuq.estimators.tabular._kinds import averaging_factor, class_evidence
 from skuq.networks import GaussianHead
 
 

@@ -18,8 +18,8 @@ from tiers import cases
 
 import skuq
 from skuq import training
-from skuq.estimators.tabular._kinds import Origin
-from skuq.estimators.tabular._stacking_of_kinds import (
+from skuq.estimators.tabular._kinds import (
+    Origin,
     averaging_factor,
     class_evidence,
     fit_class_mixture,

@@ -7,10 +7,8 @@ from scipy import optimize, special
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from skuq import CalibratedUncertaintyClassifier, predictive
-from skuq.predictive import EpistemicNormal, GaussianMixture
-from skuq.predictive import _learners as _calibration
-from skuq.predictive._conformal import conformal_quantile
-from skuq.predictive._distributions import central_interval
+from skuq.predictive import EpistemicNormal, GaussianMixture, _calibration
+from skuq.predictive._distributions import central_interval, conformal_quantile
 
 pool_variances = _calibration.pool_variances
 

@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize, stats
 
-from skuq.predictive._learners import fit_epistemic_scale, fit_readout
+from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
 
 L_MINS, L_MAXS = np.geomspace(0.005, 0.8, 12), np.geomspace(0.3, 10, 9)
 
@@ -166,7 +166,7 @@ def test_coarse_search_of_pairs_ends_below_its_neighbours(noise, global_random_s
         seen.append(np.size(l_min))
         return readout(raw, l_min, l_max)
 
-    monkeypatch.setattr("skuq.predictive._learners._MOST_TERMS", 3000)
+    monkeypatch.setattr("skuq.predictive._epistemic_scale._MOST_TERMS", 3000)
     l_min, l_max, _ = fit_readout(error, raw, counted, weights, L_MINS, L_MAXS, aleatoric)
     assert sum(seen) < losses.size
     i, j = np.searchsorted(L_MINS, l_min), np.searchsorted(L_MAXS, l_max)

@@ -6,8 +6,14 @@ from numpy.testing import assert_allclose
 from scipy import stats
 from training_data import NumberTargets
 
-from skuq.predictive._calibration import UNCALIBRATED, Calibration
-from skuq.predictive._learners import TAIL_SCALES, fit_out_of_bag, fit_scale, fit_tail
+from skuq.predictive._calibration import (
+    TAIL_SCALES,
+    UNCALIBRATED,
+    Calibration,
+    fit_out_of_bag,
+    fit_scale,
+    fit_tail,
+)
 
 
 def fit_out_of_bag_scale(loc, scale, unseen, y, weight):

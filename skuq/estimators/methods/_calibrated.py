@@ -18,16 +18,19 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.parallel import delayed
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skuq._checks import check_labels, check_targets, check_weights, class_codes
 from skuq._messages import warn_user
-from skuq._params import HasMethods, StrOptions, parameters, safe_indexing, safe_split
-from skuq.estimators._base import (
-    Fit,
-    Given,
-    Predictor,
-    UncertaintyClassifier,
-    UncertaintyRegressor,
+from skuq._params import (
+    HasMethods,
+    StrOptions,
+    check_labels,
+    check_targets,
+    check_weights,
+    class_codes,
+    parameters,
+    safe_indexing,
+    safe_split,
 )
+from skuq.estimators._base import Fit, Given, Predictor, UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators.methods._deep import DeepEnsembleRegressor
 from skuq.estimators.methods._out_of_fold import (
     FittedProbabilities,
@@ -53,7 +56,7 @@ from skuq.fitted._fitted_calibrated import (
     regressor_distribution,
     without_classes,
 )
-from skuq.predictive._learners import fit_scales, fit_temperature
+from skuq.predictive._calibration import fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts

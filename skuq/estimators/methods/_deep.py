@@ -27,7 +27,7 @@ from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS
 from skuq.training import Training, TrainingJob
-from skuq.training._network_checks import find_completed
+from skuq.training._train import find_completed
 
 # Constraints of the parameters that regressor and classifier share.
 _CONSTRAINTS: dict = {

@@ -13,8 +13,7 @@ from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._checks import check_labels, class_codes
-from skuq._params import BaseComposition, StrOptions, parameters
+from skuq._params import BaseComposition, StrOptions, check_labels, class_codes, parameters
 from skuq.ensembles._pruning import CONSTRAINTS, Rules, prune_classifiers
 from skuq.ensembles._teams import break_ties
 from skuq.estimators._base import Fit, Given, UncertaintyClassifier

@@ -29,7 +29,8 @@ from skuq.networks import MLP
 from skuq.tables._inputs import warn_of_few_rows
 from skuq.tables._targets import CLASS_CONSTRAINTS
 from skuq.training import Training, TrainingJob
-from skuq.training._network_checks import draw_variables, find_completed
+from skuq.training._network_checks import draw_variables
+from skuq.training._train import find_completed
 
 _CONSTRAINTS: dict = {
     **shared.NETWORK_CONSTRAINTS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any
@@ -18,20 +18,18 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
-from skuq._checks import first_true
 from skuq._params import (
     HasMethods,
     Interval,
     StrOptions,
+    first_true,
+    parameters,
     resolve_settings,
     settings_constraint,
 )
 from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress
 from skuq.estimators._task import read_task
-from skuq.estimators.methods._neon_conditioned import (
-    FEWEST_TO_LEARN,
-    train_conditioned,
-)
+from skuq.estimators.methods._neon_conditioned import FEWEST_TO_LEARN, train_conditioned
 from skuq.estimators.methods._neon_training import (
     FEWEST_FUNCTIONS,
     FEWEST_WITH_NOISE,
@@ -287,7 +285,7 @@ class OperatorRegressor(UncertaintyRegressor):
 
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class NEONRegressor(OperatorRegressor):
     """Operator networks whose random weight changes are conditioned on the data in closed form.
 
@@ -428,7 +426,6 @@ class NEONRegressor(OperatorRegressor):
     (1, 2)
     """
 
-    _: KW_ONLY
     query_points: Any = None
     network: Any = "split"
     output_map: Any = None
@@ -497,7 +494,7 @@ class NEONRegressor(OperatorRegressor):
 
 
 @saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class OperatorEnsembleRegressor(OperatorRegressor):
     """An ensemble of operator networks with randomised priors, for functions as targets.
 
@@ -615,8 +612,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
     (1, 20, 3)
     """
 
-    n_members: int = 16
-    _: KW_ONLY
+    n_members: int = field(default=16, kw_only=False)
     query_points: Any = None
     network: Any = "split"
     output_map: Any = None

@@ -41,12 +41,12 @@ from scipy import linalg, optimize, stats
 
 from skuq._messages import warn_user
 from skuq._random import generator, quasi_random_normals
-from skuq._threads import one_thread_if_small
+from skuq.backend._scopes import one_thread_if_small
 from skuq.estimators.methods._neon_training import train_bases, train_briefly
 from skuq.fitted._fitted_operator import ConditionedDraws
 from skuq.networks._dense import Derivatives
 from skuq.networks._operator_network import PRIOR_SCALE
-from skuq.predictive._learners import fit_scale, minimise, root_mean_square
+from skuq.predictive._calibration import fit_scale, minimise, root_mean_square
 from skuq.training._predict import parts_of
 
 # Largest number of values that are conditioned on exactly, and largest number that are conditioned

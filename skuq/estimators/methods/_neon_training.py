@@ -26,14 +26,14 @@ from skuq._random import generator, quasi_random_normals, trial_seed
 from skuq.fitted._fitted_operator import IndexDraws, MemberDraws
 from skuq.networks import Member
 from skuq.networks._keras_models import rebuild
+from skuq.networks._operations import ARRAYS
 from skuq.networks._operator_network import PRIOR_SCALE, EpistemicNetwork, OperatorHead
-from skuq.networks._plan_parts import ARRAYS
-from skuq.predictive._learners import fit_scale
+from skuq.predictive._calibration import fit_scale
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._job import seed_words, template_of_model
-from skuq.training._network_checks import find_completed, has_diverged
 from skuq.training._predict import predict_draws, read_network, refine
+from skuq.training._train import find_completed, has_diverged
 
 #: Number of folds; a network that learns the noise leaves out one.
 N_FOLDS = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any
@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._checks import first_true
 from skuq._params import (
     HasMethods,
     Interval,
     Settings,
     StrOptions,
+    first_true,
+    parameters,
     resolve_settings,
     settings_constraint,
 )
@@ -154,7 +155,7 @@ _EXPERIMENTS: dict[str, type] = {
 
 
 @saved_as("estimators.NOMURegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters
 class NOMURegressor(UncertaintyRegressor):
     """One network with two outputs: a prediction f, and its model uncertainty r.
 
@@ -300,8 +301,7 @@ class NOMURegressor(UncertaintyRegressor):
     True
     """
 
-    network: Any = "mlp"
-    _: KW_ONLY
+    network: Any = field(default="mlp", kw_only=False)
     pretrained: Any = None
     loss: Any = "nomu"
     artificial: Any = "uniform"

@@ -24,9 +24,9 @@ from skuq.exceptions import SmallValidationWarning
 from skuq.fitted._fitted_nomu import FittedNomu, Readout, TrainedNomu, split_sides
 from skuq.networks import NOMUReadout
 from skuq.networks._nomu_network import L_MAXS, L_MINS, READOUTS
+from skuq.networks._operations import Namespace, Run
 from skuq.networks._plan import make_plan
-from skuq.networks._plan_parts import Namespace, Run
-from skuq.predictive._learners import fit_epistemic_scale, fit_readout
+from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._splits import make_splits
 from skuq.tables._targets import NumberTargets

@@ -30,8 +30,9 @@ from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import Scaling
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
-from skuq.training._network_checks import build_checked, draw_variables, has_diverged, keras_model
+from skuq.training._network_checks import build_checked, draw_variables, keras_model
 from skuq.training._predict import refine
+from skuq.training._train import has_diverged
 
 #: Rows that train a network, and those that are held out from it or None, as positions.
 Part = tuple[np.ndarray, np.ndarray | None]

@@ -20,9 +20,16 @@ from sklearn.utils.metadata_routing import process_routing
 from sklearn.utils.parallel import Parallel
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from skuq._checks import check_weights, fit_argument, refuse_lazy
 from skuq._messages import Progress, short_repr
-from skuq._params import check_method_params, check_sample_weight, safe_indexing, safe_split
+from skuq._params import (
+    check_method_params,
+    check_sample_weight,
+    check_weights,
+    fit_argument,
+    refuse_lazy,
+    safe_indexing,
+    safe_split,
+)
 from skuq.estimators._base import input_attributes, unfitted_copy
 from skuq.exceptions import UnsavableError
 from skuq.tables._inputs import ForeignInputs, check_groups

@@ -7,7 +7,7 @@ import functools
 import sklearn.pipeline
 from sklearn.utils.metaestimators import available_if
 
-from skuq._checks import unwrap_estimator
+from skuq._params import unwrap_estimator
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.files._registry import saved_as

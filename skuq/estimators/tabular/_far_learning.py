@@ -17,7 +17,7 @@ from scipy.linalg import cholesky, lapack
 from scipy.spatial.distance import cdist
 
 from skuq._random import generator
-from skuq._threads import one_thread_if_small
+from skuq.backend._scopes import one_thread_if_small
 from skuq.estimators._task import Task
 from skuq.estimators.tabular._far import KERNELS, PROCESS_ROWS, TINY, FarUncertainty
 from skuq.fitted._ensemble import FittedEnsemble

@@ -16,18 +16,24 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._task import Task, read_task
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
+from skuq.estimators.tabular._before_training import linear_tasks, make_targets
 from skuq.estimators.tabular._far_learning import with_far_uncertainty
-from skuq.estimators.tabular._kinds import Origin, list_kinds, split_rows, train_better
-from skuq.estimators.tabular._linear_part import linear_tasks
-from skuq.estimators.tabular._scaling_by_tails import make_targets
-from skuq.estimators.tabular._stacking_of_kinds import calibrate, mix_classes, weigh_members
+from skuq.estimators.tabular._kinds import (
+    Origin,
+    calibrate,
+    list_kinds,
+    mix_classes,
+    split_rows,
+    train_better,
+    weigh_members,
+)
 from skuq.files._registry import saved_as
 from skuq.networks import TabularNetwork
 from skuq.predictive._calibration import UNCALIBRATED
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
 from skuq.training import Training
-from skuq.training._network_checks import find_completed
+from skuq.training._train import find_completed
 
 _AUTO = StrOptions({"auto"})
 _SETTINGS: Any = {**shared.SETTINGS, "network": {"tabular": TabularNetwork}}
