@@ -128,16 +128,6 @@ def build_mlp(
     return keras.Model(inputs, outputs, name="mlp", dtype="float32")
 
 
-def add_linear(inputs: Any, outputs: Any, linear: tuple[np.ndarray, np.ndarray]) -> Any:
-    """Add a frozen linear part, with this kernel and bias, to the outputs of a network."""
-    from skuq.backend import keras
-
-    part = keras.layers.Dense(outputs.shape[-1], name="linear", trainable=False, dtype="float32")
-    total = keras.layers.Add(dtype="float32")([outputs, part(inputs)])
-    part.set_weights(linear)
-    return total
-
-
 @saved_as("networks.WidthDepthSpace")
 @dataclass(eq=False, repr=False)
 class WidthDepthSpace(Settings):

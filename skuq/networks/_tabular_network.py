@@ -22,7 +22,6 @@ import numpy as np
 from skuq import backend
 from skuq._params import Interval, Options, Settings, StrOptions
 from skuq.files._registry import saved_as
-from skuq.networks._dense import add_linear
 from skuq.networks._space import Categorical, Integer, Space
 
 _FLOAT32 = {"dtype": "float32"}
@@ -190,7 +189,7 @@ def build_tabular(
     zero = not hidden_units or linear is not None
     outputs = _tabular_layers.NTKDense(n_outputs, zero, name="output", **_FLOAT32)(x)
     if linear is not None:
-        outputs = add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
+        outputs = _add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
 
 
@@ -343,3 +342,13 @@ class TabularArchitectures:
     def numeric_columns(self):
         """Columns to embed as numbers."""
         return numeric_columns(self.x, self.categories)
+
+
+def _add_linear(inputs: Any, outputs: Any, linear: tuple[np.ndarray, np.ndarray]) -> Any:
+    """Add a frozen linear part, with this kernel and bias, to the outputs of a network."""
+    from skuq.backend import keras
+
+    part = keras.layers.Dense(outputs.shape[-1], name="linear", trainable=False, dtype="float32")
+    total = keras.layers.Add(dtype="float32")([outputs, part(inputs)])
+    part.set_weights(linear)
+    return total

@@ -148,26 +148,21 @@ class OneArchitecture(Predictor):
         return pool
 
 
-def read(estimator: Any, given: Given, *, embed: bool = False) -> Task:
+def read(estimator: Any, given: Given) -> Task:
     """Read the arguments of `fit`, and check the known noise against them.
 
-    Raise ValueError for arguments that cannot be fitted. With `embed`, networks embed the columns
-    of X.
+    Raise ValueError for arguments that cannot be fitted.
     """
     targets: ClassTargets | NumberTargets
     if is_classifier(estimator):
         targets = ClassTargets(estimator.class_weight)
     else:
-        transform, loss = estimator.target_transform, estimator.loss
-        # Known noise is in units of y.
-        if transform == "auto" and getattr(estimator, "noise_std", None) is not None:
-            transform = "standard"
-        targets = NumberTargets(transform, loss=loss)
+        targets = NumberTargets(estimator.target_transform, loss=estimator.loss)
     # Classes, and rows to validate on, need more than one row.
     needs_two = is_classifier(estimator) or estimator.validation is not None
     task = read_task(
         estimator,
-        TableInputs(estimator.preprocess, embed=embed),
+        TableInputs(estimator.preprocess),
         targets,
         given,
         min_rows=2 if needs_two else 1,
@@ -326,7 +321,7 @@ def _check_noise(estimator: Any, n_outputs: int) -> None:
             f'`noise_std` needs loss="mse": with loss={estimator.loss!r} networks learn the '
             f"noise. Got noise_std={estimator.noise_std!r}."
         )
-    if estimator.target_transform not in ("auto", "standard"):
+    if estimator.target_transform != "standard":  # known noise is in units of y
         raise ValueError(
             "`noise_std` must be None with `target_transform="
             f"{estimator.target_transform!r}`: it is in units of y, in which the noise then "
