@@ -146,10 +146,7 @@ class TrainingRun:
     """
 
     def __init__(self, job: TrainingJob, data: TrainingData):
-        from skuq.training._program import (
-            Blocks,  # loads TensorFlow
-            start_carry,  # loads TensorFlow
-        )
+        from skuq.training._program import Blocks, start_carry
 
         self.job, self.data = job, data
         template = template_of(job.network)
