@@ -30,7 +30,9 @@ class NormalsHead(Head):
     def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Compute means, standard deviations and probabilities of the members' normals.
 
-        Each is (K, J, n, m), from raw outputs (K, n, n_raw) that are arrays or tensors.
+        Each is (K, J, n, m) for J normals of each member, from raw outputs (K, n, n_raw) that are
+        arrays or tensors. Predictions are made of these, also where `log_densities`, which trains
+        the members, is the density of something else.
         """
         raise NotImplementedError
 

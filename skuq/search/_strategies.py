@@ -93,8 +93,8 @@ class SearchStrategy(Settings):
 
     A strategy of your own is a subclass with a method `proposer`. With ``vary = "both"``, the
     default, a tabular space's known recipes are the first trials, before the proposer is asked;
-    ``initial_trials = []`` leaves them out. These two and `objective` are class attributes here,
-    and can be parameters, see `AgEBO`.
+    ``initial_trials = []`` leaves them out. `vary`, `initial_trials` and `objective` are class
+    attributes here, which a subclass may make parameters, as `RandomSearch` does.
 
     Examples
     --------

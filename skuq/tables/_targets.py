@@ -148,7 +148,10 @@ class NumberTargets(Targets):
                 way_out = (
                     "networks train on a transformed y"
                     if self.is_automatic
-                    else "train on a transformed y, which 'target_transform=\"auto\"' does"
+                    else (
+                        "train on a transformed y, as 'target_transform=\"quantile\"' does in "
+                        "estimators that have it"
+                    )
                 )
                 warn_user(
                     "y has values so far from all others that these would look alike to a network: "
