@@ -107,21 +107,6 @@ MODES = arrays(float, 3, elements=st.floats(-1e3, 1e3))
 RECORDS = st.builds(TwoPieceNormal, MODES, spreads(3), spreads(3), spreads(3, 0.0) | st.none())
 
 
-@pytest.mark.parametrize("shape", [(4,), (4, 2)])
-def test_two_piece_against_tensorflow_probability(shape):
-    rng = np.random.default_rng(0)
-    lower, upper, aleatoric = rng.uniform(0.1, 3, (3, *shape))
-    m = TwoPieceNormal(rng.normal(0, 3, shape), lower, upper, aleatoric)
-    tfp = m.to_tfp()
-    y = np.random.default_rng(1).normal(0, 4, size=shape)
-    assert_allclose(m.log_prob(y), tfp.log_prob(y), rtol=1e-10)
-    assert_allclose(m.expected, tfp.mean(), rtol=1e-10)
-    assert_allclose(m.variance, tfp.variance(), rtol=1e-10)
-    if len(shape) == 1:
-        assert_allclose(m.cdf(y), tfp.cdf(y), rtol=1e-10)
-        assert_allclose(m.quantile(0.3), tfp.quantile(np.full(4, 0.3)), rtol=1e-10)
-
-
 @given(RECORDS)
 def test_two_piece_parts_add_up_and_no_part_exceeds_the_total(m):
     s1, s2 = np.hypot(m.lower, m.aleatoric), np.hypot(m.upper, m.aleatoric)
