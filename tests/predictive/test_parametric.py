@@ -54,14 +54,6 @@ def test_nested_gaussian_components_of_probability_0_do_not_matter():
     assert_allclose(more.sample(100, rng=0), m.sample(100, rng=0))
 
 
-def test_nested_gaussian_draws_choose_the_mode_of_each_row():
-    loc = np.broadcast_to(np.array([-100.0, 100.0])[:, None], (1, 2, 40))
-    ones = np.ones((1, 2, 40))
-    draws = GaussianMixture(loc, ones, probabilities=0.5 * ones).sample(500, 0)
-    assert_allclose((draws > 0).sum(axis=0).std(), np.sqrt(40) / 2, rtol=0.16)
-    assert abs((draws > 0).mean() - 0.5) < 0.02
-
-
 def normal(shape=(6,), seed=0):
     rng = np.random.default_rng(seed)
     return EpistemicNormal(rng.normal(0, 3, shape), *rng.uniform(0.1, 2, (2, *shape)))
