@@ -37,12 +37,3 @@ def test_parameters_are_documented_in_the_order_of_the_signature(package):
 def test_top_level_names():
     assert len(ESTIMATORS) == 19 and {"load", "make_pipeline", "save"} <= set(skuq.__all__)
     assert skuq.__version__
-
-
-@pytest.mark.parametrize("name", ESTIMATORS)
-def test_estimators_document_and_check_every_parameter(name):
-    estimator = getattr(skuq, name)
-    text = inspect.getdoc(estimator)
-    parameters = inspect.signature(estimator).parameters
-    assert not [parameter for parameter in parameters if parameter not in text]
-    assert set(estimator._parameter_constraints) == set(parameters)

@@ -9,7 +9,6 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import KFold
 from small_models import make
 from tiers import cases, slow_after
@@ -444,8 +443,6 @@ def test_fit_keeps_trials_if_the_selection_fails(wave, tiny_space):
     failing = AutoDEUQRegressor(3, **settings, selection=lambda *given, sample_weight: 1 / 0)
     with pytest.raises(ZeroDivisionError) as raised:
         failing.fit(*wave)
-    with pytest.raises(NotFittedError):
-        failing.predict(wave[0])
     (note,) = raised.value.__notes__
     folder, call = re.search(r"AutoDEUQRegressor.from_catalog\('(.*)', (.*)\)", note).groups()
     assert call == 'selection="top"'

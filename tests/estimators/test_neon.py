@@ -220,9 +220,9 @@ def test_fit_takes_other_containers_for_the_same(given):
     assert_array_equal(model.predict(X, query_points=queries), model.predict(X))
 
 
-def with_given(model, Y=VALUES, **changes):
+def with_given(model, **changes):
     settings = {"training__steps": 100, "learning_rate": 0.02, "pretrained": model, **changes}
-    return small(**settings).fit(INPUTS, Y)
+    return small(**settings).fit(INPUTS, VALUES)
 
 
 def one_input_of_keras():
@@ -324,7 +324,6 @@ def test_fit_learns_the_noise_by_likelihood():
     model = wave_model(query_points=None, loss="nll", noise_std="auto", training__steps=300)
     parts = model.fit(X, y).predict_uncertainty([[-0.5], [0.0], [0.5]])
     assert_allclose(parts.aleatoric, 0.3, rtol=0.3)
-    assert model.sample_y([[0.0]], 2000, 0).std() == pytest.approx(parts.total[1], rel=0.15)
     flat = -0.5 * np.log(2 * np.pi) - 0.5 - np.log(0.3)  # of the noise itself
     assert model.log_prob(X, y).mean() > flat - 0.2
 

@@ -563,7 +563,6 @@ def test_noise_std_adds_to_the_variance(fitted, table, elsewhere):
     assert_allclose(parts.aleatoric, 2.5, rtol=1e-12)
     assert_array_equal(parts.mean, plain.mean)
     assert_allclose(parts.epistemic, 3 * plain.total, rtol=1e-12)
-    assert_allclose(parts.total**2, parts.epistemic**2 + 2.5**2, rtol=1e-12)
     assert model.noise_factor_ == 1
 
 
@@ -634,13 +633,6 @@ def test_band_is_wide_where_the_data_lie_and_around_the_prediction(asymmetric):
     distribution = model.predict_distribution(X)
     assert (distribution.lower > 0).all() and (distribution.upper > 0).all()
     assert_array_equal(distribution.mode, model.predict(X))
-    # A central interval leaves 5 % on either side, so that it may miss the mode of a skewed one.
-    low, high = model.predict_interval(X, 0.9).T
-    share = distribution.cdf(distribution.mode)
-    assert_array_equal(low <= distribution.mode, share >= 0.05)
-    assert_array_equal(distribution.mode <= high, share <= 0.95)
-    assert ((share > 0.05) & (share < 0.95)).any()
-    assert np.isfinite(model.log_prob(X, model.predict(X))).all()
 
 
 def network(input_shape, n_outputs):
@@ -1038,7 +1030,6 @@ def test_from_paper_has_the_papers_settings(name):
     if not uci:
         side = 1.0 if name == "bayesopt" else 1.1
         assert model.artificial.box == [(-side, side)] and model.training.clip_norm is None
-    assert repr(clone(model)) == repr(model)
 
 
 def test_from_paper_follows_the_dimension(table):

@@ -41,11 +41,6 @@ def ensemble(
     return (loc, scale, unseen, y, weight), variance + error**2 * averaged
 
 
-def calibrated_variance(arguments, factor, floor):
-    loc, scale = arguments[:2]
-    return factor**2 * ((scale**2).mean(axis=0) + loc.var(axis=0)) + floor**2
-
-
 def test_factor_and_floor_are_told_apart():
     arguments, _ = ensemble(60_000, noise=(0.3, 1.5), claim=0.5, error=0.0)
     factor, floor = fit_out_of_bag_scale(*arguments)

@@ -54,14 +54,6 @@ def test_nested_gaussian_components_of_probability_0_do_not_matter():
     assert_allclose(more.sample(100, rng=0), m.sample(100, rng=0))
 
 
-def test_nested_gaussian_draws_choose_the_mode_of_each_row():
-    loc = np.broadcast_to(np.array([-100.0, 100.0])[:, None], (1, 2, 40))
-    ones = np.ones((1, 2, 40))
-    draws = GaussianMixture(loc, ones, probabilities=0.5 * ones).sample(500, 0)
-    assert_allclose((draws > 0).sum(axis=0).std(), np.sqrt(40) / 2, rtol=0.16)
-    assert abs((draws > 0).mean() - 0.5) < 0.02
-
-
 def normal(shape=(6,), seed=0):
     rng = np.random.default_rng(seed)
     return EpistemicNormal(rng.normal(0, 3, shape), *rng.uniform(0.1, 2, (2, *shape)))
@@ -105,21 +97,6 @@ def spreads(n, least=1e-3):
 
 MODES = arrays(float, 3, elements=st.floats(-1e3, 1e3))
 RECORDS = st.builds(TwoPieceNormal, MODES, spreads(3), spreads(3), spreads(3, 0.0) | st.none())
-
-
-@pytest.mark.parametrize("shape", [(4,), (4, 2)])
-def test_two_piece_against_tensorflow_probability(shape):
-    rng = np.random.default_rng(0)
-    lower, upper, aleatoric = rng.uniform(0.1, 3, (3, *shape))
-    m = TwoPieceNormal(rng.normal(0, 3, shape), lower, upper, aleatoric)
-    tfp = m.to_tfp()
-    y = np.random.default_rng(1).normal(0, 4, size=shape)
-    assert_allclose(m.log_prob(y), tfp.log_prob(y), rtol=1e-10)
-    assert_allclose(m.expected, tfp.mean(), rtol=1e-10)
-    assert_allclose(m.variance, tfp.variance(), rtol=1e-10)
-    if len(shape) == 1:
-        assert_allclose(m.cdf(y), tfp.cdf(y), rtol=1e-10)
-        assert_allclose(m.quantile(0.3), tfp.quantile(np.full(4, 0.3)), rtol=1e-10)
 
 
 @given(RECORDS)
