@@ -393,7 +393,7 @@ def test_members_keep_to_the_classes_that_they_predict(classifier):
     far = replace(classifier[0].fitted_.far, mean=np.array([0.5, 0.3, 0.2]))
     mix = np.array([0.4, 0.6])
     mixture = CategoricalMixture(np.array([[[0.2, 0.2, 0.6]], [[0.9, 0.1, 0.0]]]), mix)
-    found = far.widen(mixture, np.full((1, 4), 1e6), None).proba[:, 0]
+    found = far.widen(mixture, np.full((1, 4), 1e6), classifier[0].fitted_.targets).proba[:, 0]
     assert_allclose(found, [[0, 0.5, 0.5], [5 / 6, 1 / 6, 0]], atol=1e-6)
     assert_allclose(mix @ found, far.mean, atol=1e-9)
 

@@ -214,7 +214,7 @@ def test_posterior_fn_counts_members_by_their_weights(fitted, elsewhere):
 
 
 def test_posterior_fn_draws_members_of_several_architectures(fitted, elsewhere):
-    model = without_far(fitted("nes"))
+    model = fitted("nes")
     posterior = model.posterior_fn()
     means = model.predict_distribution(elsewhere).loc
     networks = {model.catalog_.member(k).network for k in model.selection_.indices}

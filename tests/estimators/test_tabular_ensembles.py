@@ -34,7 +34,7 @@ from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
-MODULE, STACKING = (f"skuq.estimators.tabular.{name}" for name in ("_kinds", "_stacking_of_kinds"))
+MODULE = "skuq.estimators.tabular._kinds"
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
@@ -195,7 +195,7 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
         seen.append(((probability * loc).sum(axis=1), members, unseen, y, weight))
         return Calibration(2.0, 0.5, 0.7, tail=((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)))
 
-    monkeypatch.setattr(f"{STACKING}.fit_out_of_bag", fit)
+    monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
     weigh = f"{MODULE.removesuffix('_kinds')}_tabular_ensemble.weigh_members"
     monkeypatch.setattr(weigh, lambda *_: np.array([7, 3, 1, 1]) / 12)
     weight = np.linspace(1, 3, 160)
@@ -213,7 +213,7 @@ def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatc
     expected = weight[abs(rows - given).argmin(axis=1)] * (members @ unseen) / unseen.sum(axis=0)
     assert_allclose(own_weight / own_weight.sum(), expected / expected.sum(), rtol=1e-5)
     # Of many rows there is a sample, which repeats.
-    monkeypatch.setattr(f"{STACKING}.tuned.MOST_CALIBRATION_ROWS", 60)
+    monkeypatch.setattr(f"{MODULE}.tuned.MOST_CALIBRATION_ROWS", 60)
     for _ in range(2):
         skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
     assert len(seen[1][3]) == 60
@@ -234,7 +234,7 @@ def test_fit_weighs_both_trainings_of_mixtures_by_stacking(table, monkeypatch):
 
     train, given = training.train, []
     monkeypatch.setattr(training, "train", noted)
-    monkeypatch.setattr(f"{STACKING}.stacking_weights", weigh)
+    monkeypatch.setattr(f"{MODULE}.stacking_weights", weigh)
     settings = REGRESSOR | {"loss": "gaussian-mixture", "calibrate": False}
     model = skuq.TabularEnsembleRegressor(**settings).fit(X, y, np.linspace(1, 2, 160))
     # One program trains both kinds.
@@ -315,7 +315,7 @@ def test_fit_weighs_kinds_on_rows_out_of_the_bag(classes, monkeypatch):
         mixed.append(parts)
         return mix_classes(*parts)
 
-    monkeypatch.setattr(f"{STACKING}.fit_class_mixture", noted)
+    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
     monkeypatch.setattr("skuq.estimators.tabular._tabular_ensemble.mix_classes", noted_parts)
     monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     X, y = classes
@@ -457,7 +457,7 @@ def test_fit_leaves_out_members_that_diverge(classes, monkeypatch, n_lost, weigh
         weights = np.array([0.5, 0.3, 0.2])[: len(logits)]
         return weights / weights.sum(), UNCALIBRATED
 
-    monkeypatch.setattr(f"{STACKING}.fit_class_mixture", weigh)
+    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", weigh)
     monkeypatch.setattr("skuq.ensembles._stacking._DROPPED", 0)
     with pytest.warns(UserWarning, match=f"{n_lost} of 6 networks diverged"):
         model = skuq.TabularEnsembleClassifier(**{**CLASSIFIER, "epochs": 2}).fit(*classes)
