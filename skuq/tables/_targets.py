@@ -23,7 +23,8 @@ from skuq.networks._head_classes import CategoricalHead
 from skuq.networks._head_normals import GaussianMixtureHead, SquaredErrorHead
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
-from skuq.tables._scaling import TargetScaling, TargetTransform, target_names
+from skuq.tables._scaling import TargetScaling, target_names
+from skuq.tables._transforms import TargetTransform
 
 #: Constraint of the parameter `target_transform`.
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {

@@ -146,7 +146,10 @@ class TrainingRun:
     """
 
     def __init__(self, job: TrainingJob, data: TrainingData):
-        from skuq.training._program import Blocks, start_carry
+        from skuq.training._program import (
+            Blocks,  # loads TensorFlow
+            start_carry,  # loads TensorFlow
+        )
 
         self.job, self.data = job, data
         template = template_of(job.network)

@@ -12,7 +12,7 @@ from training_data import RobustScaling
 
 from skuq.exceptions import TableWarning
 from skuq.tables import TablePreprocessor
-from skuq.tables._scaling import TargetTransform
+from skuq.tables._transforms import TargetTransform
 
 
 def test_an_outlier_moves_nothing_in_a_column_of_zeros(rng):

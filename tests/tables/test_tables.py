@@ -13,7 +13,7 @@ from skuq.backend import keras
 from skuq.networks import MLP
 from skuq.predictive._calibration import UNCALIBRATED
 from skuq.tables import TrainingData, _columns, _inputs, _scaling, _splits
-from skuq.tables._scaling import TargetTransform
+from skuq.tables._transforms import TargetTransform
 
 
 def test_scaling_is_standard_and_invertible(global_random_seed):

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.preprocessing import PowerTransformer, QuantileTransformer, StandardScaler
 
-from skuq.tables._scaling import TargetTransform
+from skuq.tables._transforms import TargetTransform
 
 KINDS = ["standard", "yeo-johnson", "quantile"]
 

@@ -14,8 +14,9 @@ from sklearn.metrics.pairwise import euclidean_distances, manhattan_distances
 from skuq.estimators._task import Task
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.networks._operations import unclip
-from skuq.tables._scaling import Power, TargetScaling, TargetTransform, check_target_sizes, moments
+from skuq.tables._scaling import TargetScaling, check_target_sizes
 from skuq.tables._targets import ClassTargets, NumberTargets
+from skuq.tables._transforms import Power, TargetTransform, moments
 
 
 def make_targets(estimator: Any, loss: str) -> ClassTargets | NumberTargets:
