@@ -189,7 +189,7 @@ class FittedSearch(Fitted):
 
     # Not annotated: these are no fields.
     inputs = property(attrgetter("empty.inputs"))
-    targets = property(attrgetter("empty.targets"))  # type: ignore[assignment]
+    targets = property(attrgetter("empty.targets"))
     members = property(attrgetter("ensemble.members"))
     weights = property(attrgetter("ensemble.weights"))
     far = property(attrgetter("ensemble.far"))
@@ -233,7 +233,7 @@ class FittedSearch(Fitted):
         if not trials.repeated or len(trials.sets) > 1:
             return trained
         selection = self.choice.selection
-        candidates = trials.candidates(self.targets.head, indices=selection.indices)
+        candidates = trials.candidates(self.targets.head, indices=selection.indices.tolist())
         among_them = replace(selection, indices=np.arange(len(selection)))
         choice = Choice(selection, rule.calibrate(among_them, candidates))
         return replace(trained, choice=choice, choices=(choice,))

@@ -123,7 +123,7 @@ class Continuous:
     """
 
     #: Whether the distribution of each row is one normal.
-    is_normal: ClassVar[bool] | property = False
+    is_normal: Any = False
 
     @property
     def mean(self) -> np.ndarray:

@@ -113,7 +113,7 @@ class GaussianMixture(Mixture):
         self._check_shared()
 
     @property
-    def is_normal(self) -> bool:  # type: ignore[override]
+    def is_normal(self) -> bool:
         """Whether there is one member, which predicts one normal."""
         return len(self.weights) == 1 and self.probabilities is None
 
@@ -149,7 +149,7 @@ class GaussianMixture(Mixture):
     def widened(self, spread: np.ndarray) -> Self:
         """Return the mixture with this spread, given as (r, n, m) also where y was 1-D."""
         spread = spread.reshape(len(spread), *self._shape)
-        return replace(self, spread=spread)  # type: ignore[type-var]  # subclasses are dataclasses
+        return replace(self, spread=spread)
 
     @property
     def normals(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -241,7 +241,7 @@ class GaussianMixture(Mixture):
         scale = self.scale
         if self.shared_scale is not None:
             scale = np.sqrt(scale**2 - self.shared_scale**2)
-        return replace(self, scale=scale, spread=None, shared_scale=None)  # type: ignore[type-var]
+        return replace(self, scale=scale, spread=None, shared_scale=None)
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
@@ -255,7 +255,7 @@ class GaussianMixture(Mixture):
         if self.spread is None and self.shared_scale is None:
             return super()._map_arrays(change)
         # A changed scale alone would be checked against what is shared of the former one.
-        alone: Any = replace(self, spread=None, shared_scale=None)  # type: ignore[type-var]
+        alone: Any = replace(self, spread=None, shared_scale=None)
         shared = {
             name: change(array, "scale")
             for name in ("spread", "shared_scale")
@@ -264,10 +264,10 @@ class GaussianMixture(Mixture):
         return replace(alone._map_arrays(change), **shared)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        noise, multiples = self, None
+        noise, multiples, shared = self, np.empty(0), self.shared_scale
         if self.spread is not None or self.shared_scale is not None:
             noise = self.without_shared()
-        if self.shared_scale is not None:
+        if shared is not None:
             # A draw moves each normal by a multiple of what it shares, smooth over the rows.
             multiples = _combine(self._directions, n_samples, [seed, 2])
         # All rows of a draw have the same member.
@@ -277,7 +277,7 @@ class GaussianMixture(Mixture):
         draws = np.empty((n_samples, *self._shape))
         for k, parameters in enumerate(zip(*noise._arrays)):
             chosen = members == k
-            moves = () if multiples is None else (self.shared_scale[k], multiples[chosen])
+            moves = () if shared is None else (shared[k], multiples[chosen])
             draws[chosen] = _draw_noisy((chosen.sum(), *self._shape), rng, parameters, *moves)
         return draws if self.spread is None else draws + _combine(self.spread, n_samples, [seed, 1])
 

@@ -73,7 +73,7 @@ class SearchResult:
     def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
         """All held-out sets: the clean rows first, then each shifted set."""
         held_out: Any = self.catalog.held_out
-        return held_out.sets
+        return list(held_out.sets)
 
     def candidates(
         self,

@@ -109,7 +109,7 @@ class SearchStrategy(Settings):
     #: Decisions that can differ between trials.
     vary = "both"
     initial_trials = None
-    objective = None
+    objective: Any = None
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         """Make the proposer of a search.

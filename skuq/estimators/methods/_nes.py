@@ -77,8 +77,8 @@ def make_plan(estimator: Any, X: Any) -> SearchPlan:
         )
     defaults = defaults_in(space)
     # The paper's searches start at random.
-    own = {"n_trials": defaults.n_nes_trials, "starts_with_recipes": defaults.embeds}
-    defaults = replace(defaults, **own)
+    starts = defaults.embeds
+    defaults = replace(defaults, n_trials=defaults.n_nes_trials, starts_with_recipes=starts)
     inputs: Any
     if holds_images:
         # Networks for tables get flat rows, and a user's space gets images unless it refuses them.

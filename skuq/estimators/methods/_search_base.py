@@ -473,12 +473,12 @@ class SearchEstimator(Predictor):
     def __copy__(self) -> Any:
         """Copy the estimator with everything that it holds, unlike a pickle."""
         other = object.__new__(type(self))
-        vars(other).update(vars(self))
+        other.__dict__.update(vars(self))
         return other
 
     def __deepcopy__(self, memo: Any) -> Any:
         other = memo[id(self)] = object.__new__(type(self))
-        vars(other).update(copy.deepcopy(vars(self), memo))
+        other.__dict__.update(copy.deepcopy(vars(self), memo))
         return other
 
     def __sklearn_tags__(self) -> Any:

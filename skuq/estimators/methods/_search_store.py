@@ -168,7 +168,7 @@ _KIND = "start of a search"
 
 
 def begin_search(
-    store: Any, estimator: Any, start: SearchStart, held_out: HeldOut, *, loadable: bool
+    store: Any, estimator: Any, start: SearchStart, held_out: HeldOut | None, *, loadable: bool
 ) -> None:
     """Store what is known before the first trial, for `from_catalog` if it is to be `loadable`."""
     halves = start.attributes["decisions_"]._asdict()

@@ -198,7 +198,8 @@ class FarUncertainty:
         """Arrays from which `far_spread` computes."""
         factor = cholesky(self._covariance(self.rows[: len(self.y)]), lower=True)
         whitening = lapack.dtrtri(factor, lower=1)[0].T
-        return FarArrays(
+        numbers = self.near, self.length, *self.factors, *self.joint_near
+        arrays: list[Any] = [
             self.centre,
             self.inverse_stds,
             self.slopes,
@@ -211,11 +212,12 @@ class FarUncertainty:
             whitening @ (whitening.T @ (self.y - self.mean)),
             whitening,
             self.amplitude,
-            *map(np.array, (self.near, self.length, *self.factors, *self.joint_near)),
+            *map(np.array, numbers),
             self.frequencies,
             self.doubt,
             self.bounds,
-        )
+        ]
+        return FarArrays(*arrays)
 
     def padded_arrays(self) -> FarArrays:
         """Return the arrays with rows without effect, up to a power of two of rows.

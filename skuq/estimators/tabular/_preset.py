@@ -107,7 +107,7 @@ class TunedSpace(TabularArchitectures):
         }
         # Classes may have networks without hidden layers.
         architecture = self.architecture(0 if self.classes else 1, defaults)
-        decay, further = tuned.WEIGHT_DECAY, [tuned.LOSS] if self.decides_loss else []
+        decay, further = tuned.WEIGHT_DECAY, list[Any]([tuned.LOSS] if self.decides_loss else [])
         if self.classes:
             first, epochs = self._class_recipes[0], tuned.EPOCHS_OF_CLASSES
             decay = replace(tuned.DECAY_OF_CLASSES, default=first["weight_decay"])
@@ -155,7 +155,7 @@ class TunedSpace(TabularArchitectures):
             all_steps = tuned.STEPS_OF_MANY_ROWS + tuned.STEPS_OF_A_ROW * self.n_rows
         epochs = int(np.clip(all_steps // n_steps, 1, tuned.MOST_EPOCHS))
         embeds = configuration["embedding"] != "none" and self.numeric_columns
-        rates = tuned.EMBEDDING_RATES if embeds else ()
+        rates: tuple[Any, ...] = tuned.EMBEDDING_RATES if embeds else ()
         rates += tuned.HIDDEN_RATES if configuration["n_layers"] else ()
         of_targets: dict = {}
         if "loss" in configuration:
