@@ -1,6 +1,6 @@
 """Fully connected networks: the plain one of deep ensembles, and search spaces of dense layers.
 
-`DenseSkipSpace` has skip connections (AutoDEUQ III.A, Fig. 3).
+`DenseSpace` has skip connections (AutoDEUQ III.A, Fig. 3).
 """
 
 from __future__ import annotations

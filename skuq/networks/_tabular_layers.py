@@ -1,6 +1,6 @@
 """Keras layers for tables: embeddings of numbers and categories, dense layers, activations.
 
-Each layer runs the operation of `_tabular_operations` that a plan runs for it, so that training
+Each layer runs the operation of `_operations.py` that a plan runs for it, so that training
 in a stack, prediction in NumPy and Keras itself share one implementation. A variable is
 initialised by the layer's attribute ``<name>_initializer``.
 """
@@ -35,7 +35,7 @@ class FirstRowZero(keras.initializers.RandomNormal):
 
 
 class _TabularLayer(keras.layers.Layer):
-    """Base class of layers that run an operation of `_tabular_operations`.
+    """Base class of layers that run an operation of `_operations.py`.
 
     A subclass sets `_read` to the operation's `read`.
     """

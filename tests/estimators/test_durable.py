@@ -435,6 +435,19 @@ def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, setting
     assert_array_equal(loaded.predict(X), model.predict(X))
 
 
+def test_folder_of_a_failed_selection_outlives_its_estimator(search):
+    model = search(
+        3, selection=lambda *given, sample_weight: 1 / 0, catalog_dir=None, warm_start=True
+    )
+    with pytest.raises(ZeroDivisionError) as raised:
+        model.fit(*table())
+    (note,) = raised.value.__notes__
+    del model, raised
+    gc.collect()
+    loaded = AutoDEUQRegressor.from_catalog(note.split("'")[1], selection="top")
+    assert len(loaded.catalog_) == 3
+
+
 def test_fit_continues_a_search_whose_trials_failed(search, stop_at):
     X, y = table()
     message = "All 10 trials"

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 from scipy.stats import norm
 from sklearn.base import clone
+from sklearn.datasets import load_diabetes
 from sklearn.metrics import log_loss
 from tiers import cases
 
@@ -517,6 +518,13 @@ def test_tables_that_are_linear_but_for_noise_start_from_ridge_regression(rng):
         with warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)  # of columns that are constant
             assert "Unclip" not in model.fit(columns, y).members_[0].network
+
+
+@pytest.mark.parametrize("transform", ["yeo-johnson", "quantile"])
+def test_a_table_that_may_be_linear_can_have_a_transformed_y(transform):
+    X, y = (part[:90] for part in load_diabetes(return_X_y=True))
+    model = skuq.TabularEnsembleRegressor(2, epochs=2, target_transform=transform, random_state=0)
+    assert np.isfinite(model.fit(X, y).predict(X)).all()
 
 
 def test_networks_show_whether_a_noisy_table_is_linear(rng, monkeypatch):

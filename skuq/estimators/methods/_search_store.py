@@ -117,11 +117,15 @@ def _remove(path: str, process: int) -> None:
 
 
 class TemporaryFolder:
-    """A folder that is removed with the last estimator that has it."""
+    """A folder that is removed with the last estimator that has it, unless it is to be kept."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="skuq-warm-start-")
-        weakref.finalize(self, _remove, self.path, os.getpid())
+        self._removal = weakref.finalize(self, _remove, self.path, os.getpid())
+
+    def keep(self) -> None:
+        """Leave the folder where it is, for a message that names it."""
+        self._removal.detach()
 
     def __deepcopy__(self, memo: Any) -> TemporaryFolder:
         return self
@@ -210,6 +214,7 @@ def keeping_trials(
                         store.add(record)
             elif estimator.catalog_dir is None:  # the folder of a warm start
                 begin_search(store, estimator, start, held_out, loadable=True)
+                estimator._folder.keep()
             error.add_note(
                 "No trial is lost. Choose among them with another selection, for example "
                 f'{start.estimator}.from_catalog({str(store.path)!r}, selection="top").'

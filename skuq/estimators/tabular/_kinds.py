@@ -367,7 +367,9 @@ def _error(task, members, origins):
         return 0, np.inf
     errors, weights = map(np.concatenate, zip(*held_out))
     mean = np.average(errors, axis=0, weights=weights if weights.any() else None)
-    scaled = np.maximum(mean * task.targets.scaling.scale_, TINY)
+    targets = task.targets  # a nonlinear transform is the same for all tasks
+    scale = 1.0 if targets.is_transformed else targets.scaling.scale_
+    scaled = np.maximum(mean * scale, TINY)
     return -len(members), np.log(scaled).mean()
 
 
