@@ -115,12 +115,12 @@ def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was():
 
 FORKED = """
 import os, signal
-from skuq import _threads
+from skuq.backend import _scopes
 
-_threads._one_thread._lock.acquire()  # as another thread does, which the child does not have
+_scopes._one_thread._lock.acquire()  # as another thread does, which the child does not have
 if not os.fork():
     signal.alarm(10)
-    with _threads.one_thread_if_small(1):
+    with _scopes.one_thread_if_small(1):
         os._exit(0)
 print(os.wait()[1], end="")
 """
