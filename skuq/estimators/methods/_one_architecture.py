@@ -340,8 +340,9 @@ def _check_noise(estimator: Any, n_outputs: int) -> None:
 
 
 def _noise(estimator, task, targets, members, weights, parts):
-    """Return the noise, given or estimated: its standard deviations (n_outputs,) of standardised y,
-    and the same in units of y, or of y as `target_transform` transforms it.
+    """Return the given or estimated noise (n_outputs,), of standardised y and in units of y.
+
+    With a `target_transform`, the second is in units of transformed y.
     """
     given = getattr(estimator, "noise_std", None)
     if given is not None:
