@@ -434,14 +434,18 @@ def test_reselect_without_calibration_gives_members_alone(fitted):
     assert model.reselect().fitted_.ensemble.far is fitted.fitted_.ensemble.far
 
 
-def test_fit_keeps_trials_if_the_selection_fails(wave, tiny_space):
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_fit_keeps_trials_if_the_selection_fails(error, wave, tiny_space):
+    def fail(*given, sample_weight):
+        raise error
+
     settings = {"epochs": 2, "space": tiny_space, "random_state": 0, "validation": 2}
     wrong = AutoDEUQRegressor(3, **settings, selection=lambda y, loc: 0)
     with pytest.raises(TypeError, match=r"`selection` must be a function of \(y, loc, scale"):
         wrong.fit(*wave)
     assert not hasattr(wrong, "catalog_")  # before the search
-    failing = AutoDEUQRegressor(3, **settings, selection=lambda *given, sample_weight: 1 / 0)
-    with pytest.raises(ZeroDivisionError) as raised:
+    failing = AutoDEUQRegressor(3, **settings, selection=fail)
+    with pytest.raises(error) as raised:
         failing.fit(*wave)
     (note,) = raised.value.__notes__
     folder, call = re.search(r"AutoDEUQRegressor.from_catalog\('(.*)', (.*)\)", note).groups()

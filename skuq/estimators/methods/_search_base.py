@@ -178,12 +178,12 @@ class SearchEstimator(Predictor):
             # Choose before training again: refits and repeats are of the chosen trials only.
             with keeping_trials(store, self, start, parts, trials.catalog):
                 fitted = FittedSearch.of_trials(empty, trials, rule)
-            retraining = make_retraining(self, plan, fitted)
-            if retraining is not None and not trials.interrupted:
-                trials = train_again(self, retraining, task, search, (validation, n_used))
-                fitted = fitted.with_networks(trials, rule)
-            if self.calibrate:
-                fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
+                retraining = make_retraining(self, plan, fitted)
+                if retraining is not None and not trials.interrupted:
+                    trials = train_again(self, retraining, task, search, (validation, n_used))
+                    fitted = fitted.with_networks(trials, rule)
+                if self.calibrate:
+                    fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
             if store is not None:
                 store_again(store, self, start._replace(empty=fitted.empty))
         warn_of_few_members(fitted, rule)

@@ -199,12 +199,15 @@ def store_again(store: Any, estimator: Any, start: SearchStart) -> None:
 def keeping_trials(
     store: Any, estimator: Any, start: SearchStart, identify: Identify, trials: Catalog
 ) -> Iterator[None]:
-    """Keep the trials in a folder if the user's `selection` raises, and name it in the error."""
+    """Keep the trials in a folder if what follows them fails, and name it in the error.
+
+    It may be the user's `selection` that raises, or an interrupt.
+    """
     held_out: Any = trials.held_out
     try:
         yield
-    except Exception as error:
-        # The user's error is raised, whatever hinders the storage.
+    except BaseException as error:
+        # The error is raised, whatever hinders the storage.
         with contextlib.suppress(OSError, UnsavableError):
             if store is None:
                 store = CatalogFolder(tempfile.mkdtemp(prefix="skuq-trials-"), identify())
