@@ -366,14 +366,8 @@ class TeamDisplay(Display):
         }
         self.thresholds_ = self._draw_thresholds(ax, score, colours, threshold_kwargs)
         self.best_ = self.average_ = self.selected_ = None
-        if self.accuracies is not None:  # of the single models
-            shared = {"linewidth": SIZES.reference, "zorder": 1}
-            best = {"color": VERMILION, "linestyle": "-.", "label": "best single model", **shared}
-            average = {"color": "black", "linestyle": ":", "label": "average single model"}
-            look = style("line", reference_kwargs, **best)
-            self.best_ = ax.axhline(np.max(self.accuracies), **look)
-            look = style("line", reference_kwargs, **average, **shared)
-            self.average_ = ax.axhline(np.mean(self.accuracies), **look)
+        if self.accuracies is not None:
+            self._draw_single_models(ax, reference_kwargs)
         # Teams are tuples, which pandas would compare element by element.
         here = scored[[team == self.selected for team in scored["team"]]]
         if len(here):  # the team that predicts is among the drawn teams
@@ -406,6 +400,16 @@ class TeamDisplay(Display):
             title=f"{len(scored)} of {len(teams)} teams scored",
         )
         return self
+
+    def _draw_single_models(self, ax, given):
+        """Draw the best and the average accuracy of the single models."""
+        shared = {"linewidth": SIZES.reference, "zorder": 1}
+        best = {"color": VERMILION, "linestyle": "-.", "label": "best single model", **shared}
+        average = {"color": "black", "linestyle": ":", "label": "average single model"}
+        look = style("line", given, **best)
+        self.best_ = ax.axhline(np.max(self.accuracies), **look)
+        look = style("line", given, **average, **shared)
+        self.average_ = ax.axhline(np.mean(self.accuracies), **look)
 
     def _draw_thresholds(self, ax, score, colours, given):
         """Draw the thresholds of the filters that use this score."""
