@@ -1,4 +1,4 @@
-"""What users give: parameters with their constraints and settings, and checks of arguments.
+"""Parameters and arguments that users give: constraints, settings and checks.
 
 Scikit-learn's private validation tools are imported here alone. They may move or change with any
 release of scikit-learn, and only this file then needs a change.
@@ -148,7 +148,7 @@ def fill_masked(values: Any) -> Any:
     dtype = getattr(getattr(values, "dtype", None), "numpy_dtype", None)
     if getattr(dtype, "kind", "") in ("b", "i", "u") and not values.isna().any():
         return values.to_numpy(dtype=dtype)
-    # What follows is for masked arrays; all else stays as it is.
+    # Only masked arrays need the rest.
     if not isinstance(values, np.ma.MaskedArray):
         return values
     if not np.ma.is_masked(values):

@@ -33,7 +33,7 @@ from skuq.bayesopt._acquisition import (
 
 @dataclass(frozen=True)
 class _Effort:
-    """How many points a search tries and how far it climbs.
+    """Effort of a search: the number of points that it tries, and how far it climbs.
 
     On 36 rugged problems of six variables (500 restarts, wavelength a third of the box) restarts
     from a plain hypercube missed the best known maximum in 17% of the runs, those from the best of

@@ -1,4 +1,4 @@
-"""What a search knows: its domain, and the results at points of it.
+"""Domain of a search, and the results at its points.
 
 The domain is a box whose columns may be whole numbers or categories. Notation: the user has d
 columns, where a category is one column of codes 0, 1, .., K - 1, and points (n, d) lie in the

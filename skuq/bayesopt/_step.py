@@ -40,7 +40,7 @@ class _Limits:
     """
 
     same_point: float = 1e-6  # points that are nearer count as one
-    # Of a batch and of pending points; the maximiser tells no nearer ones apart.
+    # Least distance between points of a batch and pending ones: the maximiser is no more exact.
     min_gap: float = 1e-3
     failure_gap: float = 0.05  # from proposals to failed points
     # Up to this distance from a failed point, proposals are nearer to a usable result. It is less

@@ -59,7 +59,7 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """What a family's `_fit` computes.
+    """Result of a family's `_fit`.
 
     Attributes
     ----------

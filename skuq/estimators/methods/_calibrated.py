@@ -115,7 +115,7 @@ def _predict_held_out(
     estimator : estimator
     rows, y : _Rows, ndarray of shape (n[, m])
     kind : {"numbers", "classes", "any"}
-        What y holds, see `make_folds`.
+        Kind of y, see `make_folds`.
     predict : callable
         ``predict(fitted estimator, X)``, before calibration.
     """

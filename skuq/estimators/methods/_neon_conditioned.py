@@ -7,7 +7,7 @@ process on data has a closed form, and the result is again a change of the weigh
 twice: the network's residuals at the data correct the mean, and random draws lose what they differ
 by at the data.
 
-How large the prior and the noise are is learnt from functions that networks leave out. Each process
+The sizes of prior and noise are learnt from functions that networks leave out. Each process
 predicts them from all others; its errors there are as large as noise and epistemic uncertainty
 together should be. How to divide them between the two takes a second prediction. A trained network
 has fitted part of the noise, so that the residuals at the values it has seen are small and mostly
