@@ -1,0 +1,173 @@
+"""Break the code on purpose in places drawn with a seed, and see which tests notice.
+
+    python -m pytest --cov=skuq --cov-context=test --cov-report=  # writes .coverage
+    python tests/breaks.py --seed 0 --places 30 --results breaks.json
+
+Every place is broken in a copy of the checkout; the tests that run its line are tried first, then
+those of its package. A finished place is kept in the file of results and not tried again.
+"""
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from coverage import CoverageData
+
+ROOT = Path(__file__).resolve().parents[1]
+SWAPS = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+
+
+def changed(node):
+    """The kind of break that fits a node, and the node that takes its place; None without one."""
+    if isinstance(node, ast.BinOp | ast.BoolOp) and type(node.op) in SWAPS:
+        return "operator", type(node)(**vars(node) | {"op": SWAPS[type(node.op)]()})
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return "comparison", ast.Compare(node.left, [SWAPS[type(node.ops[0])]()], node.comparators)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.Not):
+        return "sign", node.operand
+    if isinstance(node, ast.If | ast.IfExp):
+        return "condition", ast.UnaryOp(ast.Not(), node.test)
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
+        value = not node.value if isinstance(node.value, bool) else node.value * 1.5 + 1
+        return "constant", ast.Constant(type(node.value)(value))
+    return None
+
+
+def places_of(file):
+    """All places of a file that can be broken, with what takes their place."""
+    text = file.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    starts = [0]
+    for line in text.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    typed = {id(n) for part in ast.walk(tree) for a in _annotations(part) for n in ast.walk(a)}
+    for node in ast.walk(tree):
+        found = None if id(node) in typed else changed(node)
+        if found:
+            kind, new = found
+            old = node.test if kind == "condition" else node
+            first = starts[old.lineno - 1] + old.col_offset
+            last = starts[old.end_lineno - 1] + old.end_col_offset
+            yield {
+                "file": file.relative_to(ROOT).as_posix(),
+                "line": old.lineno,
+                "kind": kind,
+                "old": " ".join(ast.unparse(old).split()),
+                "new": ast.unparse(ast.fix_missing_locations(new)),
+                "bytes": [first, last],
+            }
+
+
+def _annotations(node):
+    """Types that a node names; breaking them breaks nothing."""
+    named = (getattr(node, "annotation", None), getattr(node, "returns", None))
+    return [part for part in named if isinstance(part, ast.AST)]
+
+
+def drawn(seed, n):
+    """Draw places: one package after the other, one of its files, a kind, a place of this kind."""
+    packages = {}
+    for file in sorted((ROOT / "skuq").rglob("*.py")):
+        if found := list(places_of(file)):
+            packages.setdefault(file.relative_to(ROOT).parts[1], []).append(found)
+    rng = random.Random(seed)
+    order = []
+    while len(order) < n:
+        names = rng.sample(sorted(packages), len(packages))
+        for name in names:
+            found = rng.choice(packages[name])
+            kind = rng.choice(sorted({place["kind"] for place in found}))
+            place = rng.choice([place for place in found if place["kind"] == kind])
+            if place not in order:
+                order.append(place)
+    return order[:n]
+
+
+def tests_of(place, coverage):
+    """Files of tests: those that run the line, its package's first."""
+    package = place["file"].split("/")[1]
+    contexts = coverage.contexts_by_lineno(place["file"]).get(place["line"], [])
+    files = {context.split("::")[0] for context in contexts if "::" in context}
+    own = {f"tests/{package}"} if (ROOT / "tests" / package).is_dir() else set()
+    near = sorted(f for f in files if f.startswith(f"tests/{package}/"))
+    return near + sorted(files - set(near)), sorted(own)
+
+
+def tried(place, coverage, seconds):
+    """Break a place in a copy of the checkout; return the place with what noticed it."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "checkout"
+        skipped = shutil.ignore_patterns(".git", "__pycache__", "_build", "*.egg-info")
+        shutil.copytree(ROOT, copy, ignore=skipped)
+        broken = copy / place["file"]
+        first, last = place["bytes"]
+        text = broken.read_bytes()
+        broken.write_bytes(text[:first] + f"({place['new']})".encode() + text[last:])
+        for files in tests_of(place, coverage):
+            caught = _first_failure(copy, files, seconds) if files else None
+            if caught:
+                return place | {"caught": caught}
+    return place | {"caught": None}
+
+
+def _first_failure(copy, files, seconds):
+    """The first test that fails; None where all pass."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    environment = os.environ | {"PYTHONPATH": str(copy), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        run = subprocess.run(
+            [*command, *files], cwd=copy, env=environment, timeout=seconds, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no end within {seconds} s"
+    lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if run.returncode in (0, 5):
+        return None
+    return lines[0][:200] if lines else run.stdout[-200:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--places", type=int, default=30)
+    parser.add_argument("--coverage", default=".coverage")
+    parser.add_argument("--results", type=Path, default=Path("breaks.json"))
+    parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--jobs", type=int, default=2)
+    arguments = parser.parse_args()
+    coverage = CoverageData(arguments.coverage)
+    coverage.read()
+    done = json.loads(arguments.results.read_text()) if arguments.results.exists() else []
+    kept = [{**record, "caught": None} for record in done]
+
+    def one(place):
+        record = tried(place, coverage, arguments.seconds)
+        done.append(record)
+        arguments.results.write_text(json.dumps(done, indent=1) + "\n")
+        print(f"{place['file']}:{place['line']} {place['old']} -> {place['new']}:", end=" ")
+        print(record["caught"] or "NOT CAUGHT", flush=True)
+
+    wanted = [
+        p for p in drawn(arguments.seed, arguments.places) if p | {"caught": None} not in kept
+    ]
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        list(pool.map(one, wanted))
+    print(f"{sum(bool(r['caught']) for r in done)} of {len(done)} caught")
+
+
+if __name__ == "__main__":
+    main()
