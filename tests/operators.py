@@ -32,9 +32,9 @@ def build(estimator, *args, **settings):
 
 # A smooth operator: u -> u_1 sin(u_2 y).
 POINTS = np.linspace(0, 2, 12)
-UNITS = {"network__encoder_units": 16, "network__latent": 16, "network__decoder_units": (16, 16)}
 WAVE_SETTINGS = {"query_points": POINTS, "batch_size": None, "learning_rate": 5e-3}
-WAVE_SETTINGS |= {**UNITS, "random_state": 0}
+WAVE_SETTINGS |= {"network__encoder_units": 16, "network__latent": 16, "random_state": 0}
+WAVE_SETTINGS |= {"network__decoder_units": (16, 16)}
 
 
 def waves(u, y=POINTS):

@@ -2,23 +2,21 @@
 
 import pickle
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import operators
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import FURTHER, INPUTS, NEAR, POINTS, QUERIES, VALUES, FunctionTargets, build, std_of
+from operators import FURTHER, INPUTS, QUERIES, VALUES, FunctionTargets, build, std_of
 from plans import sequential
 from problems import make_operator_problem
 from sklearn import config_context
 from sklearn.base import clone
-from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from tiers import cases, slow_after
+from tiers import cases
 
 from skuq import NEONRegressor
 from skuq.backend import keras, ops
@@ -38,22 +36,17 @@ def fit_small(**changes):
     return small(**changes).fit(INPUTS, VALUES)
 
 
-def wave_model(**changes):
-    settings = {**operators.WAVE_SETTINGS, **EPINET, "training__steps": 500, "noise_std": 0.0}
-    return build(NEONRegressor, **{**settings, **changes})
-
-
 @pytest.fixture(scope="module")
-def wave():
-    u = operators.inputs(40)
-    return wave_model().fit(u, operators.waves(u))
+def fitted():
+    return fit_small()
 
 
-def test_predict_takes_the_query_points_of_fit_by_default(wave):
-    assert_array_equal(wave.predict(NEAR), wave.predict(NEAR, query_points=POINTS))
-    one = wave.predict(NEAR, query_points=POINTS[3:4])
-    assert_allclose(one[:, 0], wave.predict(NEAR)[:, 3], atol=1e-12)
-    for part in wave.predict([[1e30, 0], [-1e300, 0]], return_std=True, query_points=[0, 1e30]):
+def test_predict_takes_the_query_points_of_fit_by_default(fitted):
+    expected = fitted.predict(FURTHER)
+    assert_array_equal(fitted.predict(FURTHER, query_points=QUERIES), expected)
+    one = fitted.predict(FURTHER, query_points=QUERIES[3:4])
+    assert_allclose(one[:, 0], expected[:, 3], atol=1e-12)
+    for part in fitted.predict([[1e30], [-1e300]], return_std=True, query_points=[0, 1e30]):
         assert np.isfinite(part).all()
 
 
@@ -61,49 +54,37 @@ def job_of(plan, model, n=2, d_u=4, q=3, d_y=2, m=1):
     """The first training of a fit to n random functions."""
     rng = np.random.default_rng(0)
     model.query_points = rng.uniform(size=(q, d_y))
-    ((job,), _) = plan(model, rng.normal(size=(n, d_u)), rng.normal(size=(n, q, m)))
+    (job,), _ = plan(model, rng.normal(size=(n, d_u)), rng.normal(size=(n, q, m)))
     return job
 
 
-@cases(
-    ("name", "changes", "sizes", "n_parameters"),
-    ("pollutants", {}, {}, 27_746),
-    ("brusselator", {}, {"m": 2}, 38_820),
-    ("cell_towers", {}, {"m": 2, "d_u": 30}, 93_096),
-    # Table 3 counts an encoder of two layers of 128; the text has four of 64.
-    ("interferometer", {"network__encoder_units": (128, 128)}, {"m": 16}, 195_728),
-    ("interferometer", {"network__encoder_units": (64,) * 4}, {"m": 16}, 185_232),
-)
-def test_from_paper_has_the_papers_numbers_of_parameters(plan, name, changes, sizes, n_parameters):
-    job = job_of(plan, NEONRegressor.from_paper(name, **changes), **sizes)
-    assert len(operators.first_draw(job.network, 0)[0]) == n_parameters
+WAVES, TOWERS = {"m": 16, "n": 15}, {"m": 2, "d_u": 30, "n": 170}
 
 
 @cases(
-    ("name", "n", "n_steps", "shares", "rates"),
+    ("name", "sizes", "n_parameters", "n_steps", "shares", "rates"),
     # Steps counted from 0; rates as a share of the largest.
-    ("pollutants", 5, 12_000, (0, 1 / 12, 5 / 12), 0.75 ** np.array([0, 1, 5])),
-    ("pollutants", 40, 24_000, (0, 1 / 2, 23 / 24), 0.75 ** np.array([0, 12, 23])),
-    ("brusselator", 5, 4_000, (0, 1 / 4, 3 / 4), 0.8 ** np.array([0, 1, 3])),
-    ("brusselator", 20, 8_000, (0, 1 / 8, 3 / 4), 0.8 ** np.array([0, 1, 6])),
-    # 300 linear steps, then half a cosine from 5e-2 to 3e-3: half-way at 300 + 14 700 / 2.
-    ("interferometer", 15, 15_000, (0.01, 0.02, 0.51), (0.5, 1, (1 + 0.06) / 2)),
-    ("interferometer", 100, 18_000, (0.01, 0.02, 0.51), (0.5, 1, (1 + 0.06) / 2)),
+    ("pollutants", {"n": 40}, 27_746, 24_000, (0, 1 / 2, 23 / 24), 0.75 ** np.array([0, 12, 23])),
+    ("brusselator", {"m": 2, "n": 5}, 38_820, 4_000, (0, 1 / 4, 3 / 4), (1, 0.8, 0.8**3)),
+    ("brusselator", {"m": 2, "n": 20}, 38_820, 8_000, (0, 1 / 8, 3 / 4), (1, 0.8, 0.8**6)),
+    # Table 3 counts an encoder of two layers of 128; the text has four of 64. There are 300 linear
+    # steps, then half a cosine from 5e-2 to 3e-3: half-way at 300 + 14 700 / 2.
+    ("interferometer", WAVES, 185_232, 15_000, (0.01, 0.02, 0.51, 1), (0.5, 1, 0.53, 0.06)),
     # The same from 8e-3 to 3e-3 in 12 000 steps.
-    ("cell_towers", 20, 12_000, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
-    ("cell_towers", 170, 14_400, (0.0125, 0.025, 0.5125), (0.5, 1, (1 + 0.375) / 2)),
+    ("cell_towers", TOWERS, 93_096, 14_400, (0.0125, 0.025, 0.5125, 1), (0.5, 1, 0.6875, 0.375)),
 )
-def test_from_paper_has_the_papers_steps_and_rates(plan, name, n, n_steps, shares, rates):
+def test_from_paper_has_the_papers_networks_steps_and_rates(
+    plan, name, sizes, n_parameters, n_steps, shares, rates
+):
     model = NEONRegressor.from_paper(name, batch_size=None)  # a batch an epoch
-    recipe = job_of(plan, model, n=n).recipe
+    job = job_of(plan, model, **sizes)
+    assert len(operators.first_draw(job.network, 0)[0]) == n_parameters
+    recipe = job.recipe
     assert recipe.epochs == n_steps and recipe.epsilon == model.training.epsilon
     factors = recipe.rate_factors(0, n_steps, n_steps)
     assert factors.max() == pytest.approx(1, rel=1e-3)
-    at = np.round(np.array(shares) * n_steps).astype(int)
+    at = np.minimum(np.round(np.array(shares) * n_steps).astype(int), n_steps - 1)
     assert_allclose(factors[at], rates, rtol=0.01 if recipe.warmup else 1e-9)
-    last = {"interferometer": 0.06, "cell_towers": 0.375}
-    if name in last:
-        assert factors[-1] == pytest.approx(last[name], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +128,6 @@ def test_fit_gives_columns_scales_of_their_own_on_request():
     ({"batch_size": 16}, 16, 13),  # 8 batches an epoch
     ({"batch_size": None}, 120, 100),
     ({"batch_size": 4, "batch_over": "functions"}, 48, 34),
-    ({"batch_size": 1000}, 1000, 100),
 )
 def test_fit_takes_whole_epochs_of_steps(plan, changes, batch_size, epochs):
     recipe = job_of(plan, small(training__steps=100, **changes), n=10, q=12).recipe
@@ -184,14 +164,6 @@ def test_fit_takes_relative_errors_of_functions_and_not_of_single_numbers(plan):
     assert_array_equal(weights(VALUES), weights(VALUES, loss="relative"))
 
 
-def test_fit_keeps_the_prior_as_it_was_drawn(wave):
-    (member,) = wave.members_
-    weights, prior = operators.first_draw(member.network, member.seed)
-    for before, after in zip(prior, member.state):
-        assert_array_equal(before, after)
-    assert len(weights) == wave.n_parameters_ and abs(weights - member.weights).max() > 0.1
-
-
 def test_fit_of_single_numbers_with_a_query_point_is_of_functions():
     model = small(query_points=[0.3]).fit(INPUTS, VALUES[:, 1])
     assert model.predict(INPUTS).shape == (6,)
@@ -205,18 +177,14 @@ def test_fit_of_single_numbers_with_a_query_point_is_of_functions():
 @cases(
     "given",
     (pd.DataFrame({"a": INPUTS[:, 0]}), pd.DataFrame(VALUES), pd.DataFrame({"y": QUERIES})),
-    (INPUTS.tolist(), VALUES.tolist(), QUERIES.tolist()),
     (np.asfortranarray(np.repeat(INPUTS, 2, 1))[:, ::2], np.asfortranarray(VALUES), QUERIES),
-    (INPUTS, VALUES.astype(object)[..., None], QUERIES[:, None]),
-    (INPUTS.astype("float32"), VALUES.astype("float32"), QUERIES),
-    ids=["pandas", "lists", "strides", "objects of one component", "float32"],
+    (INPUTS.tolist(), VALUES.astype(object)[..., None], QUERIES[:, None]),
+    ids=["pandas", "strides", "objects of one component"],
 )
-def test_fit_takes_other_containers_for_the_same(given):
+def test_fit_takes_other_containers_for_the_same(fitted, given):
     X, Y, queries = given
     model = small(query_points=queries).fit(X, Y)
-    single = isinstance(X, np.ndarray) and X.dtype == "float32"
-    found = model.predict(X).reshape(VALUES.shape)
-    assert_allclose(found, fit_small().predict(INPUTS), rtol=0, atol=1e-5 if single else 0)
+    assert_array_equal(model.predict(X).reshape(VALUES.shape), fitted.predict(INPUTS))
     assert_array_equal(model.predict(X, query_points=queries), model.predict(X))
 
 
@@ -230,23 +198,15 @@ def one_input_of_keras():
     return sequential((1,), layers.Dense(6, activation="tanh"), layers.Dense(4))
 
 
-GIVEN = {
-    "keras": one_input_of_keras,
-    "linear": lambda: LinearRegression().fit(INPUTS, VALUES),
-    "forest": lambda: RandomForestRegressor(5, random_state=0).fit(INPUTS, VALUES),
-    "neon": fit_small,
-}
-
-
 @cases(
-    ("name", "queries"),
-    *(("keras", QUERIES), ("linear", None), ("keras", None), ("linear", QUERIES)),
-    *((name, queries) for name in ("forest", "neon") for queries in (QUERIES, None)),
-    quick=2,
+    ("make", "queries"),
+    (one_input_of_keras, QUERIES),
+    (lambda: LinearRegression().fit(INPUTS, VALUES), None),
+    ids=["keras", "linear"],
 )
-def test_fit_keeps_a_given_regressor_as_it_is(name, queries):
-    given = GIVEN[name]()
-    model = with_given(given, query_points=queries, training__steps=100)
+def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
+    given = make()
+    model = with_given(given, query_points=queries)
     for X in (INPUTS, FURTHER):
         mean, std = model.predict(X, return_std=True)
         assert_array_equal(mean, given.predict(X))
@@ -256,15 +216,12 @@ def test_fit_keeps_a_given_regressor_as_it_is(name, queries):
 
 def test_posterior_fn_of_a_given_model_is_in_numpy_only():
     model = with_given(LinearRegression().fit(INPUTS, VALUES), training__steps=5)
-    posterior = model.posterior_fn(64, random_state=0)
+    posterior = model.fitted_.posterior_of(model.index_)
     assert posterior.key is None
     draws, (mean, std) = posterior(FURTHER), model.predict(FURTHER, return_std=True)
+    assert_allclose(draws.mean(axis=0), mean, atol=1e-9)
+    assert_allclose(draws.std(axis=0), std, rtol=1e-6)
     assert_array_equal(pickle.loads(pickle.dumps(posterior))(FURTHER), draws)
-    assert draws.shape == (64, 3, 4)
-    assert_allclose(draws.mean(axis=0), mean, atol=0.5 * std.max())
-    found = model.fitted_.posterior_of(model.index_)(FURTHER)
-    assert_allclose(found.mean(axis=0), mean, atol=1e-9)
-    assert_allclose(found.std(axis=0), std, rtol=1e-6)
 
 
 def test_clone_keeps_what_is_given_if_it_is_frozen():
@@ -299,46 +256,23 @@ def test_fit_reads_what_its_output_map_reads():
     def clip(v):
         return ops.clip(v, -limit, limit)
 
-    wide = fit_small(output_map=clip, training__steps=20).predict(FURTHER)
+    wide = fit_small(output_map=clip).predict(FURTHER)
     limit = 1e-3
-    second, alone = (fit_small(output_map=m, training__steps=20) for m in (clip, lambda v: clip(v)))
-    assert_array_equal(second.predict(FURTHER), alone.predict(FURTHER))
-    assert np.ptp(second.predict(FURTHER)) < np.ptp(wide)
-
-
-@pytest.mark.parametrize(
-    ("output_map", "low", "high"),
-    slow_after(2, [("bounded", 0, 1), (ops.tanh, -1, 1), ("decaying", -np.inf, np.inf)]),
-    ids=["bounded", "own", "decaying"],
-)
-def test_output_map_bounds_draws(output_map, low, high):
-    model = fit_small(output_map=output_map, standardize=False, training__steps=20)
-    draws, _ = model.fitted_.values(FURTHER, model.index_)
-    assert low <= draws.min() and draws.max() <= high
+    second, alone = (fit_small(output_map=m).predict(FURTHER) for m in (clip, lambda v: clip(v)))
+    assert_array_equal(second, alone)
+    assert np.ptp(second) < np.ptp(wide)
 
 
 def test_fit_learns_the_noise_by_likelihood():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (200, 1))
     y = X[:, 0] + 0.3 * rng.normal(size=200)
-    model = wave_model(query_points=None, loss="nll", noise_std="auto", training__steps=300)
-    parts = model.fit(X, y).predict_uncertainty([[-0.5], [0.0], [0.5]])
+    settings = {**operators.WAVE_SETTINGS, **EPINET, "query_points": None, "training__steps": 300}
+    model = build(NEONRegressor, **settings, loss="nll").fit(X, y)
+    parts = model.predict_uncertainty([[-0.5], [0.0], [0.5]])
     assert_allclose(parts.aleatoric, 0.3, rtol=0.3)
     flat = -0.5 * np.log(2 * np.pi) - 0.5 - np.log(0.3)  # of the noise itself
     assert model.log_prob(X, y).mean() > flat - 0.2
-
-
-def test_fit_refuses_given_predictions_that_are_no_numbers():
-    nowhere = SimpleNamespace(predict=lambda X: np.full((len(X), 4), np.nan))
-    with pytest.raises(ValueError, match="with NaN or inf"):
-        fit_small(pretrained=nowhere)
-
-
-@pytest.mark.parametrize("method", ["predict", "predict_interval", "sample_y", "posterior_fn"])
-def test_methods_name_unknown_keywords(wave, method):
-    arguments = () if method == "posterior_fn" else (NEAR,)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'points'"):
-        getattr(wave, method)(*arguments, points=[[0.5]])
 
 
 def test_query_points_can_be_routed():
@@ -371,4 +305,3 @@ def test_fit_refuses_frozen_layers_and_sums_that_keras_takes_for_a_bias():
         fit_small(network=partial(build, is_first=False))
     with pytest.raises(ValueError, match="no frozen layers or variables.*of 'fixed'"):
         fit_small(network=partial(build, is_first=True, trainable=False))
-    fit_small(network=partial(build, is_first=True))
