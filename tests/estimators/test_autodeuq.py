@@ -14,7 +14,7 @@ from scipy import stats
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.model_selection import KFold
 from small_models import make
 from teams import likelihood_statistics
 from tiers import cases
@@ -85,14 +85,11 @@ def test_fit_by_every_search(tiny, wave, search, fixed):
     assert (frame[fixed].nunique() == 1).all()
 
 
-def test_fit_takes_a_keras_tuner_oracle_and_fixed_decisions(tiny, wave):
+def test_fit_takes_a_keras_tuner_oracle(tiny, wave):
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
     fitted = tiny.set_params(search=oracle, epochs=2).fit(*wave)
     assert len(fitted.catalog_) == 4
     assert not oracle.trials  # a copy was used: the parameter is as it was
-    fixed = {"units": 10, "learning_rate": 0.02}
-    frame = fitted.set_params(fixed=fixed, n_trials=2).fit(*wave).catalog_.to_frame()
-    assert (frame.units == 10).all() and (frame.learning_rate == 0.02).all()
 
 
 @pytest.mark.filterwarnings(FEW_ROWS)
@@ -197,15 +194,6 @@ def test_reselect_refuses_a_selection(fitted, returned, message):
     assert model.selection_ is fitted.selection_
 
 
-def test_grid_search_reaches_into_settings(tiny, wave):
-    grid = {"search__kappa": [0.1, 1.0], "selection__loss": ["crps"]}
-    grid |= {"space": ["dense"], "space__n_nodes": [1]}
-    tiny.set_params(n_trials=1, n_members=1, epochs=1)
-    found = GridSearchCV(tiny, grid, cv=2).fit(*wave).best_estimator_
-    assert found.search.kappa == 0.1 and found.selection.loss == "crps"
-    assert found.decisions_.architecture.names == ["node_1", "skip_0_2"]
-
-
 # ------------------------------------------------------------------ the tabular space
 
 
@@ -217,12 +205,6 @@ def test_fit_begins_with_known_recipes(fitted):
     base = {**default, **ONE}
     first = [{"loss": "nll"}, {"frequency_scale": 3.0}, {"loss": "nll", "frequency_scale": 3.0}]
     assert tried[:3] == [{**base, **recipe} for recipe in first]
-
-
-def test_fit_begins_with_the_default_of_some_decisions(wave):
-    model = make(AutoDEUQRegressor, **{**FAST, "epochs": 1, "search": "age"}).fit(*wave)
-    first = model.catalog_[0].configuration
-    assert (first["frequency_scale"], first["loss"]) == (0.3, "crps")
 
 
 def test_initial_trials_are_tried_first(fitted, wave):
@@ -239,20 +221,7 @@ def test_initial_trials_are_tried_first(fitted, wave):
     assert [record.configuration for record in model.catalog_] == expected
     classifier = make(AutoDEUQClassifier, **FAST, search__initial_trials=fitted.catalog_)
     first = classifier.fit(X, y > np.median(y)).catalog_[0].configuration
-    assert (first["width"], first["learning_rate"]) == (32, expected[0]["learning_rate"])
-
-
-def test_fit_validates_every_row_in_one_of_eight_folds(fitted, wave):
-    X, y = wave
-    trial = fitted.catalog_.member(int(fitted.catalog_.completed[0]))
-    assert len(trial.networks) == 8
-    assert_array_equal(np.sort(fitted.catalog_.held_out.rows), np.arange(len(y)))
-    assert len(fitted.fitted_.members) == 8 * len(fitted.selection_)
-    # The score is the log score of the predicted mixture.
-    head, raw = fitted.fitted_.targets.head, trial.held_out.astype(float)
-    loc, scale, log_probability = (part[..., 0] for part in head.distribution(raw))
-    densities = np.exp(log_probability) * stats.norm.pdf(fitted.catalog_.held_out.y, loc, scale)
-    assert_allclose(trial.score, -np.log(densities.sum(axis=1)).mean(), rtol=1e-6)
+    assert first["learning_rate"] == expected[0]["learning_rate"]
 
 
 class Planned(Exception):
@@ -381,20 +350,16 @@ def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch)
 
 def test_fit_joins_repeats_of_other_folds(repeated):
     assert set(repeated.repeated_) == set(repeated.selection_.indices.tolist())
-    head = repeated.fitted_.targets.head
+    moments = repeated.fitted_.targets.head.moments
     for k, joined in repeated.repeated_.items():
-        first = repeated.catalog_.member(k)
-        for one, other in zip(joined.networks, first.networks):
-            assert_array_equal(one.weights, other.weights)
-        assert len(joined.networks) == len({network.seed for network in joined.networks}) == 24
         # Out of fold: averages of three networks, each of other folds.
         averaged, alone = (
-            np.mean((head.moments(trial.held_out.astype(float))[0] - trial.center) ** 2)
-            for trial in (joined, first)
+            np.mean((moments(trial.held_out.astype(float))[0] - trial.center) ** 2)
+            for trial in (joined, repeated.catalog_.member(k))
         )
         assert averaged < alone
-    members = np.array([network.weights for network in repeated.fitted_.members])
-    assert len(np.unique(members, axis=0)) == len(members) == 24 * len(repeated.selection_)
+    networks = np.array([network.weights for network in repeated.fitted_.members])
+    assert len(np.unique(networks, axis=0)) == len(networks) == 24 * len(repeated.selection_)
     assert_allclose(repeated.fitted_.weights.sum(), 1)
     board = repeated.leaderboard()
     assert (board[board.weight > 0].n_networks == 24).all() and board.n_weights.notna().all()
@@ -417,10 +382,7 @@ def test_fit_repeats_exactly_and_survives_copies(repeated, wave, tmp_path, monke
         assert_array_equal(again.predict(X, return_std=True)[1], expected)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"space": DenseSpace(1)}, {**SMALL, "validation": KFold(2)}, {**SMALL, "refit": True}],
-)
+@pytest.mark.parametrize("settings", [{"space": DenseSpace(1)}, {**SMALL, "validation": KFold(2)}])
 def test_repeats_are_for_folds_of_the_tabular_space(wave, settings):
     model = AutoDEUQRegressor(1, n_members=1, epochs=1, random_state=0, **settings).fit(*wave)
     assert model.repeated_ == {}
@@ -460,16 +422,6 @@ def test_fit_trains_nothing_after_an_interrupted_search(tiny_space, wave, retrai
         model.fit(*wave)
     assert len(model.selection_) == 1
     assert model.repeated_ == {} and model.refitted_ == {}
-
-
-def test_fit_fills_a_gap_by_the_recipe_that_is_missing(wave, tmp_path):
-    settings = {**FAST, "n_trials": 3, "epochs": 1, "catalog_dir": tmp_path}
-    model = AutoDEUQRegressor(**settings).fit(*wave)
-    expected = [record.configuration for record in model.catalog_]
-    for path in model.catalog_path_.glob("trial-000001.skuq"):
-        path.unlink()
-    again = AutoDEUQRegressor(**settings).fit(*wave)
-    assert [record.configuration for record in again.catalog_] == expected
 
 
 def test_leaderboard_of_the_trials(fitted, wave):
@@ -528,10 +480,3 @@ def test_fit_keeps_trials_in_a_folder_if_the_selection_fails(error, wave, tiny_s
     chosen = AutoDEUQRegressor.from_catalog(folder, selection="top")
     expected = AutoDEUQRegressor(3, **settings, selection="top").fit(*wave)
     assert_array_equal(chosen.predict(wave[0]), expected.predict(wave[0]))
-    assert_array_equal(chosen.at_severity(0).predict(wave[0]), expected.predict(wave[0]))
-
-
-@pytest.mark.parametrize(("limit", "n_jobs"), [(None, None), (None, 2), (5.0, None)])
-def test_tags_are_deterministic_for_one_job_without_a_deadline(limit, n_jobs):
-    tags = AutoDEUQRegressor(max_time=limit, n_jobs=n_jobs).__sklearn_tags__()
-    assert tags.non_deterministic == (limit is not None or n_jobs is not None)

@@ -129,10 +129,6 @@ def test_conditional_learns_the_distribution_of_errors(monkeypatch):
     assert_array_equal(model.predict(X), mean)
     assert_allclose(parts.mean, mean, rtol=1e-9, atol=1e-12)
     assert 1.5 < np.median(parts.total[loud]) < 2.5 and np.median(parts.total[~loud]) < 0.4
-    y_new = 3 * X["a"].to_numpy() + np.where(loud, 2.0, 0.1) * rng.normal(size=(10, 300))
-    low, high = model.predict_interval(X, coverage=0.9).T
-    for rows in (loud, ~loud):
-        assert 0.8 < np.mean(((low <= y_new) & (y_new <= high))[:, rows]) < 0.98
     # All rows have one width without it.
     one = calibrated(regressor, cv=3).fit(X, y)
     assert model.scale_ == one.scale_
@@ -160,17 +156,14 @@ def test_conditional_names_all_columns(columns):
 
 def test_conditional_keeps_groups_together(monkeypatch):
     """Also with metadata routing, which the user cannot request for the networks."""
-    seen = []
 
     def fit(self, X, y, sample_weight=None, groups=None):
-        seen.append(len(set(groups)))
-        raise ValueError("seen")
+        raise KeyError(len(set(groups)))
 
     monkeypatch.setattr("skuq.DeepEnsembleRegressor.fit", fit)
-    X, y = line(60)
-    with config_context(enable_metadata_routing=True), pytest.raises(ValueError, match="seen"):
-        calibrated(LINE, "conditional", cv=3).fit(X, y, groups=np.repeat(np.arange(12), 5))
-    assert seen[0] == 8
+    model, groups = calibrated(LinearRegression(), "conditional", cv=3), np.arange(60) // 5
+    with config_context(enable_metadata_routing=True), pytest.raises(KeyError, match="8"):
+        model.fit(*line(60), groups=groups)
 
 
 class Pair(TooSure):
@@ -263,7 +256,7 @@ def test_calibrated_takes_fitted_models_that_are_no_estimators(capfd):
     for estimator, labels, classes in (
         (sigmoid, y > 3, [False, True]),
         (lambda X: sigmoid(X)[:, 0], np.where(y > 3, "b", "a"), ["a", "b"]),
-        (softmax, (y > 3).astype(int), [0, 1, 2]),
+        (softmax, 1 * (y > 3), [0, 1, 2]),
         (softmax, np.where(y > 3, 5, np.where(y > 2, 3, 1)), [1, 3, 5]),
     ):
         model = classifier(estimator, cv="prefit").fit(X, labels)
@@ -345,7 +338,6 @@ def refused(model, message, error=ValueError, **given):
     refused(calibrated(ColumnOf("std")), r"of one shape. .* gave \(6,\) and \(6, 1\)"),
     refused(calibrated(cv=model_selection.PredefinedSplit(0 * EVERY - 1)), "`cv` has no folds"),
     refused(calibrated(cv=[(EVERY, EVERY[:5])]), "`cv` must give .* 5 are in both"),
-    refused(calibrated(cv=31), "`cv` cannot split the rows: .*n_splits=31"),
     refused(calibrated(SEVEN, cv=5), "that trains on 6 of 30 rows f", sample_weight=EVERY < 8),
     refused(calibrated(sigmoid), "cv='prefit'.*DeepEnsembleRegressor", TypeError),
     refused(classifier(sigmoid), "cv='prefit'.*DeepEnsembleClassifier", TypeError),
@@ -363,18 +355,6 @@ def refused(model, message, error=ValueError, **given):
 def test_calibrated_refuses(model, given, error, message):
     with pytest.raises(error, match=message):
         model.fit(**given)
-
-
-@pytest.mark.parametrize("unit", [1e-9, 1e9])
-@pytest.mark.parametrize("method", METHODS)
-def test_calibrated_does_not_depend_on_units_of_y(method, unit):
-    X, y = line(100)
-    for kind in (LinearRegression, ColumnOf):
-        model = calibrated(kind(), method, cv=3)
-        expected = clone(model).fit(X, y).predict_interval(X)
-        assert_allclose(model.fit(X, unit * y).predict_interval(X), unit * expected, rtol=1e-6)
-    plain = calibrated(TooSure(), method, cv=3).fit(X, unit * y)
-    assert_array_equal(model.predict(X, return_std=True), plain.predict(X, return_std=True))
 
 
 class Recorder(TooSure):
@@ -404,10 +384,6 @@ def test_calibrated_passes_groups_and_validation_data_on(routing):
     n_rows, own_groups, validation = zip(*Recorder.given)
     assert n_rows == (40, 40, 40, 60) and {len(X_val) for X_val, _ in validation} == {60}
     assert [len(set(some)) for some in own_groups] == [8, 8, 8, 12]
-    pipeline = make_pipeline(FunctionTransformer(), Recorder())
-    by_step = calibrated(pipeline, cv=model_selection.GroupKFold(3))
-    assert by_step.fit(X, y, recorder__groups=groups).scale_ == model.scale_
-    assert_array_equal(Recorder.given[-1][1], groups)
 
 
 def test_calibrated_keeps_groups_together():
@@ -445,7 +421,10 @@ def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
         assert_allclose(np.squeeze(other), np.squeeze(one), rtol=1e-9)
     assert column.predict(X).shape == column.predict_distribution(X).std.shape == (60, 1)
     assert_allclose(column.log_prob(X, y[:, None]), flat.log_prob(X, y), rtol=1e-9)
-    # A regressor that is fitted already decides.
+    # A regressor that is fitted already decides; some predict columns.
+    column = calibrated(ColumnOf(), method, cv=3).fit(X, y).predict(X, return_std=True)
+    flat = calibrated(TooSure(), method, cv=3).fit(X, y).predict(X, return_std=True)
+    assert_array_equal(column, flat)
     prefit = clone(model).set_params(estimator=clone(estimator).fit(X, y), cv="prefit")
     assert prefit.fit(X, y[:, None]).predict_interval(X).shape == (60, 2, 1)
 
@@ -471,11 +450,6 @@ def test_classifier_keeps_labels_and_parts_of_entropies():
     assert_allclose(model.predict_proba(X), special.softmax(logits, axis=1), atol=1e-9)
 
 
-class Column(GaussianNB):
-    def predict(self, X):
-        return super().predict(X)[:, None]
-
-
 def test_classifier_keeps_predicted_classes_that_are_not_the_most_probable():
     X, y = load_breast_cancer(return_X_y=True)
     eager = model_selection.FixedThresholdClassifier(GaussianNB(), threshold=0.9999)
@@ -484,8 +458,6 @@ def test_classifier_keeps_predicted_classes_that_are_not_the_most_probable():
     assert_array_equal(labels, clone(eager).fit(X, y).predict(X))
     assert (labels != model.classes_[model.predict_proba(X).argmax(axis=1)]).any()
     assert std.shape == labels.shape
-    column = classifier(Column()).fit(X, y)
-    assert column.predict(X).shape == y.shape and column.score(X, y) > 0.9
 
 
 @pytest.mark.filterwarnings("ignore:The least populated class", "ignore:Number of classes")

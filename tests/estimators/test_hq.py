@@ -1,7 +1,5 @@
 """Teams of classifiers that are chosen by their diversity."""
 
-from typing import ClassVar
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -189,26 +187,6 @@ def test_hq_selector_takes_members_of_an_ensemble():
         DeepEnsembleClassifier().member_estimators()
 
 
-class Counted(GaussianNB):
-    """Notes the rows of every fit."""
-
-    fits: ClassVar[list] = []
-
-    def fit(self, X, y):
-        self.fits.append((self.var_smoothing, len(X)))
-        return super().fit(X, y)
-
-
-def test_hq_selector_fits_only_the_chosen_on_all_rows():
-    counted = {f"by {share}": Counted(var_smoothing=share) for share in (1e-9, 0.1, 0.5, 10.0)}
-    Counted.fits.clear()
-    model = HQEnsembleSelector(list(counted.items()), cv=3, max_team_size=2).fit(X, Y)
-    chosen = [model.names_[k] for k in model.selected_]
-    for name, member in counted.items():
-        rows = [n for share, n in Counted.fits if share == member.var_smoothing]
-        assert rows == [200] * 3 + [300] * (name in chosen)
-
-
 def test_grid_search_reaches_into_the_pool():
     model = HQEnsembleSelector(make_pool()[1:4], cv=2)
     grid = GridSearchCV(model, {"tree__max_depth": [1, 4], "bayes": ["drop"]}, cv=2).fit(X, Y)
@@ -245,15 +223,6 @@ class Odd(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X):
         return self.give(len(X), len(self.classes_))
-
-
-@pytest.mark.parametrize("voting", ["soft", "hard"])
-def test_hq_selector_takes_single_precision_and_columns_of_labels(voting):
-    odd = Odd(lambda n, c: np.full((n, c), 1 / c, dtype=np.float16))
-    model = HQEnsembleSelector([("odd", odd), BAYES], cv=2, voting=voting, weights="accuracy")
-    model.fit(X, Y)
-    assert_allclose(model.predict_proba(X).sum(axis=1), 1)
-    assert model.predict(X).shape == Y.shape
 
 
 NO_PROBABILITIES = [
