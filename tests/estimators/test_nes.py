@@ -25,6 +25,9 @@ from skuq.search import NESEvolution
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
 
+ONE = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
+
+
 def tiny(space, n_trials=6, n_members=3, epochs=15, **settings):
     settings = {"selection": "forward", "calibrate": False, "random_state": 0, **settings}
     model = NESClassifier(n_trials, n_members=n_members, epochs=epochs, space=space)
@@ -213,7 +216,7 @@ def test_fit_trains_as_many_trials_as_fit_into_the_time(iris, tiny_space):
 def test_fit_gives_the_tabular_space_images_as_rows():
     rng = np.random.RandomState(0)
     images, y = rng.normal(size=(40, 3, 2, 1)), np.arange(40) % 2
-    model = tiny("tabular", 1, 1, epochs=1, search__vary="initialisation").fit(images, y)
+    model = tiny("tabular", 1, 1, epochs=1, fixed=ONE).fit(images, y)
     assert isinstance(model.fitted_.inputs.scaling, RobustScaling)
     assert_array_equal(model.predict_proba(images), model.predict_proba(images.reshape(40, 6)))
 
@@ -292,12 +295,11 @@ def test_fit_refuses(tiny_space, iris, settings, shift, message):
 
 def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monkeypatch):
     X, y = iris
-    fixed = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
-    model = NESClassifier(2, fixed=fixed, epochs=2, random_state=0, catalog_dir=tmp_path)
+    model = NESClassifier(2, fixed=ONE, epochs=2, random_state=0, catalog_dir=tmp_path)
     model.fit(X, y)
     recipes = bound_tabular_space(X, classes=True).known_recipes()
     for record, recipe in zip(model.catalog_, (recipes[0], recipes[4])):
-        assert {**recipe, **fixed}.items() <= record.configuration.items()
+        assert {**recipe, **ONE}.items() <= record.configuration.items()
     assert all(len(record.result.networks) == 8 for record in model.catalog_)  # folds
     assert len(model.fitted_.members) == 3 * 8 * len(model.selection_)  # two repeats
     added, proba = np.array(model.calibration_.constant), model.predict_proba(X)

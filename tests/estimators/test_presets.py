@@ -99,5 +99,6 @@ def test_papers_of_other_names_are_refused():
 
 def test_ensembles_that_are_not_calibrated_predict_by_members_alone(rows):
     X, _, _ = rows
-    ensemble = TabularEnsembleRegressor(2, epochs=2, calibrate=False).fit(X, X[:, 0])
+    ensemble = TabularEnsembleRegressor(2, loss="crps", epochs=1, calibrate=False)
+    ensemble.set_params(network__width=32, network__n_layers=1).fit(X, X[:, 0])
     assert ensemble.fitted_.far is None and ensemble.fitted_.calibration == UNCALIBRATED

@@ -1,6 +1,5 @@
 """Ensembles of networks for tables: calibration, kinds of networks, losses, frames."""
 
-import warnings
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -27,6 +26,7 @@ from skuq.estimators.tabular._kinds import (
     class_evidence,
     fit_class_mixture,
     mix_classes,
+    train_better,
     weigh_members,
 )
 from skuq.files import dumps, loads
@@ -407,7 +407,7 @@ def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, plan):
             assert len(jobs[0].splits[0][1]) == size
 
 
-def test_wide_tables_of_low_rank_start_from_ridge_regression():
+def test_wide_tables_of_low_rank_start_from_ridge_regression(plan):
     rng = np.random.default_rng(0)
     heights, k = rng.normal(size=(90, 6)), np.arange(1, 7)
     waves = np.cos(np.pi * np.outer(k, np.linspace(0, 1, 50)))
@@ -419,11 +419,12 @@ def test_wide_tables_of_low_rank_start_from_ridge_regression():
     assert model.fit(X[:40], y[:40]).score(X[40:], y[40:]) > 0.99
     assert loads(dumps(model)).score(X[40:], y[40:]) > 0.99
     # Among independent columns it finds those that count by itself.
-    model.fit(rng.normal(size=(40, 50)), y[:40])
-    assert "Unclip" not in model.members_[0].network
+    jobs, _ = plan(model, rng.normal(size=(40, 50)), y[:40])
+    assert "Unclip" not in jobs[0].network
 
 
-def test_tables_that_are_linear_but_for_noise_start_from_ridge_regression(rng):
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # of columns that are constant
+def test_tables_that_are_linear_but_for_noise_start_from_ridge_regression(rng, plan):
     X, new = rng.normal(size=(2, 80, 5))
     slopes, noise = np.arange(1.0, 6), 0.3 * rng.normal(size=80)
     settings = {"epochs": 1, "learning_rate": 1e-9, "validation": None, "random_state": 0}
@@ -444,37 +445,40 @@ def test_tables_that_are_linear_but_for_noise_start_from_ridge_regression(rng):
     # Networks learn what is curved, though it is a tenth of y, and do not follow lines to far rows.
     curved = (X, X @ slopes + np.square(X[:, 4])), (X**7, X**7 @ slopes)
     for columns, y in (*curved, (np.ones_like(X), noise)):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", RuntimeWarning)  # of columns that are constant
-            assert "Unclip" not in model.fit(columns, y).members_[0].network
+        assert "Unclip" not in plan(model, columns, y)[0][0].network
 
 
-def test_networks_show_whether_a_noisy_table_is_linear(rng, monkeypatch):
+def test_networks_show_whether_a_noisy_table_is_linear(rng):
     """Noise hides by how much ridge regression is better than kernels."""
-    X = rng.normal(size=(90, 5))
-    line, trained, train = X @ np.arange(1.0, 6), [], training.train
-
-    def noted(jobs, data, **settings):
-        trained.append("Unclip" in jobs[0].network)
-        return train(jobs, data, **settings)
-
-    monkeypatch.setattr(training, "train", noted)
+    X, new = rng.normal(size=(2, 90, 5))
+    slopes, noise = np.arange(1.0, 6), 3 * rng.normal(size=90)
+    # Untrained networks err more than ridge regression.
     model = skuq.TabularEnsembleRegressor(2, loss="crps", epochs=1, learning_rate=1e-9)
-    # Untrained networks err more than ridge regression; without held-out rows nothing shows it.
-    for settings, expected in (
-        ({"validation": None}, [False]),
-        ({"max_time": 1e-3}, [False]),
-        ({"validation": "auto", "max_time": None}, [False, True]),
-    ):
-        trained.clear()
-        model.set_params(**settings, random_state=0).fit(X, line + 3 * rng.normal(size=90))
-        assert trained == expected
-        assert ["Unclip" in member.network for member in model.members_] == expected[-1:] * 2
-    assert np.corrcoef(model.predict(X), line)[0, 1] > 0.97
-    # Networks that err less without the linear part are kept.
-    monkeypatch.setattr(f"{MODULE}._error", lambda task, *_: float(task.linear is not None))
-    model.fit(X, line + 3 * rng.normal(size=90))
-    assert "Unclip" not in model.members_[0].network
+    model.set_params(random_state=0).fit(X, X @ slopes + noise)
+    assert all("Unclip" in member.network for member in model.members_)
+    assert np.corrcoef(model.predict(new), new @ slopes)[0, 1] > 0.97
+
+
+@cases(
+    ("validates", "max_time", "seconds_left", "errors", "kept", "n_trained"),
+    (True, None, 0, [2, 1], 1, 2),
+    (True, None, 0, [1, 2], 0, 2),
+    (True, 10, 5, [2, 1], 1, 2),
+    (True, 10, 4, [2, 1], 0, 1),  # no time
+    (False, None, 0, [2, 1], 0, 1),  # nothing shows it
+)
+def test_the_training_that_errs_less_is_kept(
+    monkeypatch, validates, max_time, seconds_left, errors, kept, n_trained
+):
+    trained, splits = [], SimpleNamespace(validates=validates)
+    tasks = [
+        SimpleNamespace(splits=splits, error=error, seconds_left=lambda limit: seconds_left)
+        for error in errors
+    ]
+    monkeypatch.setattr(f"{MODULE}.train_kinds", lambda _, task: trained.append(task) or ([], []))
+    monkeypatch.setattr(f"{MODULE}._error", lambda task, *_: task.error)
+    task, _, _ = train_better(SimpleNamespace(max_time=max_time), tasks)
+    assert task is tasks[kept] and len(trained) == n_trained
 
 
 def test_the_limit_counts_what_comes_before_training(table, monkeypatch):
@@ -537,7 +541,7 @@ def test_classifiers_embed_recurring_values_that_name_classes(plan):
     X = np.column_stack([rng.normal(size=800), 7.0 * rng.integers(0, 30, 800)])
     X[X[:, 1] > 98, 1] += 9_996  # not a grid
     y = (X[:, 1] % 2).astype(int)
-    model = skuq.TabularEnsembleClassifier(**ONE_FORM).fit(X, y)
+    model = skuq.TabularEnsembleClassifier(**ONE_FORM, n_members=2).fit(X, y)
     assert model.preprocessor_.code_columns_ == (2,)
     new = np.append(X, [[0, 3.5], [0, -1e9]], axis=0)
     proba = model.predict_proba(new)
