@@ -33,7 +33,7 @@ from skuq.files import dumps, loads
 from skuq.networks import GaussianHead, TabularNetwork
 from skuq.networks._head_normals import SquaredErrorHead
 from skuq.predictive import CategoricalMixture, GaussianMixture
-from skuq.predictive._calibration import Calibration, calibrate_normals, limit_noise
+from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_normals, limit_noise
 from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
@@ -121,7 +121,8 @@ def test_noise_beyond_that_of_training_rows_is_epistemic(normals):
 def test_all_forms_of_an_ensemble_are_calibrated_alike(table, loss):
     X, y = table
     Y = np.column_stack([y, X[:, 2] - y / 10]) if loss == "crps" else y
-    model = skuq.TabularEnsembleRegressor(**REGRESSOR | {"loss": loss}).fit(X, Y)
+    settings = REGRESSOR | {"loss": loss, "n_members": 2}
+    model = skuq.TabularEnsembleRegressor(**settings).fit(X, Y)
     learnt = model.fitted_.calibration
     assert learnt.factor != 1 and len(learnt.tail) > 2 and len(learnt.most_noise) == Y.size // 160
     most_noise = tuple(np.multiply(0.5, learnt.most_noise).tolist())
@@ -144,49 +145,6 @@ def test_all_forms_of_an_ensemble_are_calibrated_alike(table, loss):
         assert_allclose(getattr(parts, name).reshape(160, -1), unit * getattr(expected, name))
 
 
-def calibration(model):
-    found = model.fitted_.calibration
-    return found.factor, found.floor, found.tail, found.shared
-
-
-def test_fit_calibrates_on_the_rows_that_members_have_not_seen(table, monkeypatch):
-    X, y = table
-    seen, given = [], []
-
-    def fit(loc, scale, probability, members, unseen, y, weight):
-        seen.append(((probability * loc).sum(axis=1), members, unseen, y, weight))
-        return Calibration(2.0, 0.5, 0.7, tail=((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)))
-
-    def noted(*arguments):
-        given.append(arguments)
-        return calibrate(*arguments)
-
-    monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", fit)
-    monkeypatch.setattr(f"{ENSEMBLE}.calibrate", noted)
-    monkeypatch.setattr(f"{ENSEMBLE}.weigh_members", lambda *_: np.array([7, 3, 1, 1]) / 12)
-    weight = np.linspace(1, 3, 160)
-    model = skuq.TabularEnsembleRegressor(**REGRESSOR).fit(X, y, weight)
-    assert calibration(model) == (2.0, 0.5, ((1.0, 0.0, 0.9), (3.0, 0.2, 0.1)), 0.7)
-    ((loc, members, unseen, rows, own_weight),) = seen
-    assert_array_equal(members, model.weights_)
-    assert_array_equal(unseen.sum(axis=1), 48)
-    assert unseen.shape == (4, len(rows)) and unseen.any(axis=0).all()
-    for mean, is_unseen, member in zip(loc, unseen, model.members_):
-        expected = np.sort(model.fitted_.targets.head.moments(member.held_out)[0][:, 0])
-        assert_allclose(np.sort(mean[is_unseen, 0]), expected, rtol=1e-3, atol=1e-5)
-    # Rows count as the members that predict them do: those of the first one seven times as much.
-    transformed = model.fitted_.targets.transform(y[:, None])[:, 0]
-    own = weight[abs(rows - transformed).argmin(axis=1)]
-    expected = own * (members @ unseen) / unseen.sum(axis=0)
-    assert_allclose(own_weight / own_weight.sum(), expected / expected.sum(), rtol=1e-5)
-    # Of many rows there is a sample, which repeats.
-    monkeypatch.setattr(f"{MODULE}.tuned.MOST_CALIBRATION_ROWS", 60)
-    for _ in range(2):
-        calibrate(*given[0])
-    assert len(seen[1][3]) == 60
-    assert_array_equal(seen[1][3], seen[2][3])
-
-
 def task_of(y, head):
     """What is read of a task to compare members on the rows that they hold out."""
     data = SimpleNamespace(y=y, weight=np.ones(len(y)), y_valid=y, weight_valid=np.arange(len(y)))
@@ -197,6 +155,36 @@ def task_of(y, head):
 
 def member_of(held_out):
     return SimpleNamespace(held_out=held_out, history={"loss": np.zeros(1)})
+
+
+def test_calibration_is_learnt_on_rows_that_members_have_not_seen(rng, monkeypatch):
+    raw, y, head = rng.normal(size=(4, 60, 2)), rng.normal(size=(60, 1)), GaussianHead()
+    learnt, seen = Calibration(2.0, 0.5, 0.7, tail=TAIL), []
+    monkeypatch.setattr(f"{MODULE}.fit_out_of_bag", lambda *given: seen.append(given) or learnt)
+    monkeypatch.setattr(f"{MODULE}.predict_members", lambda _, x: raw[:, x[:, 0]])
+    task = task_of(y, head)
+    task.data.x, task.data.weight, task.entropy = np.arange(60)[:, None], np.arange(1, 61), 0
+    # Of 30 rows, by two kinds of two members each, whose rows overlap.
+    parts = [(None, np.arange(20)), (None, np.arange(10, 30))]
+    origins = [Origin(kind, k, parts[k]) for kind in range(2) for k in range(2)]
+    weights = np.array([7, 3, 1, 1]) / 12
+    found = calibrate(task, [None] * 4, weights, origins)
+    assert found == limit_noise(head.normals(raw[:, :30]), weights, learnt)
+    ((loc, _, _, of_members, unseen, truth, counted),) = seen
+    rows, block = np.tile(np.arange(30), 2), np.repeat([0, 1], 30)
+    assert_array_equal(loc[:, 0, :, 0], raw[:, rows, 0])
+    assert_array_equal(truth, y[rows])
+    assert_array_equal(of_members, weights)
+    own = [(block == kind) & np.isin(rows, part[1]) for kind, _, part in origins]
+    assert_array_equal(unseen, own)
+    # Rows count as the members that predict them do: those of the first one seven times as much.
+    assert_allclose(counted, (1 + rows) * (weights @ own) / np.sum(own, axis=0))
+    # Of many rows there is a sample, which repeats.
+    monkeypatch.setattr(f"{MODULE}.tuned.MOST_CALIBRATION_ROWS", 20)
+    for _ in range(2):
+        calibrate(task, [None] * 4, weights, origins)
+    assert len(seen[1][5]) == 40
+    assert_array_equal(seen[1][5], seen[2][5])
 
 
 def test_kinds_are_weighed_by_stacking_on_their_common_rows(rng, monkeypatch):
@@ -261,7 +249,7 @@ def test_trainings_are_compared_by_the_number_of_members_then_by_errors():
 def test_fit_calibrates_only_where_it_can(table, settings, fit, reason):
     X, y = table
     model = skuq.TabularEnsembleRegressor(**{**REGRESSOR, "epochs": 2, **settings}).fit(X, y, **fit)
-    assert calibration(model) == (1.0, 0.0, (), 0.0)
+    assert model.fitted_.calibration == UNCALIBRATED
     assert np.isfinite(model.predict(X[:5], return_std=True)).all()
     with pytest.raises(ValueError, match=f"`calibrate=True` .*{reason}"):
         model.set_params(calibrate=True).fit(X, y, **fit)
