@@ -11,7 +11,7 @@ from tiers import cases
 import skuq
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout, OperatorNetwork
 
-callback = pytest.importorskip("sklearn.callback")
+pytest.importorskip("sklearn.callback")
 
 X = np.random.default_rng(0).normal(size=(40, 2))
 Y = X[:, 0]
@@ -63,14 +63,6 @@ def test_set_callbacks_tells_of_every_step(model, y, unit, n):
     ((fitted, own_X, own_y),) = recorder.fitted
     assert own_X is X and own_y is y
     assert_array_equal(fitted.predict(X), model.predict(X))
-
-
-def test_set_callbacks_monitors_scores():
-    monitor = callback.ScoringMonitor(scoring="r2")
-    model = skuq.DeepEnsembleRegressor(2, **SMALL).set_callbacks(monitor).fit(X, Y)
-    (row,) = monitor.get_logs().data
-    assert row["estimator_name"] == "DeepEnsembleRegressor"
-    assert row["r2"] == pytest.approx(model.score(X, Y))
 
 
 def test_set_callbacks_counts_neither_fits_inside_nor_those_that_fail():

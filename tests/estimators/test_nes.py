@@ -1,4 +1,5 @@
-import functools
+"""Neural ensemble search: selection on shifted rows, severities, baselines."""
+
 import pickle
 import warnings
 
@@ -10,10 +11,9 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.metrics import log_loss
 from slots import EnsembleEvolution
-from small_models import make
 from teams import likelihood_statistics, select_by
-from tiers import slow_after
-from training_data import MemberTrainer, RobustScaling
+from tiers import cases
+from training_data import RobustScaling
 
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection
@@ -25,10 +25,13 @@ from skuq.search import NESEvolution
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 
 
+ONE = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
+
+
 def tiny(space, n_trials=6, n_members=3, epochs=15, **settings):
-    settings = {"space": space, "random_state": 0, "selection": "forward"} | settings
-    settings = {"calibrate": False, **settings}
-    return NESClassifier(n_trials, n_members=n_members, epochs=epochs).set_params(**settings)
+    settings = {"selection": "forward", "calibrate": False, "random_state": 0, **settings}
+    model = NESClassifier(n_trials, n_members=n_members, epochs=epochs, space=space)
+    return model.set_params(**settings)
 
 
 def shifted(X, y, by, seed=0):
@@ -36,39 +39,33 @@ def shifted(X, y, by, seed=0):
 
 
 def select_members(log_likelihood):
-    return select_by(*likelihood_statistics(log_likelihood), 3)
+    return select_by(*likelihood_statistics(log_likelihood), 3).indices
 
 
 @pytest.fixture(scope="module")
 def fitted(iris, tiny_space):
-    X, y = iris
-    severities = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
-    return tiny(tiny_space, 10).fit(X, y, shift_validation=severities)
+    severities = [shifted(*iris, by) for by in (0.5, 1.0, 2.0)]
+    return tiny(tiny_space, 10).fit(*iris, shift_validation=severities)
 
 
-def test_fit_trains_networks_of_one_architecture_together(tiny_space, iris, monkeypatch):
-    """Networks that train together equal those that train alone."""
-    X, y = iris
-    model = tiny(tiny_space, 5, search__vary="initialisation", epochs=3)
-    stacked = model.fit(X, y).catalog_
-    monkeypatch.setattr(
-        "skuq.estimators.methods._trial_trainer.MemberTrainer.can_train_together", lambda *_: False
-    )
-    alone = clone(model).fit(X, y).catalog_
-    assert [r.seed for r in stacked] == [r.seed for r in alone]
-    for one, two in zip(stacked, alone):
-        assert_allclose(one.result.weights, two.result.weights, atol=1e-4)
+@pytest.fixture(scope="module")
+def pool(fitted):
+    return [trial for _, trial in fitted.member_estimators(every_trial=True)]
 
 
-def test_fit_selects_on_shifted_rows(iris, fitted):
-    X, y = iris
-    pool = [estimator for _, estimator in fitted.member_estimators(every_trial=True)]
-    rows = [shifted(X, y, by) for by in (0.5, 1.0, 2.0)]
-    for k, (X_s, y_s) in enumerate(rows, start=1):
-        expected = select_members([one.log_prob(X_s, y_s) for one in pool])
-        assert_array_equal(fitted.at_severity(k).selection_.indices, expected.indices)
-    together = [np.concatenate([one.log_prob(*part) for part in rows]) for one in pool]
-    assert_array_equal(fitted.selection_.indices, select_members(together).indices)
+@pytest.fixture(scope="module")
+def judged(iris, fitted, pool):
+    """Log probabilities by each trial of the clean rows, and of those of each severity."""
+    clean = [part[fitted.catalog_.held_out.rows] for part in iris]
+    sets = [clean, *(shifted(*iris, by) for by in (0.5, 1.0, 2.0))]
+    return [np.array([one.log_prob(*part) for one in pool]) for part in sets]
+
+
+def test_fit_selects_on_shifted_rows(fitted, judged):
+    for k, log_prob in enumerate(judged):
+        assert_array_equal(fitted.at_severity(k).selection_.indices, select_members(log_prob))
+    together = np.concatenate(judged[1:], axis=1)
+    assert_array_equal(fitted.selection_.indices, select_members(together))
     assert len(fitted.selections_) == 4
 
 
@@ -98,63 +95,56 @@ def test_fit_evolves_where_it_is_told(tiny_space, iris, monkeypatch):
         assert [len(criterion(list(model.catalog_))[2]) for criterion in seen[0]] == sizes
 
 
-def test_reselect_trains_nothing(iris, fitted):
-    X, y = iris
-    model = pickle.loads(pickle.dumps(fitted))
-    with pytest.raises(ValueError, match="keeps the members only"):
-        model.reselect(X, y)
-    X_s, y_s = shifted(X, y, 4.0, seed=3)
+def test_reselect_trains_nothing(iris, fitted, pool):
+    X_s, y_s = shifted(*iris, 4.0, seed=3)
     model = fitted.at_severity(0)
     before = model.catalog_
     assert model.reselect(X_s, y_s) is model and model.catalog_ is before
-    pool = [estimator for _, estimator in fitted.member_estimators(every_trial=True)]
     expected = select_members([one.log_prob(X_s, y_s) for one in pool])
-    assert_array_equal(model.selection_.indices, expected.indices)
+    assert_array_equal(model.selection_.indices, expected)
     assert len(model.reselect(n_members=5).selection_) == 5
     weight = np.zeros(150)
     weight[:50] = 1
     by_weight = model.reselect(X_s, y_s, weight).selection_.indices
     assert_array_equal(by_weight, model.reselect(X_s[:50], y_s[:50]).selection_.indices)
-    with pytest.raises(ValueError, match="'n_members' parameter"):
-        model.reselect(X, y, n_members=0)
-    for arguments in ((X,), (None, y), (None, None, np.ones(150))):
-        with pytest.raises(ValueError, match="Give both X and y, or neither"):
-            model.reselect(*arguments)
+    for arguments, message in (
+        ({"n_members": 0}, "'n_members' parameter"),
+        ({"X": X_s}, "Give both X and y, or neither"),
+        ({"y": y_s}, "Give both X and y, or neither"),
+        ({"sample_weight": weight}, "Give both X and y, or neither"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.reselect(**arguments)
     assert_array_equal(model.selection_.indices, by_weight)  # as it was before
+    loaded = pickle.loads(pickle.dumps(fitted))
+    for k in range(4):
+        expected = fitted.at_severity(k).predict_proba(X_s)
+        assert_array_equal(loaded.at_severity(k).predict_proba(X_s), expected)
+    with pytest.raises(ValueError, match="keeps the members only"):
+        loaded.reselect(X_s, y_s)
 
 
-def test_best_configuration_is_of_a_severity(iris, fitted):
-    X, y = iris
-    clean = fitted.catalog_.held_out.rows
-    sets = [(X[clean], y[clean]), *(shifted(X, y, by) for by in (0.5, 1.0, 2.0))]
-    pool = [one for _, one in fitted.member_estimators(every_trial=True)]
-    losses = np.array([[-one.log_prob(*part).mean() for part in sets] for one in pool])
-    together = fitted.catalog_[int(losses[:, 1:].mean(axis=1).argmin())].configuration
+def test_best_configuration_is_of_a_severity(fitted, judged):
+    losses = np.array([-log_prob.mean(axis=1) for log_prob in judged])
+    together = fitted.catalog_[int(losses[1:].mean(axis=0).argmin())].configuration
     assert fitted.best_configuration() == together
-    chosen = [fitted.catalog_[int(trial)].configuration for trial in losses.argmin(axis=0)]
+    chosen = [fitted.catalog_[int(trial)].configuration for trial in losses.argmin(axis=1)]
     assert len({configuration["units"] for configuration in chosen}) > 1  # else any set would do
     for severity, expected in enumerate(chosen):
         assert fitted.best_configuration(severity) == expected
-        for kind in ("deep-ensemble", "hyper-ensemble"):
-            fixed = fitted.baseline(kind, severity).fixed
-            assert all(fixed[n] == expected[n] for n in fitted.decisions_.architecture.names)
+        fixed = fitted.baseline("hyper-ensemble", severity).fixed
+        assert all(fixed[n] == expected[n] for n in fitted.decisions_.architecture.names)
     for severity in (-1, 4, 1.5, "clean"):
-        baseline = functools.partial(fitted.baseline, "deep-ensemble")
-        for method in (fitted.at_severity, fitted.best_configuration, baseline):
+        for method in (fitted.at_severity, fitted.best_configuration):
             with pytest.raises(ValueError, match=r"`severity` must be an integer in 0..3. Got"):
                 method(severity)
 
 
 def test_baseline_takes_an_architecture(iris, fitted):
-    with pytest.raises(ValueError, match="`kind` must be one of"):
-        fitted.baseline("bagging")
-    other = {8: 10, 10: 8}[fitted.best_configuration()["units"]]
-    for kind in ("deep-ensemble", "deep-ensemble-es", "hyper-ensemble"):
-        model = fitted.baseline(kind, architecture={"units": other})
-        assert model.fixed["units"] == other
+    best = fitted.best_configuration()
+    other = {8: 10, 10: 8}[best["units"]]
     given = fitted.baseline("deep-ensemble", architecture={"units": other})
-    best = fitted.baseline("deep-ensemble")
-    assert given.fixed["learning_rate"] == best.fixed["learning_rate"]
+    assert given.fixed["learning_rate"] == best["learning_rate"]
     trials = given.set_params(epochs=1).fit(*iris).catalog_
     assert [record.configuration["units"] for record in trials] == [other] * 3
     assert not {record.seed for record in trials} & {record.seed for record in fitted.catalog_}
@@ -163,13 +153,14 @@ def test_baseline_takes_an_architecture(iris, fitted):
     # Decisions that are not named have the space's defaults, not the best trial's values.
     default = fitted.decisions_.architecture.default()
     assert fitted.baseline("hyper-ensemble", architecture={}).fixed == default
-    for architecture, message in (
-        ({"depth": 3}, r"`architecture` has unknown decisions \['depth'\]"),
-        ({"units": -1}, r"`architecture\['units'\]` must lie in"),
-        ("|none~0|", "`architecture` must be a dict"),
+    for kind, architecture, message in (
+        ("bagging", None, "`kind` must be one of"),
+        ("deep-ensemble", {"depth": 3}, r"`architecture` has unknown decisions \['depth'\]"),
+        ("deep-ensemble", {"units": -1}, r"`architecture\['units'\]` must lie in"),
+        ("deep-ensemble", "|none~0|", "`architecture` must be a dict"),
     ):
         with pytest.raises(ValueError, match=message):
-            fitted.baseline("deep-ensemble", architecture=architecture)
+            fitted.baseline(kind, architecture=architecture)
 
 
 @pytest.mark.parametrize("selection", ["forward", "replacement", "quick", "top", "hq"])
@@ -178,7 +169,6 @@ def test_reselect_by_every_selection(iris, fitted, selection):
     X, y = iris[0][rows], iris[1][rows]
     model = fitted.at_severity(0).reselect(X, y, selection=selection)
     assert 1 <= len(model.selection_) <= 3
-    assert_allclose(model.selection_.weights.sum(), 1)
     loss = log_loss(y, model.predict_proba(X), labels=model.classes_)
     assert_allclose(model.selection_.loss, loss, rtol=1e-4)
 
@@ -187,54 +177,35 @@ def test_reselect_takes_use_best_and_a_function(iris, fitted):
     model = fitted.at_severity(0)
     best = model.reselect(*iris, selection="forward", selection__use_best=True, n_members=6)
     assert 2 <= len(best.selection_) <= 6
-    shapes = []
 
     def last(log_likelihood, n_members, sample_weight=None):
-        shapes.append((log_likelihood.shape, n_members, sample_weight.shape))
+        assert (log_likelihood.shape, n_members, sample_weight.shape) == ((10, 150), 3, (150,))
         return Selection(np.array([5]), np.ones(1))
 
     chosen = model.reselect(*iris, selection=last, n_members=3).selection_
-    assert chosen.indices.tolist() == [5] and shapes == [((10, 150), 3, (150,))]
+    assert chosen.indices.tolist() == [5]
     with pytest.raises(TypeError, match="must return a skuq.ensembles.Selection"):
         model.reselect(selection=lambda *a, **k: 3)
 
 
 def test_fit_ignores_rows_of_zero_weight(tiny_space, iris):
     X, y = iris
-    X_more = np.concatenate([X, X[:40] + 100])
-    y_more = np.concatenate([y, y[:40][::-1]])
-    weight = np.r_[np.ones(150), np.zeros(40)]
     valid = (X[:50], y[:50])
     model = tiny(tiny_space, 3, epochs=3, class_weight="balanced")
-    one = clone(model).fit(X[50:], y[50:], validation_data=valid)
-    two = clone(model).fit(X_more[50:], y_more[50:], weight[50:], validation_data=valid)
-    assert_allclose(one.predict_proba(X), two.predict_proba(X), atol=1e-6)
+    expected = model.fit(X[50:], y[50:], validation_data=valid).predict_proba(X)
+    X_more, y_more = np.r_[X[50:], X[:40] + 100], np.r_[y[50:], y[:40][::-1]]
+    model.fit(X_more, y_more, np.repeat([1, 0], [100, 40]), validation_data=valid)
+    assert_allclose(model.predict_proba(X), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("selection_loss", slow_after(1, ["mixture", "nll"]))
-def test_nes_regressor(tiny_space, wave, selection_loss):
+def test_fit_selects_regressors_by_their_mixture(tiny_space, wave):
     X, y = wave
-    model = make(
-        NESRegressor, n_trials=6, n_members=3, epochs=60, space=tiny_space, random_state=0,
-        selection__loss=selection_loss,
-    ).fit(X, y)  # fmt: skip
-    mean, std = model.predict(X, return_std=True)
-    assert mean.shape == std.shape == (120,) and model.score(X, y) > 0.8
+    model = NESRegressor(6, n_members=3, epochs=60, space=tiny_space, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.8
     valid = model.catalog_.held_out.rows
     unit = model.fitted_.targets.scaling.scale_[0]
-    if selection_loss == "mixture":
-        expected = -model.log_prob(X[valid], y[valid]).mean() - np.log(unit)
-    else:
-        mean, std = model.predict(X[valid], return_std=True)
-        z = (y[valid] - mean) / std
-        expected = np.mean(0.5 * z**2 + np.log(std / unit)) + 0.5 * np.log(2 * np.pi)
+    expected = -model.log_prob(X[valid], y[valid]).mean() - np.log(unit)
     assert_allclose(model.selection_.loss, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_epochs_limit_a_space_that_sets_them(iris):
-    model = tiny("tabular", 2, 1, epochs=3, search__vary="initialisation").fit(*iris)
-    assert (model.catalog_.to_frame().n_epochs == 3).all()
 
 
 def test_fit_trains_as_many_trials_as_fit_into_the_time(iris, tiny_space):
@@ -245,7 +216,7 @@ def test_fit_trains_as_many_trials_as_fit_into_the_time(iris, tiny_space):
 def test_fit_gives_the_tabular_space_images_as_rows():
     rng = np.random.RandomState(0)
     images, y = rng.normal(size=(40, 3, 2, 1)), np.arange(40) % 2
-    model = tiny("tabular", 1, 1, epochs=1, search__vary="initialisation").fit(images, y)
+    model = tiny("tabular", 1, 1, epochs=1, fixed=ONE).fit(images, y)
     assert isinstance(model.fitted_.inputs.scaling, RobustScaling)
     assert_array_equal(model.predict_proba(images), model.predict_proba(images.reshape(40, 6)))
 
@@ -257,31 +228,9 @@ def test_fit_gives_small_tables_small_batches_and_enough_epochs(iris):
     space, configuration = WithTraining(WidthDepthSpace()), model.catalog_[0].configuration
     sizes = [space.bind(n).recipe(configuration)["batch_size"] for n in (120, 6000)]
     assert sizes == [16, 128]
+    assert set(configuration) >= {"learning_rate", "l2"}
     # 8 steps an epoch: 500 in total
     assert len(model.catalog_[0].result.history["loss"]) == 63
-
-
-@pytest.mark.parametrize("space", slow_after(1, ["width-depth", "dense"]))
-def test_fit_takes_spaces_by_name(iris, space):
-    model = NESClassifier(2, n_members=2, epochs=1, space=space, random_state=0).fit(*iris)
-    assert set(model.catalog_[0].configuration) >= {"learning_rate", "l2"}
-    assert len({record.configuration["learning_rate"] for record in model.catalog_}) == 1
-
-
-def test_fit_keeps_stacks_that_have_finished(tiny_space, iris, monkeypatch):
-    together, calls = MemberTrainer.train_together, []
-
-    def interrupted(self, *arguments):
-        calls.append(arguments)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return together(self, *arguments)
-
-    monkeypatch.setattr(MemberTrainer, "train_together", interrupted)
-    model = tiny(tiny_space, 20, search__vary="initialisation", epochs=1)
-    with pytest.warns(UserWarning, match="continuing with 10 of 20 trials"):
-        model.fit(*iris)
-    assert len(model.catalog_) == 10
 
 
 @pytest.mark.slow
@@ -301,17 +250,6 @@ def test_fit_evolves_cells_and_keeps_fixed_hyperparameters(space, vary):
     assert len(model.baseline("deep-ensemble").fit(images, y).catalog_) == 2
 
 
-def test_pickle_keeps_the_members_of_every_severity(iris, fitted):
-    X, _ = iris
-    again = pickle.loads(pickle.dumps(fitted))
-    assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
-    for k in range(4):
-        expected = fitted.at_severity(k).predict_proba(X)
-        assert_array_equal(again.at_severity(k).predict_proba(X), expected)
-    kept = [r.result.weights is not None for r in again.catalog_]
-    assert sum(kept) < len(kept)
-
-
 @pytest.mark.filterwarnings("always::skuq.exceptions.SmallValidationWarning")
 def test_fit_tells_of_few_rows_to_choose_on(tiny_space, iris):
     X, y = np.tile(iris[0], (4, 1)), np.tile(iris[1], 4)
@@ -326,8 +264,15 @@ def test_fit_tells_of_few_rows_to_choose_on(tiny_space, iris):
 
 
 NEGATIVE = {"setosa": -1, "versicolor": 1, "virginica": 1}
-# (settings, shift_validation of X and y, error)
-REFUSALS = [
+NO_SETOSA = {**NEGATIVE, "setosa": 0}
+
+
+def setosas(X, y):
+    return X[y == "setosa"], y[y == "setosa"]
+
+
+@cases(
+    ("settings", "shift", "message"),
     ({}, lambda X, y: (X,), r"`shift_validation` must be a tuple \(X, y\)"),
     ({}, lambda X, y: [(X, y), X], r"`shift_validation\[1\]` must be a tuple"),
     ({}, lambda X, y: (X[:, :2], y), "expecting 4 features"),
@@ -336,20 +281,12 @@ REFUSALS = [
     ({"selection": "hq", "n_members": 1}, None, "`n_members` must be at least 2"),
     ({"selection": lambda y, proba, n: 0}, None, r"a function of \(log_likelihood, n_members, s"),
     ({"class_weight": NEGATIVE}, None, "`class_weight` must have finite numbers >= 0"),
-    (
-        {"class_weight": {**NEGATIVE, "setosa": 0}},
-        lambda X, y: (X[y == "setosa"], y[y == "setosa"]),
-        "`shift_validation` must have a row of positive weight",
-    ),
+    ({"class_weight": NO_SETOSA}, setosas, "`shift_validation` must have a row of positive w"),
     ({"space": "darts"}, None, "space='darts'.* needs images"),
-    *(
-        ({"image_shape": shape}, None, "`image_shape` must be")
-        for shape in [(4, 4), (4,), (1, 1, 4, 1), (4, -1), ("a", 2), (2.0, 2)]
-    ),
-]
-
-
-@pytest.mark.parametrize(("settings", "shift", "message"), REFUSALS)
+    ({"image_shape": (4, 4)}, None, "`image_shape` must be"),
+    ({"image_shape": (4, -1)}, None, "`image_shape` must be"),
+    ({"image_shape": (2.0, 2)}, None, "`image_shape` must be"),
+)
 def test_fit_refuses(tiny_space, iris, settings, shift, message):
     model = tiny(**{"space": tiny_space, **settings})
     with pytest.raises((ValueError, TypeError), match=message):
@@ -358,12 +295,11 @@ def test_fit_refuses(tiny_space, iris, settings, shift, message):
 
 def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monkeypatch):
     X, y = iris
-    fixed = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
-    model = NESClassifier(2, fixed=fixed, epochs=2, random_state=0, catalog_dir=tmp_path)
+    model = NESClassifier(2, fixed=ONE, epochs=2, random_state=0, catalog_dir=tmp_path)
     model.fit(X, y)
     recipes = bound_tabular_space(X, classes=True).known_recipes()
     for record, recipe in zip(model.catalog_, (recipes[0], recipes[4])):
-        assert {**recipe, **fixed}.items() <= record.configuration.items()
+        assert {**recipe, **ONE}.items() <= record.configuration.items()
     assert all(len(record.result.networks) == 8 for record in model.catalog_)  # folds
     assert len(model.fitted_.members) == 3 * 8 * len(model.selection_)  # two repeats
     added, proba = np.array(model.calibration_.constant), model.predict_proba(X)
@@ -380,14 +316,3 @@ def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monk
     temperature = model.reselect().calibration_.temperature
     monkeypatch.setattr("skuq.fitted._searched.AVERAGING_FACTOR", 1.0)
     assert_allclose(temperature, 0.9 * model.reselect().calibration_.temperature)
-
-
-def test_from_paper_has_the_papers_settings():
-    model = NESClassifier.from_paper(random_state=3)
-    assert (model.space, model.n_trials, model.selection) == ("darts", 400, "forward")
-    assert (model.calibrate, model.random_state) == (False, 3)
-    search = model.search
-    assert (search.vary, search.population_size, search.n_parents) == ("architecture", 50, 10)
-    assert NESRegressor.from_paper("dense", n_members=3).n_members == 3
-    with pytest.raises(ValueError, match="`name` must be one of"):
-        NESRegressor.from_paper("benchmark")

@@ -5,7 +5,13 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
-from skuq import AutoDEUQRegressor, NESClassifier, NESRegressor, TabularEnsembleRegressor
+from skuq import (
+    AutoDEUQClassifier,
+    AutoDEUQRegressor,
+    NESClassifier,
+    NESRegressor,
+    TabularEnsembleRegressor,
+)
 from skuq.predictive._calibration import UNCALIBRATED
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -62,16 +68,37 @@ def test_paper_s_classifier_averages_probabilities(rows):
     assert_allclose(model.predict_proba(new), expected, rtol=1e-6)
 
 
-def test_paper_s_greedy_rule_has_no_limit_of_repeats():
-    assert AutoDEUQRegressor.from_paper().selection.max_size is None
+@pytest.mark.parametrize(("name", "epochs"), [("benchmark", 100), ("toy", 200)])
+def test_autodeuq_has_the_paper_s_settings(name, epochs):
+    model = AutoDEUQRegressor.from_paper(name, random_state=3)
+    search, selection = model.search, model.selection
+    assert (search.population_size, search.sample_size, search.kappa) == (100, 10, 0.001)
+    assert (selection.loss, selection.min_members, selection.max_size) == ("nll", 1, None)
+    assert (model.n_trials, model.n_members, model.repeats) == (500, 5, 0)
+    assert (model.space, model.epochs, model.random_state) == (name, epochs, 3)
+    assert (model.validation < 0.5, model.calibrate) == (True, False)
+    classifier = AutoDEUQClassifier.from_paper(name, n_trials=4)
+    assert (classifier.n_trials, classifier.space) == (4, name)
+
+
+def test_nes_has_the_paper_s_settings():
+    model = NESClassifier.from_paper(random_state=3)
+    search = model.search
+    assert (search.vary, search.population_size, search.n_parents) == ("architecture", 50, 10)
+    assert (model.space, model.n_trials, model.selection) == ("darts", 400, "forward")
+    assert (model.calibrate, model.random_state) == (False, 3)
+    assert NESRegressor.from_paper("dense", n_members=3).n_members == 3
+
+
+def test_papers_of_other_names_are_refused():
+    with pytest.raises(ValueError, match=r"`name` must be .* \['benchmark', 'toy'\]. Got 'uci'"):
+        AutoDEUQRegressor.from_paper("uci")
+    with pytest.raises(ValueError, match="`name` must be one of"):
+        NESRegressor.from_paper("benchmark")
 
 
 def test_ensembles_that_are_not_calibrated_predict_by_members_alone(rows):
-    X, y, _ = rows
-    fixed = {"n_layers": 1, "width": 32, "embedding": "none"}
-    search = AutoDEUQRegressor(1, fixed=fixed, validation=2, repeats=0, epochs=2, calibrate=False)
-    ensemble = TabularEnsembleRegressor(2, epochs=2, calibrate=False)
-    search.set_params(random_state=0).fit(X, X[:, 0])
-    for fitted in (search.fitted_.ensemble, ensemble.fit(X, X[:, 0]).fitted_):
-        assert fitted.far is None and fitted.calibration == UNCALIBRATED
-    assert search.set_params(calibrate=True).fit(X, X[:, 0]).fitted_.far is not None
+    X, _, _ = rows
+    ensemble = TabularEnsembleRegressor(2, loss="crps", epochs=1, calibrate=False)
+    ensemble.set_params(network__width=32, network__n_layers=1).fit(X, X[:, 0])
+    assert ensemble.fitted_.far is None and ensemble.fitted_.calibration == UNCALIBRATED
