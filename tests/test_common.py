@@ -52,7 +52,6 @@ QUICK = [
 LARGER = {**NETWORK, "network": networks.MLP(30), "epochs": 80}
 OTHERS = [
     skuq.AutoDEUQRegressor(n_members=2, **SEARCH),
-    skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
     skuq.AutoDEUQRegressor(**SEARCH, validation=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
     skuq.TabularEnsembleRegressor(2, **TABULAR),
@@ -63,7 +62,6 @@ OTHERS = [
     skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
     skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
     skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}),
-    skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, validation=2),
     skuq.NESRegressor(n_members=2, **{**SEARCH, "epochs": 40}),
     OutputwiseRegressor(TooSure()),
     skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
