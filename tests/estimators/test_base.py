@@ -13,142 +13,18 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.linear_model import BayesianRidge, LogisticRegression
-from sklearn.utils.validation import validate_data
 from tiers import cases
 from training_data import NumberTargets
 
 import skuq
 from skuq.backend import keras
 from skuq.ensembles import GreedySelection
-from skuq.estimators import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._base import Given
 from skuq.estimators._task import read_task, warn_if_worse
-from skuq.fitted._ensemble import Fitted
 from skuq.metrics import get_scorer
-from skuq.predictive import CategoricalMixture, GaussianMixture
 from skuq.tables._inputs import TableInputs
 
-
-class Numbers:
-    """Inputs that take tables of numbers as they are."""
-
-    def validate(self, X, estimator):
-        return validate_data(estimator, X, reset=False)
-
-
-class FittedNumbers(Fitted):
-    """Fitted model that defines only the distribution of each row."""
-
-    inputs = Numbers()
-
-    def __init__(self, distribution):
-        self.distribution = distribution
-
-    def output_shape(self):
-        return ()
-
-
-class TwoMembers(UncertaintyClassifier):
-    """Three classes; the members differ where the first feature is not 0."""
-
-    def fit(self, X, y):
-        X, y = validate_data(self, X, y)
-        self.classes_ = np.unique(y)
-        self.fitted_ = FittedNumbers(self.distribution)
-        return self
-
-    def distribution(self, X):
-        shift = 0.25 * np.clip(X[:, 0], -1, 1)
-        half = np.full(len(X), 0.5)
-        proba = [np.stack([half + s, half - s, np.zeros(len(X))], axis=1) for s in (shift, -shift)]
-        return CategoricalMixture(np.array(proba), [0.75, 0.25])
-
-
-LABELS = ["ant", "bee", "wasp"]
 X = np.array([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [0.5, 2.0]])
-# The shifts 0, 0.25, -0.25 and 0.125 are halved by weights 3/4 and 1/4.
-MEAN = np.array([[0.5, 0.5, 0], [0.625, 0.375, 0], [0.375, 0.625, 0], [0.5625, 0.4375, 0]])
-
-
-@pytest.fixture
-def classifier():
-    return TwoMembers().fit(X[:3], LABELS)
-
-
-def test_predict_proba_has_the_mean_and_spread_of_members(classifier):
-    proba, std = classifier.predict_proba(X, return_std=True)
-    assert_allclose(proba, MEAN, rtol=1e-15)
-    # Two values 2 s apart with weights 3/4 and 1/4: sqrt(3)/4 of the gap.
-    spread = np.sqrt(3) / 4 * np.array([0, 0.5, 0.5, 0.25])
-    assert_allclose(std, spread[:, None] * [1, 1, 0], rtol=1e-14)
-    assert_array_equal(classifier.predict_proba(X), proba)
-    # Row 1: H(3/4) by each member.
-    parts = classifier.predict_uncertainty(X)
-    assert_allclose(parts.aleatoric[1], np.log(4) - 0.75 * np.log(3), rtol=1e-14)
-    log_proba = classifier.predict_log_proba(X)
-    assert_allclose(log_proba[:, :2], np.log(MEAN[:, :2]), rtol=1e-15)
-    assert np.isfinite(log_proba).all() and (log_proba[:, 2] < -700).all()
-    found = classifier.log_prob(X, np.array(["bee", "ant", "bee", "wasp"], dtype=object))
-    assert_array_equal(found, log_proba[np.arange(4), [1, 0, 1, 2]])
-
-
-def test_predict_gives_the_spread_of_the_predicted_class(classifier):
-    class ThirdIsShaky(TwoMembers):
-        def distribution(self, X):
-            return CategoricalMixture([[[0.0, 0.2, 0.8]], [[0.0, 0.4, 0.6]], [[0.3, 0.0, 0.7]]])
-
-    assert_array_equal(classifier.predict(X), ["ant", "ant", "bee", "ant"])
-    labels, std = ThirdIsShaky().fit(X[:3], LABELS).predict(X[:1], return_std=True)
-    assert_array_equal(labels, ["wasp"])
-    assert_allclose(std, np.std([0.8, 0.6, 0.7]), rtol=1e-14)
-
-
-def test_log_prob_names_unknown_labels(classifier):
-    with pytest.raises(ValueError, match=r"not seen in fit: \['fly', 'moth'\]"):
-        classifier.log_prob(X, ["ant", "moth", "fly", "fly"])
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-        classifier.log_prob(X, LABELS)
-    # NumPy would compare 1 and "1" as strings, hence as equal.
-    with pytest.raises(ValueError, match=r"not seen in fit: \[1, 2\]"):
-        TwoMembers().fit(X[:3], ["1", "2", "3"]).log_prob(X[:2], [1, 2])
-    numbers = TwoMembers().fit(X[:3], [1, 2, 3])
-    assert_array_equal(numbers.log_prob(X[:2], [1.0, 2.0]), numbers.log_prob(X[:2], [1, 2]))
-
-
-class Line(UncertaintyRegressor):
-    """The first feature, or the first two, with a normal error."""
-
-    def __init__(self, n_outputs=1):
-        self.n_outputs = n_outputs
-
-    def fit(self, X, y):
-        validate_data(self, X, y, multi_output=True)
-
-        def distribution(X):
-            mean = X[:, 0] if self.n_outputs == 1 else X[:, : self.n_outputs]
-            return GaussianMixture(mean[None], np.ones((1, *mean.shape)))
-
-        self.fitted_ = FittedNumbers(distribution)
-        self.fitted_.output_shape = lambda: () if self.n_outputs == 1 else (self.n_outputs,)
-        return self
-
-
-@pytest.mark.parametrize("n_outputs", [1, 2])
-def test_predict_interval_of_several_coverages(n_outputs):
-    line = Line(n_outputs).fit(X, X[:, 0])
-    outputs = () if n_outputs == 1 else (n_outputs,)
-    several = line.predict_interval(X, coverage=[0.9, 0.5, 0.9])
-    assert several.shape == (4, 3, 2, *outputs)
-    for k, coverage in enumerate((0.9, 0.5, 0.9)):
-        one = line.predict_interval(X, coverage)
-        assert one.shape == (4, 2, *outputs)
-        assert_array_equal(several[:, k], one)
-    assert line.predict_interval(X, [0.9]).shape == (4, 1, 2, *outputs)
-    for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan], 1 - 2**-53):
-        with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\)"):
-            line.predict_interval(X, wrong)
-
-
 NETWORKS, CLASSES = skuq.DeepEnsembleRegressor(), skuq.DeepEnsembleClassifier()
 FUNCTIONS, IMAGES = skuq.NEONRegressor(), skuq.NESClassifier()
 TEAM = skuq.HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())])
@@ -240,15 +116,22 @@ def test_fit_refuses_contradictions(model, message):
 
 def test_log_prob_and_scores_refuse_masked_truths():
     masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
-    model = skuq.CalibratedUncertaintyRegressor(Line(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
+    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
     with pytest.raises(ValueError, match="y contains NaN"):
         model.log_prob(X, masked)
     for name in ("neg_crps", "neg_nll"):
         with pytest.raises(ValueError, match="must be finite"):
             get_scorer(name)(model, X, masked)
-    classes = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, [0, 1, 0, 1])
+
+
+def test_log_prob_compares_labels_of_one_kind():
+    model = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, [0, 1, 0, 1])
     with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
-        classes.log_prob(X, np.ma.array([0, 1, 0, 1], mask=FIRST_MASKED))
+        model.log_prob(X, np.ma.array([0, 1, 0, 1], mask=FIRST_MASKED))
+    assert_array_equal(model.log_prob(X, [0.0, 1.0, 0.0, 1.0]), model.log_prob(X, [0, 1, 0, 1]))
+    # NumPy would compare 1 and "1" as strings, hence as equal.
+    with pytest.raises(ValueError, match=r"not seen in fit: \[0, 1\]"):
+        model.fit(X, ["0", "1", "0", "1"]).log_prob(X, [0, 1, 0, 1])
 
 
 def test_fit_takes_a_column_named_mask_for_a_column():

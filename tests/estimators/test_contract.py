@@ -106,7 +106,8 @@ pytestmark = [
 
 
 def targets(model):
-    return np.where(Y > 0, "high", "low") if is_classifier(model) else Y.to_numpy()
+    names = np.array(["low", "middle", "high"])
+    return names[np.digitize(Y, [-0.3, 0.3])] if is_classifier(model) else Y.to_numpy()
 
 
 @functools.cache
@@ -160,7 +161,34 @@ def test_uncertainty_is_finite_and_never_zero(model):
     assert_allclose(total**2, aleatoric**2 + epistemic**2)
     assert_allclose(model.predict(NEW, return_std=True), [mean, total], rtol=1e-12)
     assert (np.diff(quantiles, axis=1) > 0).all()
+
+
+def test_labels_have_the_spread_and_the_probability_of_their_class(model):
+    if is_classifier(model):
+        proba, spread = model.predict_proba(NEW, return_std=True)
+        labels, std = model.predict(NEW, return_std=True)
+        best = np.arange(len(NEW)), proba.argmax(axis=1)
+        assert_array_equal(labels, model.classes_[best[1]])
+        assert_array_equal(std, spread[best])
+        assert_allclose(model.predict_log_proba(NEW), np.log(proba))
+        assert_allclose(model.log_prob(NEW, labels.astype(object)), np.log(proba[best]))
+        with pytest.raises(ValueError, match=r"not seen in fit: \['fly', 'moth'\]"):
+            model.log_prob(NEW[:4], ["high", "moth", "fly", "fly"])
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            model.log_prob(NEW, labels[:3])
+
+
+def test_intervals_are_central_quantiles(model):
+    if is_classifier(model):
+        return
+    quantiles = model.predict_quantiles(NEW, LEVELS)
     assert_array_equal(model.predict_interval(NEW, 0.6), quantiles[:, [1, 3]])
+    several = model.predict_interval(NEW, coverage=[0.9, 0.6])
+    assert several.shape == (len(NEW), 2, 2) and model.predict_interval(NEW, [0.9]).shape[1] == 1
+    assert_array_equal(several[:, 1], quantiles[:, [1, 3]])
+    for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan], 1 - 2**-53):
+        with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\)"):
+            model.predict_interval(NEW, wrong)
 
 
 def test_draws_have_the_moments(model):
@@ -306,6 +334,7 @@ def test_predictions_have_the_shape_of_y(own):
         assert all(part.shape == (len(NEW), n_outputs) for part in parts)
         assert quantiles.shape == (len(NEW), len(LEVELS), n_outputs)
         assert draws.shape == (len(NEW), n_outputs, 3)
+        assert own.predict_interval(NEW, [0.9, 0.5]).shape == (len(NEW), 2, 2, n_outputs)
         assert own.log_prob(X, both).shape == (len(X),)
 
 
