@@ -52,7 +52,6 @@ QUICK = [
 LARGER = {**NETWORK, "network": networks.MLP(30), "epochs": 80}
 OTHERS = [
     skuq.AutoDEUQRegressor(n_members=2, **SEARCH),
-    skuq.AutoDEUQClassifier(n_members=2, **SEARCH),
     skuq.AutoDEUQRegressor(**SEARCH, validation=2, refit=True),
     skuq.DeepEnsembleClassifier(2, **NETWORK, random_state=0),
     skuq.TabularEnsembleRegressor(2, **TABULAR),
@@ -63,7 +62,6 @@ OTHERS = [
     skuq.MCDropoutClassifier(10, dropout=0.05, **NETWORK, random_state=0),
     skuq.OperatorEnsembleRegressor(2, **OPERATOR, prior_scale=0.1, random_state=0),
     skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}),
-    skuq.NESClassifier(n_members=2, **{**SEARCH, "epochs": 40}, validation=2),
     skuq.NESRegressor(n_members=2, **{**SEARCH, "epochs": 40}),
     OutputwiseRegressor(TooSure()),
     skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
@@ -98,10 +96,10 @@ def _run(estimator, check):
     check(estimator)
 
 
-#: Checks of how X and y are read. All regressors read them by one function.
-READING = {
-    *("check_dtype_object", "check_estimators_dtypes", "check_positive_only_tag_during_fit"),
-    *("check_regressor_data_not_an_array", "check_sample_weights_pandas_series"),
+#: Checks that are quick for every network: of others the first one stands for all.
+TRAINING = {
+    *("check_regressors_train", "check_regressor_multioutput", "check_fit2d_1sample"),
+    *("check_fit2d_1feature", "check_estimators_nan_inf", "check_parameters_default_constructible"),
 }
 
 
@@ -109,10 +107,10 @@ def _quick(cases):
     """Checks are slow that a network has passed with other arrays, or the first estimator."""
     for case in cases:
         estimator, check = getattr(case, "values", case)
-        again = {"readonly_memmap", "X_dtype"} & set(check.keywords)
+        is_slow = {"readonly_memmap", "X_dtype"} & set(check.keywords)
         if isinstance(estimator, skuq.NOMURegressor | skuq.NEONRegressor):
-            again |= {check.func.__name__} & READING
-        is_slow = again and hasattr(estimator, "epochs")
+            is_slow |= {check.func.__name__} - TRAINING
+        is_slow = is_slow and hasattr(estimator, "epochs")
         yield pytest.param(estimator, check, marks=[pytest.mark.slow] if is_slow else [])
 
 

@@ -1,4 +1,4 @@
-"""What holds of every estimator: one small fit each, and the classes themselves."""
+"""What holds of every estimator: one small fit each, refusals, and the classes themselves."""
 
 import functools
 import inspect
@@ -11,16 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import StandardScaler
-from sklearn.tree import DecisionTreeClassifier
 from small_models import TinySpace
 
 import skuq
 from skuq.exceptions import SearchFailedError
+from skuq.files import dumps, loads
+from skuq.fitted import _ensemble
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, OperatorNetwork, TabularNetwork
+from skuq.tables import TablePreprocessor
 from skuq.training import Training, TrainingRun
 
 numpydoc = pytest.importorskip("numpydoc.docscrape")
@@ -32,7 +36,7 @@ OPERATOR["network"] = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8
 TABULAR = {"epochs": 5, "random_state": 0}
 TABULAR["network"] = TabularNetwork(n_layers=1, width=32, embedding_dim=2)
 NOMU = {"artificial": ArtificialInputs(n=10), "epochs": 20, "refit": False, "random_state": 0}
-POOL = [("bayes", GaussianNB()), ("tree", DecisionTreeClassifier(max_depth=2, random_state=0))]
+POOL = [("bayes", GaussianNB()), ("line", LogisticRegression())]
 
 MODELS = [
     skuq.AutoDEUQClassifier(**SEARCH),
@@ -93,6 +97,7 @@ X = pd.DataFrame(rng.uniform(-1, 1, (60, 3)), columns=["a", "b", "c"])
 Y = X["a"] + 0.3 * np.sin(3 * X["b"]) + 0.2 * rng.normal(size=60)
 NEW = pd.DataFrame(rng.uniform(-1, 1, (12, 3)), columns=X.columns)
 LEVELS = [0.01, 0.2, 0.5, 0.8, 0.99]
+N_ABSENT = 5  # rows without weight
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning"),
@@ -101,7 +106,8 @@ pytestmark = [
 
 
 def targets(model):
-    return np.where(Y > 0, "high", "low") if is_classifier(model) else Y.to_numpy()
+    names = np.array(["low", "middle", "high"])
+    return names[np.digitize(Y, [-0.3, 0.3])] if is_classifier(model) else Y.to_numpy()
 
 
 @functools.cache
@@ -155,7 +161,34 @@ def test_uncertainty_is_finite_and_never_zero(model):
     assert_allclose(total**2, aleatoric**2 + epistemic**2)
     assert_allclose(model.predict(NEW, return_std=True), [mean, total], rtol=1e-12)
     assert (np.diff(quantiles, axis=1) > 0).all()
+
+
+def test_labels_have_the_spread_and_the_probability_of_their_class(model):
+    if is_classifier(model):
+        proba, spread = model.predict_proba(NEW, return_std=True)
+        labels, std = model.predict(NEW, return_std=True)
+        best = np.arange(len(NEW)), proba.argmax(axis=1)
+        assert_array_equal(labels, model.classes_[best[1]])
+        assert_array_equal(std, spread[best])
+        assert_allclose(model.predict_log_proba(NEW), np.log(proba))
+        assert_allclose(model.log_prob(NEW, labels.astype(object)), np.log(proba[best]))
+        with pytest.raises(ValueError, match=r"not seen in fit: \['fly', 'moth'\]"):
+            model.log_prob(NEW[:4], ["high", "moth", "fly", "fly"])
+        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+            model.log_prob(NEW, labels[:3])
+
+
+def test_intervals_are_central_quantiles(model):
+    if is_classifier(model):
+        return
+    quantiles = model.predict_quantiles(NEW, LEVELS)
     assert_array_equal(model.predict_interval(NEW, 0.6), quantiles[:, [1, 3]])
+    several = model.predict_interval(NEW, coverage=[0.9, 0.6])
+    assert several.shape == (len(NEW), 2, 2) and model.predict_interval(NEW, [0.9]).shape[1] == 1
+    assert_array_equal(several[:, 1], quantiles[:, [1, 3]])
+    for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan], 1 - 2**-53):
+        with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\)"):
+            model.predict_interval(NEW, wrong)
 
 
 def test_draws_have_the_moments(model):
@@ -169,10 +202,18 @@ def test_draws_have_the_moments(model):
     # Five standard errors of means, and of standard deviations of distributions with some tails.
     assert_allclose(draws.mean(axis=1), mean, atol=0.08 * std.max())
     assert_allclose(draws.std(axis=1), std, rtol=0.12)
+    if hasattr(model, "posterior_fn"):
+        functions = model.posterior_fn(32, random_state=0)(NEW.to_numpy())
+        spread = model.predict_uncertainty(NEW).epistemic
+        # NEON's are some of its draws; those of the others have these moments.
+        tolerance = spread.max() if isinstance(model, skuq.NEONRegressor) else 1e-9
+        assert_allclose(functions.mean(axis=0), mean, atol=tolerance)
+        assert_allclose(functions.std(axis=0), spread, atol=tolerance)
 
 
 def test_copies_predict_the_same_and_clones_are_not_fitted(model):
-    assert_same(predictions(pickle.loads(pickle.dumps(model))), predictions(model))
+    for copy in (pickle.loads(pickle.dumps(model)), loads(dumps(model))):
+        assert_same(predictions(copy), predictions(model))
     copy = clone(model)
     assert repr(copy.get_params()) == repr(model.get_params())
     parts = {"fitted_", "preprocessor_", "members_", "weights_", "estimator_", "scale_", "c_"}
@@ -187,6 +228,26 @@ def test_rows_are_predicted_alone_as_together(model):
     together, some = predictions(model)[:-1], NEW.iloc[[7, 2]]
     for part, whole in zip(predictions(model, some)[:-1], together, strict=True):
         assert_allclose(part, whole[[7, 2]], rtol=1e-9, atol=1e-12)
+
+
+def test_rows_in_blocks_are_predicted_as_together(model, monkeypatch):
+    """Blocks bound the memory of predictions."""
+    n_rows = 60 if isinstance(model, skuq.NEONRegressor) else 300
+    rows = pd.DataFrame(np.random.default_rng(1).normal(size=(n_rows, 3)), columns=X.columns)
+    expected, sizes, summarise = predictions(model, rows)[:-1], [], _ensemble.Fitted.summarise
+
+    def recorded(self, X, summary, *args, **query):
+        def seen(distribution):
+            sizes.append(len(distribution.mean) * self.n_numbers(**query))
+            return summary(distribution)
+
+        return summarise(self, X, seen, *args, **query)
+
+    monkeypatch.setattr(_ensemble.Fitted, "summarise", recorded)
+    monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**10)
+    for found, whole in zip(predictions(model, rows)[:-1], expected, strict=True):
+        assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
+    assert len(sizes) > 1 and max(sizes) <= 2**10
 
 
 def test_features_are_named(model):
@@ -212,13 +273,211 @@ def test_a_failing_fit_leaves_no_trace(own, monkeypatch):
     assert_same(predictions(model), expected)
 
 
-def test_a_new_fit_replaces_all_results_and_no_parameter(own):
-    model, expected, before = own, predictions(own), own.get_params(deep=False)
+def test_a_new_fit_replaces_all_results_and_no_parameter(own, capsys):
+    """And it counts no row without weight, and shows its progress if asked."""
+    model, expected = own.set_params(verbose=1), predictions(own)
+    before = model.get_params(deep=False)
     model.stale_ = 1
-    assert model.fit(X, targets(model)) is model
+    rows, y = pd.concat([X, 100 * X[:N_ABSENT]]), np.r_[targets(model), targets(model)[:N_ABSENT]]
+    weight = np.repeat([1.0, 0.0], [len(X), N_ABSENT])
+    assert model.fit(rows, y, weight) is model
     assert identities(model.get_params(deep=False)) == identities(before)
     assert not hasattr(model, "stale_")
-    assert_same(predictions(model), expected)
+    # GaussianNB's variances count rows of no weight a bit.
+    rtol = 0 if "random_state" in before else 1e-3
+    for found, whole in zip(predictions(model)[:-1], expected[:-1], strict=True):
+        assert_allclose(found, whole, rtol=rtol)
+    assert re.search(r"(\d+)/\1\b", capsys.readouterr().err)
+
+
+def test_another_random_state_trains_other_networks(own):
+    if "random_state" in own.get_params(deep=False):
+        before = own.predict_uncertainty(NEW).total
+        other = own.set_params(random_state=1).fit(X, targets(own)).predict_uncertainty(NEW).total
+        assert not np.isclose(other, before).all()
+
+
+def test_frames_are_what_the_preprocessor_makes_of_them(own):
+    if "preprocess" not in own.get_params(deep=False):
+        return
+    town = np.resize(["Rome", "Oslo", None], len(X))
+    frame = X.assign(town=town, b=X["b"].where(X["a"] < 0.7), rooms=np.arange(len(X)) % 4)
+    # Rows without weight teach it nothing.
+    absent = frame[:N_ABSENT].assign(town="Lima", b=np.inf)
+    weight = np.repeat([1.0, 0.0], [len(X), N_ABSENT])
+    y, numbers = targets(own), TablePreprocessor(max_categories=50).fit_transform(frame)
+    own.fit(pd.concat([frame, absent]), np.r_[y, y[:N_ABSENT]], weight)
+    assert "town_Lima" not in own.preprocessor_.get_feature_names_out()
+    by_hand = clone(own).set_params(preprocess=None).fit(numbers, y)
+    of_numbers = clone(own).fit(numbers, y)  # finite numbers are not touched
+    assert by_hand.preprocessor_ is None and of_numbers.preprocessor_.is_identity
+    found = predictions(own, frame)
+    for other in (by_hand, of_numbers):
+        assert_same(predictions(other, numbers), found)
+
+
+def test_validation_rows_in_parts_are_those_in_a_tuple(own):
+    if "validation_data" in inspect.signature(own.fit).parameters:
+        rows, y, weight = X[:20], targets(own)[:20], np.linspace(1, 2, 20)
+        train = X[20:], targets(own)[20:]
+        found = predictions(own.fit(*train, validation_data=(rows, y, weight)))
+        own.fit(*train, X_val=rows, y_val=y, sample_weight_val=weight)
+        assert_same(predictions(own), found)
+
+
+def test_predictions_have_the_shape_of_y(own):
+    if is_classifier(own) or isinstance(own, skuq.NEONRegressor | skuq.OperatorEnsembleRegressor):
+        return
+    for n_outputs in (1, 2):
+        both = np.column_stack([Y, np.exp(Y)])[:, :n_outputs]
+        *parts, quantiles, draws = predictions(own.fit(X, both))
+        assert all(part.shape == (len(NEW), n_outputs) for part in parts)
+        assert quantiles.shape == (len(NEW), len(LEVELS), n_outputs)
+        assert draws.shape == (len(NEW), n_outputs, 3)
+        assert own.predict_interval(NEW, [0.9, 0.5]).shape == (len(NEW), 2, 2, n_outputs)
+        assert own.log_prob(X, both).shape == (len(X),)
+
+
+def test_the_model_of_keras_says_the_same(model):
+    if not hasattr(model, "to_keras"):
+        return
+    if isinstance(model, skuq.MCDropoutRegressor | skuq.MCDropoutClassifier):
+        with pytest.raises(ValueError, match="MC dropout averages passes with different dropped"):
+            model.to_keras()
+        return
+    served, parts = model.to_keras()(NEW.to_numpy()), model.predict_uncertainty(NEW)
+    expected = parts._asdict()
+    if is_classifier(model):
+        expected["proba"] = model.predict_proba(NEW)
+    assert served.keys() == expected.keys()
+    for name, values in expected.items():
+        assert_allclose(np.asarray(served[name]), values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The ensemble has")
+def test_a_constant_is_predicted_as_one(own):
+    if is_classifier(own):
+        return
+    y = np.full(len(X), 7.0)
+    parts = own.fit(X, y).predict_uncertainty(9 * NEW)
+    assert_allclose(parts.mean, 7, rtol=1e-5)
+    assert (parts.total > 0).all() and (parts.total < 1e-4).all()
+    low, high = own.predict_interval(NEW).T
+    assert (low <= high).all() and np.ptp([low, high]) < 1e-4
+    assert np.isfinite(own.log_prob(X, y)).all()
+
+
+@pytest.mark.filterwarnings("ignore:The ensemble has")
+@pytest.mark.parametrize(("unit", "zero"), [(1e-9, 0.0), (1e9, -1e10)])
+def test_units_do_not_matter(own, unit, zero):
+    if isinstance(own, skuq.HQEnsembleSelector):
+        return  # its models have penalties
+    if is_classifier(own):
+        expected = own.predict_proba(NEW)
+        found = own.fit(X / unit, targets(own)).predict_proba(NEW / unit)
+        assert_allclose(found, expected, atol=1e-6)
+        return
+    mean, std = own.predict(NEW, return_std=True)
+    other = own.fit(X / unit, unit * targets(own) + zero).predict(NEW / unit, return_std=True)
+    assert_allclose((other[0] - zero) / unit, mean, atol=1e-6 * std.mean())
+    assert_allclose(other[1] / unit, std, rtol=1e-6)
+
+
+# ------------------------------------------------------------------ refusals
+
+#: A value that no class takes, for each parameter that any class checks.
+WRONG = {
+    **dict.fromkeys(["batch_size", "early_stopping_patience", "epochs", "learning_rate"], 0),
+    **dict.fromkeys(["max_time", "min_members", "n_members", "n_passes", "n_trials"], 0),
+    **dict.fromkeys(["noise_std", "prior_scale", "random_state", "repeats", "trial_timeout"], -1),
+    **dict.fromkeys(["cv", "max_team_size", "n_draws"], 1),
+    **dict.fromkeys(["beta", "dropout", "subsample", "validation"], 1.0),
+    **dict.fromkeys(["catalog_dir", "dropout_range", "image_shape", "l2_range", "query_points"], 3),
+    **dict.fromkeys(["artificial", "band", "batch_over", "bootstrap", "calibrate", "choose"], "x"),
+    **dict.fromkeys(["class_weight", "diversity", "estimator", "filters", "fixed", "loss"], "x"),
+    **dict.fromkeys(["method", "metric", "n_jobs", "network", "output_map", "preprocess"], "x"),
+    **dict.fromkeys(["pretrained", "prior", "readout", "refine", "refit", "search"], "x"),
+    **dict.fromkeys(["selection", "space", "standardize", "target_transform", "training"], "x"),
+    **dict.fromkeys(["verbose", "voting", "warm_start", "weights"], "x"),
+}
+
+
+@pytest.mark.parametrize("cls", OWN, ids=lambda cls: cls.__name__)
+def test_fit_refuses_wrong_parameters(cls):
+    (small,) = (model for model in MODELS if type(model) is cls)
+    for name in inspect.signature(cls).parameters:
+        if name == "estimators":
+            continue  # of the selector, which has a table of its own
+        with pytest.raises(ValueError, match=f"The '{name}' parameter of {cls.__name__} must be"):
+            clone(small).set_params(**{name: WRONG[name]}).fit(X, targets(small))
+
+
+class LazyFrame:
+    columns = ["a", "b", "c"]
+
+    def collect(self):
+        return X
+
+
+def mixed(*labels):
+    return np.array(labels, dtype=object)
+
+
+FIRST_MASKED = [1, 0, 0, 0]
+COUNT = np.arange(4) % 2
+NAMED = r"is a regressor, .* 'ant'.* TabularEnsembleClassifier"
+WRONG_NUMBERS = [
+    (mixed(1.0, None, 2.0, 3.0), "y contains NaN"),
+    (["1", "2", "nan", "3"], "y contains NaN"),
+    (np.ma.masked_greater([1, 2, 3, 4], 3), "y contains NaN"),
+    (["1", "2", "inf", "3"], "y contains infinity"),
+    (["1,5", "2,5", "3", "4"], "'1,5'. Convert texts of numbers"),
+    (np.arange(4).astype("M8[D]"), "dates or times"),
+    (pd.Series(pd.date_range("2020", periods=4, tz="UTC")), "dates or times"),
+    (sparse.csr_array(np.ones((4, 1))), "Sparse data was passed for y"),
+    (["ant", "bee"] * 2, NAMED),
+    (mixed("ant", "bee", 1, 2), NAMED),
+]
+WRONG_LABELS = [
+    # Networks would predict one class with probability 1, and have no doubt.
+    (["ant"] * 4, r"at least two classes.* Got 1 class: \['ant'\]"),
+    (np.ma.array(COUNT, mask=FIRST_MASKED), "contains NaN"),
+    (np.ma.array(COUNT.astype(str), mask=FIRST_MASKED), "contains NaN"),
+    (mixed("a", None, "a", None), "labels of one type. Got NoneType and str"),
+    (mixed(1, "a", 1, "a"), "labels of one type. Got int and str"),
+    (mixed(*[True, False] * 2), r"bool as objects, .*asarray\(y\).astype\(bool\)"),
+]
+WRONG_WEIGHTS = [
+    (-np.ones(4), "Negative values"),
+    (np.zeros(4), "at least one non-zero|All are 0"),
+    (np.ones(3), "sample_weight.shape"),
+    (np.ma.array(np.ones(4), mask=FIRST_MASKED), "sample_weight contains NaN"),
+]
+ROWS = X[:4]
+WRONG_VALIDATION_ROWS = [
+    ({"X_val": ROWS}, "must be given together. Got `X_val` alone"),
+    ({"y_val": COUNT, "sample_weight_val": COUNT}, "Got `y_val` and `sample_weight_val`"),
+    ({"X_val": ROWS, "y_val": COUNT, "validation_data": (ROWS, COUNT)}, "Give .* either"),
+    ({"X_val": ROWS[["a"]], "y_val": COUNT}, "feature names"),
+    ({"validation_data": (ROWS, COUNT, np.zeros(4))}, "must have a row of positive weight"),
+]
+
+
+@pytest.mark.parametrize("model", MODELS[:-1], ids=lambda model: type(model).__name__)
+def test_fit_refuses_wrong_data(model):
+    for y, message in WRONG_LABELS if is_classifier(model) else WRONG_NUMBERS:
+        with pytest.raises((TypeError, ValueError), match=message):
+            model.fit(ROWS, y)
+    with pytest.raises(TypeError, match=r"X is a LazyFrame, .* Give X\.collect\(\)\."):
+        model.fit(LazyFrame(), COUNT)
+    for weight, message in WRONG_WEIGHTS:
+        with pytest.raises(ValueError, match=message):
+            model.fit(ROWS, COUNT, weight)
+    if "validation_data" in inspect.signature(model.fit).parameters:
+        for given, message in WRONG_VALIDATION_ROWS:
+            with pytest.raises(ValueError, match=message):
+                model.fit(ROWS, COUNT, **given)
+    assert not hasattr(model, "n_features_in_")
 
 
 # ------------------------------------------------------------------ classes

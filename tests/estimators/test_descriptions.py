@@ -158,7 +158,7 @@ def test_a_function_is_the_same_in_another_process_until_it_is_edited(tmp_path):
 
     whole = said(SCRIPT)
     assert whole.count("digest") == 4 and said(SCRIPT, "2") == whole
-    for old, new in [("t + k", "t - k"), ("{'a', 'b'}\n", "{'a'}\n"), ("'c'}", "'d'}")]:
+    for old, new in [("t + k", "t - k"), ("{'a', 'b'}\n", "{'a'}\n")]:
         assert said(SCRIPT.replace(old, new)) != whole
     console = said(f"exec({SCRIPT!r})")  # without source
     assert console == said(f"exec({SCRIPT!r})", "2")
