@@ -1,6 +1,5 @@
 """Every kind of estimator is saved and loaded, and parts of the user are given again."""
 
-import collections
 import dataclasses
 import functools
 import importlib.util
@@ -20,11 +19,10 @@ from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold, RepeatedKFold
+from sklearn.model_selection import KFold, RepeatedKFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
-from sklearn.tree import DecisionTreeClassifier
 from tiers import cases, slow_after
 
 import skuq
@@ -34,7 +32,6 @@ from skuq.bayesopt import OutputwiseRegressor
 from skuq.exceptions import FileFormatError, MissingPartError, SearchSpaceError, UnsavableError
 from skuq.files import _registry as _records
 from skuq.files import dumps, loads
-from skuq.search import Catalog
 from skuq.training import Training
 
 rng = np.random.default_rng(0)
@@ -73,12 +70,13 @@ COLUMNS = [
 ]
 
 ensemble = functools.partial(skuq.DeepEnsembleRegressor, 2)
-classifier = functools.partial(skuq.DeepEnsembleClassifier, 2)
 nomu = functools.partial(skuq.NOMURegressor, **NOMU)
 neon = functools.partial(skuq.NEONRegressor, **OPERATOR, n_draws=6)
 DENSE = networks.DenseSpace(n_nodes=2)
 CELLS = networks.CellSpace(channels=2, n_cells=1, batch_size=20)
-FOURIER = networks.OperatorNetwork(latent=6, fourier_scale=1.0)
+BOUNDED = {"network": networks.OperatorNetwork(latent=6, fourier_scale=1.0), "prior": EPINET}
+BOUNDED["output_map"] = "bounded"
+BAYES = make_pipeline(BayesianRidge())
 LINE = LinearRegression().fit(INPUTS, VALUES)
 
 # name -> (estimator, X, y). The first ones are one of each kind and of what is saved in another
@@ -87,7 +85,7 @@ CASES = {
     "ensemble, power": (ensemble(**SMALL, target_transform="yeo-johnson"), FRAME, np.exp(Y)),
     "tabular": (skuq.TabularEnsembleRegressor(**TABULAR), FRAME, Y),
     "dropout, classes": (skuq.MCDropoutClassifier(5, **SMALL), X, LABELS),
-    "autodeuq": (skuq.AutoDEUQRegressor(3, **SEARCH, space=DENSE), FRAME, Y),
+    "autodeuq": (skuq.AutoDEUQRegressor(2, **SEARCH, space=DENSE), FRAME, Y),
     "foreign": (ensemble(**SMALL, preprocess=ColumnTransformer(COLUMNS)), FRAME, Y),
     "nomu": (nomu(**FIXED), X, Y),
     "neon": (neon(), INPUTS, VALUES),
@@ -95,42 +93,24 @@ CASES = {
     "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), cv=2), X, BOTH),
     "pipeline": (skuq.make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
     "ensemble, quantiles of y": (ensemble(**SMALL, target_transform="quantile"), X, Y),
-    "ensemble, generator": (ensemble(**SMALL | {"random_state": np.random.RandomState(3)}), X, Y),
     "tabular, classes": (skuq.TabularEnsembleClassifier(**TABULAR), FRAME, LABELS),
-    "classes, frame": (classifier(**SMALL), FRAME, LABELS),
     "hyper": (skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL), X, Y),
-    "hyper, classes": (skuq.HyperDeepEnsembleClassifier(2, n_trials=3, **SMALL), X, LABELS),
-    "dropout": (skuq.MCDropoutRegressor(5, **SMALL), X, Y),
-    "autodeuq, classes": (skuq.AutoDEUQClassifier(3, **SEARCH, space=DENSE), X, LABELS),
     "nes": (skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)), X, Y),
-    "nes, classes": (skuq.NESClassifier(2, **SEARCH, space="dense"), FRAME, LABELS),
     "nes, cells": (skuq.NESClassifier(2, **SEARCH | {"epochs": 1}, space=CELLS), IMAGES, BRIGHT),
-    "nomu, chosen": (nomu(validation=2), X, Y),
     "nomu, asymmetric": (nomu(**FIXED, band="asymmetric"), X, Y),
-    "nomu, known noise": (nomu(**FIXED, noise_std=0.1), X, Y),
-    "nomu, learnt noise": (nomu(**FIXED, noise_std="learned"), X, Y),
-    "neon, epinet": (neon(prior=EPINET, noise_std=0.1), INPUTS, VALUES),
-    "neon, bounded": (
-        neon(network=FOURIER, prior=EPINET, output_map="bounded"),
-        *(INPUTS, VALUES),
-    ),
+    "nomu, learnt noise": (nomu(validation=2, noise_std="learned"), X, Y),
+    "neon, bounded": (neon(**BOUNDED, noise_std=0.1), INPUTS, VALUES),
     # With a given model there is no other network.
     "neon, given": (neon(network="split", prior=EPINET, pretrained=LINE), INPUTS, VALUES),
     "operator ensemble": (skuq.OperatorEnsembleRegressor(2, **OPERATOR), INPUTS, VALUES),
-    "calibrated, foreign": (
-        skuq.CalibratedUncertaintyRegressor(make_pipeline(BayesianRidge()), "conformal", cv=2),
-        *(X, Y),
-    ),
-    "calibrated, classes": (
-        skuq.CalibratedUncertaintyClassifier(classifier(**SMALL), cv=2),
-        *(X, LABELS),
-    ),
+    "conformal": (skuq.CalibratedUncertaintyRegressor(BAYES, "conformal", cv=2), X, Y),
+    "calibrated, classes": (skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2), X, LABELS),
     "pipeline of scikit-learn": (make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
     "frozen": (FrozenEstimator(skuq.MCDropoutRegressor(5, **SMALL)), X, Y),
     "output by output": (OutputwiseRegressor(ensemble(**SMALL)), X, BOTH),
 }
 # The bytes that skops writes differ each time.
-FOREIGN = {"hq", "calibrated, foreign", "neon, given", "foreign", "ensemble, generator"}
+FOREIGN = {"hq", "conformal", "calibrated, classes", "neon, given", "foreign"}
 
 
 @functools.cache
@@ -159,41 +139,34 @@ def assert_equal_predictions(one, other, inputs):
         assert_array_equal(ours, others)
 
 
-def assert_equal_params(one, other):
-    params, others = one.get_params(), other.get_params()
-    assert list(params) == list(others)
-    for name, value in params.items():
-        assert type(value) is type(others[name])
-        assert repr(value) == repr(others[name]) or hasattr(value, "get_state")
-
-
 @pytest.mark.parametrize("name", slow_after(10, CASES))
 def test_loads_restores_estimators(name):
     unfitted = clone(CASES[name][0])
-    assert_equal_params(loads(dumps(unfitted)), unfitted)
+    assert repr(loads(dumps(unfitted)).get_params()) == repr(unfitted.get_params())
     estimator, inputs = fitted(name), CASES[name][1]
     data = dumps(estimator)
     loaded = loads(data)
     assert type(loaded) is type(estimator)
-    assert_equal_params(loaded, estimator)
+    assert repr(loaded.get_params()) == repr(estimator.get_params())
     assert_equal_predictions(loaded, estimator, inputs)
     if name not in FOREIGN:
         assert dumps(loaded) == data == dumps(estimator)
 
 
-AGAIN = [pytest.param("autodeuq", marks=pytest.mark.smoke), "tabular", "nes", "nomu", "hq"]
+AGAIN = ["neon", pytest.param("autodeuq", marks=pytest.mark.smoke), "tabular", "nomu", "hq"]
 
 
-@pytest.mark.parametrize("name", slow_after(1, ["neon", *AGAIN]))
+@pytest.mark.parametrize("name", slow_after(1, AGAIN))
 def test_loads_gives_estimators_that_fit_again(name):
     _, inputs, targets = CASES[name]
     again = clone(loads(dumps(fitted(name)))).fit(inputs, targets)
     assert_equal_predictions(again, fitted(name), inputs)
 
 
-def test_every_estimator_is_here():
-    kinds = {type(estimator).__name__ for estimator, _, _ in CASES.values()}
-    assert {name for name in skuq.__all__ if name[0].isupper()} <= kinds
+def test_loads_restores_the_twins_of_these_estimators():
+    known = {type(estimator) for estimator, _, _ in CASES.values()}
+    for cls in {cls for _, cls in skuq.all_estimators()} - known:
+        assert repr(loads(dumps(cls())).get_params()) == repr(cls().get_params())
 
 
 def test_loading_in_another_process_loads_no_backend(tmp_path):
@@ -210,9 +183,9 @@ def test_saved_as_refuses_a_name_of_another_class():
 
 def test_save_and_load(tmp_path):
     path = tmp_path / "model.skuq"
-    for estimator in (skuq.DeepEnsembleRegressor(), fitted("dropout")):  # overwrites
+    for estimator in (skuq.DeepEnsembleRegressor(), fitted("dropout, classes")):  # overwrites
         skuq.save(estimator, path)
-    assert_equal_predictions(skuq.load(str(path)), fitted("dropout"), X)
+    assert_equal_predictions(skuq.load(str(path)), fitted("dropout, classes"), X)
     assert os.listdir(tmp_path) == ["model.skuq"]
     with pytest.raises(FileNotFoundError):
         skuq.load(tmp_path / "nothing")
@@ -220,23 +193,22 @@ def test_save_and_load(tmp_path):
         skuq.save(estimator, tmp_path / "nowhere" / "model.skuq")
 
 
-def test_save_takes_catalogs(tmp_path):
+def test_dumps_takes_catalogs():
     catalog = fitted("autodeuq").catalog_
-    skuq.save(catalog, tmp_path / "catalog.skuq")
-    loaded = skuq.load(tmp_path / "catalog.skuq")
-    assert isinstance(loaded, Catalog)
+    loaded = loads(dumps(catalog))
+    assert dumps(loaded) == dumps(catalog)
     pd.testing.assert_frame_equal(loaded.to_frame(), catalog.to_frame())
-    for record, other in zip(catalog, loaded):
-        assert_array_equal(record.result.weights, other.result.weights)
-        assert_array_equal(record.result.held_out, other.result.held_out)
     assert_array_equal(loaded.held_out.y, catalog.held_out.y)
 
 
-def test_dumps_stores_an_array_once():
-    prefit = skuq.CalibratedUncertaintyRegressor(fitted("dropout"), cv="prefit").fit(X, Y)
+def test_dumps_stores_arrays_and_foreign_objects_once():
+    dropout = fitted("dropout, classes")
+    prefit = skuq.CalibratedUncertaintyClassifier(dropout, cv="prefit").fit(X, LABELS)
     assert prefit.estimator is prefit.estimator_
     loaded = loads(dumps(prefit))
     assert loaded.estimator.members_[0].weights is loaded.estimator_.members_[0].weights
+    loaded = loads(dumps(fitted("hq")))  # which stores its pool twice
+    assert loaded.named_estimators_["bayes"] is loaded.estimators_[loaded.names_.index("bayes")]
 
 
 L2 = networks.Space((networks.Real("l2", 1e-3, 1),))
@@ -293,7 +265,7 @@ def test_loads_takes_a_search_space_of_the_user():
     with pytest.raises(ValueError, match=r"names that the file does not know: \['network'\]"):
         loads(data, parts={"network": space})
     # Of an estimator in another one, and one of a pair
-    outer = skuq.CalibratedUncertaintyRegressor(skuq.AutoDEUQRegressor(space=OwnSpace()))
+    outer = skuq.CalibratedUncertaintyRegressor(skuq.AutoDEUQRegressor(space=space))
     assert loads(dumps(outer), parts={"estimator__space": space}).estimator.space is space
     pair = skuq.AutoDEUQRegressor(space=(own_network, own_noise))
     assert loads(dumps(pair), parts={"space__1": own_noise}).space[1] is own_noise
@@ -327,7 +299,7 @@ class Doubled(keras.layers.Layer):
 def test_save_refuses_networks_that_would_not_be_loaded(tmp_path, layer, advice):
     x = keras.Input((3,))
     network = keras.Model(x, keras.layers.Dense(2)(layer(x))).to_json()
-    model = loads(dumps(fitted("dropout")))
+    model = loads(dumps(fitted("dropout, classes")))
     member = dataclasses.replace(model.members_[0], network=network)
     model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
     told = rf"members\[0\] cannot be saved: .*{type(layer).__name__}.*{advice}"
@@ -371,19 +343,9 @@ def test_loads_needs_trust_in_transformers_of_the_user():
     data = dumps(model)
     with pytest.raises(FileFormatError, match=r"`preprocess` holds .*known to be safe.*Halving"):
         loads(data)
-    loaded = loads(data, parts={"preprocess": Halving(), "fitted__inputs__preprocessor": Halving()})
-    assert_equal_predictions(loaded, model, X)
-    assert_equal_predictions(loads(data, trusted=[Halving]), model, X)
-
-
-def test_loads_needs_trust_in_trees():
-    pool = [("bayes", GaussianNB()), ("tree", DecisionTreeClassifier(max_depth=2))]
-    model = skuq.HQEnsembleSelector(pool, cv=2).fit(X, LABELS)
-    with pytest.raises(FileFormatError, match=r"sklearn\.tree\._tree\.Tree"):
-        loads(dumps(model))
-    loaded = loads(dumps(model), trusted=["sklearn.tree._tree.Tree"])
-    assert_equal_predictions(loaded, model, X)
-    assert loaded.named_estimators_["tree"] is loaded.estimators_[model.names_.index("tree")]
+    parts = {"preprocess": Halving(), "fitted__inputs__preprocessor": Halving()}
+    for given in ({"trusted": [Halving]}, {"trusted": [f"{__name__}.Halving"]}, {"parts": parts}):
+        assert_equal_predictions(loads(data, **given), model, X)
 
 
 def test_loads_restores_metadata_requests():
@@ -397,11 +359,8 @@ def test_loads_restores_metadata_requests():
 def test_dumps_and_loads_name_missing_skops(monkeypatch):
     foreign = dumps(fitted("foreign"))
     find = importlib.util.find_spec
-
-    def find_others(name, *more):
-        return None if name == "skops" else find(name, *more)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_others)
+    without = lambda name, *more: None if name == "skops" else find(name, *more)  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", without)
     with pytest.raises(UnsavableError, match=r"estimators\[0\]\[1\] is a .*skuq\[skops\]"):
         dumps(fitted("hq"))
     with pytest.raises(FileFormatError, match=r"skuq\[skops\]"):
@@ -409,21 +368,17 @@ def test_dumps_and_loads_name_missing_skops(monkeypatch):
     assert_equal_predictions(loads(dumps(fitted("tabular"))), fitted("tabular"), FRAME)
 
 
-def _holding_itself():
-    model = skuq.DeepEnsembleRegressor()
-    model.n_members = [model]
-    return model
+HOLDING_ITSELF = skuq.DeepEnsembleRegressor()
+HOLDING_ITSELF.n_members = [HOLDING_ITSELF]
 
 
 @cases(
     ("thing", "message"),
-    (LinearRegression(), "Only estimators of skuq"),
+    (LinearRegression(), "Only estimators of skuq.*best_estimator_"),
     (ensemble(preprocess=FunctionTransformer(lambda X: X)), "preprocess .*skops cannot.*lambdas"),
-    (GridSearchCV(skuq.DeepEnsembleRegressor(), {}), "best_estimator_"),
-    (_holding_itself(), "too many levels, or holds itself"),
+    (HOLDING_ITSELF, "too many levels, or holds itself"),
     (skuq.DeepEnsembleRegressor(n_members={8}), r"estimator\.n_members is a .*set"),
     (skuq.DeepEnsembleRegressor(n_members=[0, FRAME]), r"n_members\[1\] is a pandas"),
-    (skuq.DeepEnsembleRegressor(collections.OrderedDict(a=1)), r"n_members is a collections\."),
     (
         skuq.CalibratedUncertaintyRegressor(TransformedTargetRegressor(ensemble())),
         r"estimator\.estimator is a .* that holds skuq.*DeepEnsembleRegressor",

@@ -3,6 +3,7 @@
 import random
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,9 +25,8 @@ def build(hp):
     layers = keras.layers
     units, activation = hp.Int("units", 2, 16), hp.Choice("act", ["relu", "tanh"])
     model = sequential((2,), layers.Dense(units, activation), layers.Dense(1))
-    rate = hp.Float("learning_rate", 1e-4, 1e-1, sampling="log")
     model.compile(keras.optimizers.get(hp.Choice("optimizer", ["adam", "sgd"])), "mse")
-    model.optimizer.learning_rate = rate
+    model.optimizer.learning_rate = hp.Float("learning_rate", 1e-4, 1e-1, sampling="log")
     return model
 
 
@@ -38,17 +38,13 @@ def test_oracle_drives_keras_tuners_own_tuner(tmp_path, rng):
     y = x.sum(axis=1)
     tuner.search(x, y, validation_data=(x, y), epochs=1, verbose=0)
     trials = [oracle.trials[key] for key in oracle.end_order]
-    assert len(trials) == 9
-    assert all(trial.status == "COMPLETED" for trial in trials)
-    configurations = [trial.hyperparameters.values for trial in trials]
-    assert all({"units", "act", "learning_rate", "optimizer"} <= set(c) for c in configurations)
-
-    def n_changed(one, other):
-        return sum(one[name] != other[name] for name in ("units", "act"))
-
+    assert [trial.status for trial in trials] == ["COMPLETED"] * 9
+    drawn = [trial.hyperparameters.values for trial in trials]
+    assert all({"units", "act", "learning_rate", "optimizer"} <= set(values) for values in drawn)
     # The last ones evolve: each differs by one architecture decision from an earlier one.
-    for i in range(5, 9):
-        assert any(n_changed(configurations[i], earlier) == 1 for earlier in configurations[:i])
+    for k in range(5, 9):
+        changes = [sum(one[n] != drawn[k][n] for n in ("units", "act")) for one in drawn[:k]]
+        assert 1 in changes
 
 
 @pytest.mark.parametrize(("score", "failed"), [(0.5, False), (np.inf, True), (-np.inf, True)])
@@ -59,26 +55,18 @@ def test_a_trial_with_an_infinite_score_is_a_failure_for_the_forest(score, faile
     assert oracle._record(0, trial, Space(), 1).failed is failed
 
 
-class Score:
-    def __init__(self, score):
-        self.score = score
-
-
 def evaluate(configuration, seed):
     if configuration["optimizer"] == "sgd":
         raise ArithmeticError("no sgd")
-    return Score(abs(np.log10(configuration["learning_rate"]) + 2))
+    return SimpleNamespace(score=abs(np.log10(configuration["learning_rate"]) + 2))
 
 
-@cases(
-    "make",
-    lambda: keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=20, seed=1),
-    lambda: keras_tuner.oracles.BayesianOptimizationOracle(
-        objective=keras_tuner.Objective("score", "max"), max_trials=20, seed=1
-    ),
-    lambda: AgEBOOracle(max_trials=20, seed=1),
-    ids=["random", "bayesian", "agebo"],
-)
+def bayesian():
+    objective = keras_tuner.Objective("score", "max")
+    return keras_tuner.oracles.BayesianOptimizationOracle(objective, max_trials=20, seed=1)
+
+
+@cases("make", bayesian, lambda: AgEBOOracle(max_trials=20, seed=1), ids=["bayesian", "agebo"])
 def test_any_oracle_drives_our_search(make):
     oracle = make()
     decisions = DenseSpace(n_nodes=1).decisions()
@@ -106,6 +94,9 @@ def test_an_oracle_that_has_nothing_left_says_so():
     with pytest.raises(SearchFailedError) as error:
         search(inline(evaluate), 5, proposer, entropy=1)
     assert "could not propose trial 2" in str(error.value) and len(error.value.records) == 2
+
+
+def test_an_oracle_leaves_no_folder():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=2)
     proposer = proposer_of(oracle, DenseSpace(n_nodes=1).decisions())
     folder = Path(oracle._project_dir)

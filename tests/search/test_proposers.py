@@ -1,12 +1,15 @@
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
 from heads import bound_tabular_space
 from numpy.testing import assert_allclose
 from plans import without_names
+from scipy import stats
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
+from teams import likelihood_statistics, select_by
 from tiers import cases
 
 from skuq import search
@@ -16,20 +19,11 @@ from skuq.search import TrialRecord, _proposers, _strategies
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 UNIT = Space([Real("x", 0.0, 1.0)])
-SMALL = Decisions(LETTERS, UNIT)
+SMALL, EVOLVED = Decisions(LETTERS, UNIT), Decisions(LETTERS, Space())
+SearchProblem, Mutation = _strategies.SearchProblem, _proposers.Mutation
 #: Strategies by their short forms in AutoDEUQ.
-STRATEGIES = {
-    "agebo": search.AgEBO(),
-    "age": search.AgE(),
-    "bo": search.BayesianSearch(),
-    "init": search.RandomSearch(vary="initialisation"),
-    "random": search.RandomSearch(),
-    "age-mixed": search.AgE(vary="both"),
-    "bo-mixed": search.BayesianSearch(vary="both"),
-}
-#: Strategies with a forest, and those with ageing evolution.
-WITH_FOREST = ("agebo", "bo", "bo-mixed")
-WITH_EVOLUTION = ("agebo", "age", "age-mixed")
+STRATEGIES = {name: make() for name, make in _strategies.AUTODEUQ_STRATEGIES.items()}
+del STRATEGIES["auto"]
 
 
 def make_proposer(strategy, decisions, n_trials, **settings):
@@ -37,7 +31,7 @@ def make_proposer(strategy, decisions, n_trials, **settings):
     strategy = clone(STRATEGIES[strategy])
     known = strategy.get_params()
     strategy.set_params(**{k: v for k, v in settings.items() if k in known})
-    return strategy.proposer(_strategies.SearchProblem(decisions, n_trials))
+    return strategy.proposer(SearchProblem(decisions, n_trials))
 
 
 def test_evolution_forgets_the_oldest():
@@ -52,28 +46,23 @@ def test_evolution_forgets_the_oldest():
 
 def test_evolution_is_random_until_the_population_is_full():
     history = [TrialRecord(i, dict.fromkeys("pqr", "a"), score=0.0) for i in range(5)]
-    failed = TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed")
+    history.append(TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed"))
     evolve = _proposers.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
-    records, seeds = [*history, failed], map(np.random.default_rng, range(50))
-    children = [evolve.ask(records, [], rng) for rng in seeds]
-    distances = [sum(value != "a" for value in child.values()) for child in children]
-    assert max(distances) == 3  # not mutants of "aaa"
+    children = [evolve.ask(history, [], np.random.default_rng(seed)) for seed in range(50)]
+    assert any("a" not in child.values() for child in children)  # no mutants of "aaa"
 
 
-@pytest.mark.parametrize("strategy", WITH_EVOLUTION)
 @pytest.mark.parametrize(
     ("sample_size", "expected"),
     [(1, np.full(6, 1 / 6)), (2, np.arange(5, -1, -1) / 15), (6, [1, 0, 0, 0, 0, 0])],
 )
-def test_parents_are_the_best_of_samples_of_size_s(strategy, sample_size, expected):
+def test_parents_are_the_best_of_samples_of_size_s(sample_size, expected):
     """The k-th best of P = 6 wins C(6 - k, S - 1) of C(6, S) draws without replacement."""
-    configurations = [{**dict.fromkeys("pqr", c), "x": 0.1 * i} for i, c in enumerate("abcdef")]
-    history = [TrialRecord(i, c, score=float(i)) for i, c in enumerate(configurations)]
-    settings = {"population_size": 6, "sample_size": sample_size, "n_initial": 100}
-    proposer = make_proposer(strategy, SMALL, 20, **settings)
-    children = [proposer.ask(history, [], np.random.default_rng(s)) for s in range(400)]
-    # One of the letters may have mutated: the other two are the parent's.
-    parents = [sorted(child[name] for name in "pqr")[1] for child in children]
+    history = [TrialRecord(i, dict.fromkeys("pqr", c), score=i) for i, c in enumerate("abcdef")]
+    evolve = _proposers.AgeingEvolution(LETTERS, 6, sample_size)
+    children = [evolve.ask(history, [], np.random.default_rng(s)) for s in range(400)]
+    # One of the letters has mutated: the other two are the parent's.
+    parents = [sorted(child.values())[1] for child in children]
     share = [parents.count(c) / 400 for c in "abcdef"]
     assert_allclose(share, expected, atol=0.07)
     assert all(share[k] == 0 for k in range(6) if expected[k] == 0)
@@ -91,84 +80,60 @@ def test_forest_std_is_the_law_of_total_variance(rng):
     assert_allclose(std, np.sqrt(within + between))
 
 
+def proposed(history, running=(), failed=(), **settings):
+    """Values of x that a forest proposes with five seeds."""
+    records = [TrialRecord(0, {"x": x}, score=y) for x, y in history]
+    records += [TrialRecord(0, {"x": x}, status="failed") for x in failed]
+    optimise = _proposers.ForestOptimizer(UNIT, n_candidates=500, **settings)
+    running, seeds = [{"x": x} for x in running], map(np.random.default_rng, range(5))
+    return np.array([optimise.ask(records, running, rng)["x"] for rng in seeds])
+
+
 def test_the_unit_of_scores_does_not_matter():
     """Diverged networks are clipped, but not every trial if the objective is in large units."""
-    scores = {x: 1 + (x - 0.3) ** 2 for x in np.linspace(0, 1, 21).tolist()}
-    optimise = _proposers.ForestOptimizer(UNIT, n_candidates=100)
-
-    def proposed(unit):
-        points = enumerate(scores.items())
-        history = [TrialRecord(i, {"x": x}, score=unit * y) for i, (x, y) in points]
-        return [optimise.ask(history, [], np.random.default_rng(s))["x"] for s in range(3)]
-
-    assert_allclose(proposed(1e6), proposed(1.0))
-    assert_allclose(proposed(1e6), 0.3, atol=0.1)
-    history = [TrialRecord(i, {"x": i / 20}, score=(i / 20 - 0.3) ** 2) for i in range(20)]
-    history.append(TrialRecord(20, {"x": 1.0}, score=1e30))
-    drawn = [_proposers.ForestOptimizer(UNIT).ask(history, [], np.random.default_rng(s))["x"]
-             for s in range(10)]  # fmt: skip
-    assert abs(np.median(drawn) - 0.3) < 0.15
+    x = np.linspace(0, 1, 21)
+    scores = 1 + (x - 0.3) ** 2
+    assert_allclose(proposed(zip(x, 1e6 * scores)), proposed(zip(x, scores)))
+    assert_allclose(proposed(zip(x, scores)), 0.3, atol=0.1)
+    scores[-1] = 1e30
+    assert abs(np.median(proposed(zip(x, scores))) - 0.3) < 0.15
 
 
 def test_failed_trials_repel():
-    good = [TrialRecord(i, {"x": 0.2 + 0.01 * i}, score=1.0) for i in range(10)]
-    failed = [TrialRecord(i, {"x": 0.5 + 0.05 * i}, status="failed") for i in range(10)]
-    better = TrialRecord(99, {"x": 0.25}, score=0.0)
-    bad = TrialRecord(98, {"x": 0.45}, score=5.0)
-    records = [*good, better, bad, *failed]
-    optimise = _proposers.ForestOptimizer(UNIT)
-    drawn = [optimise.ask(records, [], np.random.default_rng(s))["x"] for s in range(10)]
-    assert max(drawn) < 0.45
+    history = [(0.2 + 0.01 * i, 1.0) for i in range(10)]
+    history += [(0.25, 0.0), (0.45, 5.0)]
+    assert proposed(history, failed=np.linspace(0.5, 0.95, 10)).max() < 0.45
 
 
-def proposed(strategy, history, running=(), **settings):
-    """Values of x that a strategy proposes with five seeds; all letters are "a" before."""
-    same = dict.fromkeys("pqr", "a")
-    history = [TrialRecord(i, same | {"x": x}, score=y) for i, (x, y) in enumerate(history)]
-    running = [same | {"x": x} for x in running]
-    proposer = make_proposer(strategy, SMALL, 100, **settings)
-    seeds = map(np.random.default_rng, range(5))
-    return np.array([proposer.ask(history, running, rng)["x"] for rng in seeds])
-
-
-@pytest.mark.parametrize("strategy", WITH_FOREST)
-def test_running_trials_count_as_the_best_score(strategy):
+def test_running_trials_count_as_the_best_score():
     """Five of them, far from the best trial, draw proposals: each has the best score."""
     history = [(0.05 * i, 1.0 + i) for i in range(10)]
-    assert (proposed(strategy, history) < 0.1).all()
-    drawn = proposed(strategy, history, running=[0.8, 0.82, 0.84, 0.86, 0.88])
-    assert (drawn > 0.6).all()
+    assert (proposed(history) < 0.1).all()
+    assert (proposed(history, running=[0.8, 0.82, 0.84, 0.86, 0.88]) > 0.6).all()
 
 
-@pytest.mark.parametrize("strategy", WITH_FOREST)
-def test_kappa_is_the_weight_of_exploration(strategy):
+def test_kappa_is_the_weight_of_exploration():
     """Scores on the left are better, those on the right differ from one neighbour to the next."""
     history = [(0.04 * i, 0.0) for i in range(10)]
     history += [(0.6 + 0.04 * i, 1.0 + 2 * (i % 2)) for i in range(10)]
-    assert (proposed(strategy, history) < 0.5).all()
-    assert (proposed(strategy, history, kappa=0) < 0.5).all()
-    assert (proposed(strategy, history, kappa=100) > 0.5).all()
+    assert (proposed(history) < 0.5).all()
+    assert (proposed(history, kappa=0) < 0.5).all()
+    assert (proposed(history, kappa=100) > 0.5).all()
 
 
-@pytest.mark.parametrize("strategy", WITH_FOREST)
-def test_n_initial_configurations_are_random(strategy):
+def test_n_initial_configurations_are_random():
     history = [(0.1 * i, float(i)) for i in range(10)]
-    assert proposed(strategy, history[:9]).max() > 0.5
-    assert proposed(strategy, history).max() < 0.1
-    assert proposed(strategy, history[:3], n_initial=4).max() > 0.5
-    assert proposed(strategy, history[:4], n_initial=4).max() < 0.1
+    assert proposed(history[:9]).max() > 0.5
+    assert proposed(history).max() < 0.1
+    assert proposed(history[:3], n_initial=4).max() > 0.5
+    assert proposed(history[:4], n_initial=4).max() < 0.1
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_proposes_complete_configurations(strategy):
-    decisions = DenseSpace(n_nodes=3, max_batch_size=32).decisions()
-    both = decisions.architecture + decisions.hyperparameters
-    proposer = make_proposer(strategy, decisions, 30)
-    history = []
-    for i in range(14):  # four of them by a forest
-        c = proposer.ask(history, [], generator(1, "ask", i))
-        assert both.check(c, "c") == c
-        history.append(TrialRecord(i, c, score=float(i % 7)))
+@pytest.mark.parametrize("strategy", ["agebo", "bo", "bo-mixed"])
+def test_strategies_pass_settings_to_the_forest(strategy):
+    proposer = make_proposer(strategy, SMALL, 100, kappa=0.5, n_initial=4)
+    forest = getattr(proposer, "second", proposer)
+    assert (forest.kappa, forest.n_initial) == (0.5, 4)
 
 
 def test_what_each_strategy_leaves_fixed():
@@ -201,6 +166,7 @@ def test_what_each_strategy_learns_from(rng):
     def observed(strategy):
         proposer = make_proposer(strategy, SMALL, 100, population_size=20, sample_size=20)
         asked = [proposer.ask(history, [], np.random.default_rng(s)) for s in range(15)]
+        assert all((LETTERS + UNIT).check(c, "asked") == c for c in asked)
         changes = [{name for name in "pqrx" if c[name] != parent[name]} for c in asked]
         return {
             "one letter mutates": all(len(c - {"x"}) == 1 for c in changes),
@@ -225,13 +191,12 @@ def test_what_each_strategy_learns_from(rng):
         assert {fact for fact, true in observed(strategy).items() if true} == facts, strategy
 
 
-@pytest.mark.parametrize("classes", [False, True])
-def test_random_search_of_tables_compiles_few_programs(classes):
+def test_random_search_of_tables_compiles_few_programs():
     """Fifty trials have at most twenty architectures, and random ones three trainings each."""
     x = np.random.default_rng(0).normal(size=(300, 3))
-    space = bound_tabular_space(x, classes=classes, decides_loss=not classes)
+    space = bound_tabular_space(x, decides_loss=True)
     decisions = space.decisions()
-    problem = _strategies.SearchProblem(decisions, 50, n_trainings=space.n_trainings)
+    problem = SearchProblem(decisions, 50, n_trainings=space.n_trainings)
     first = search.RandomSearch().initial_configurations(decisions, space.known_recipes(), {})
     proposer, history = _proposers.StartingWith(first, search.RandomSearch().proposer(problem)), []
     for k in range(50):
@@ -255,33 +220,44 @@ def test_random_search_of_tables_compiles_few_programs(classes):
     assert alone.n_trainings == 1
 
 
-@pytest.mark.parametrize(
-    "n_trials, expected", [(500, (100, 10)), (100, (25, 8)), (30, (7, 2)), (5, (4, 2))]
-)
-def test_proposer_populations_shrink_with_the_budget(n_trials, expected):
-    def sizes(**settings):
-        proposer = make_proposer("age-mixed", SMALL, n_trials, **settings)
-        return proposer.population_size, proposer.sample_size
+AGE = {500: (100, 10), 100: (25, 8), 30: (7, 2), 5: (4, 2)}
+#: The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P.
+NES = {1000: (50, 10), 400: (50, 10), 200: (25, 10), 80: (10, 5), 64: (8, 4), 12: (6, 3), 1: (2, 1)}
 
-    assert sizes() == expected
-    assert expected[0] < n_trials  # there is something left to evolve
-    assert sizes(population_size=3, sample_size=50) == (3, 3)
+
+@cases(
+    ("strategy", "second", "expected"),
+    (search.AgE, "sample_size", AGE),
+    (search.NESEvolution, "n_parents", NES),
+)
+def test_populations_shrink_with_the_budget(strategy, second, expected):
+    def sizes(n_planned, **settings):
+        problem = SearchProblem(EVOLVED, 101, n_planned, criteria=[len])
+        proposer = strategy(**settings).proposer(problem)
+        proposer = getattr(proposer, "first", proposer)
+        return proposer.population_size, getattr(proposer, second)
+
+    assert {n: sizes(n) for n in expected} == expected
+    assert sizes(None) == sizes(101)
+    assert sizes(80, population_size=20, **{second: 7}) == (20, 7)
+    assert sizes(80, population_size=5, **{second: 9}) == (5, 5)
 
 
 @pytest.mark.parametrize("strategy", [search.AgEBO, search.AgE, search.NESEvolution])
-@pytest.mark.parametrize(("population_size", "warns"), [(10, True), (9, False), (None, False)])
-def test_proposer_warns_of_a_population_that_is_never_full(strategy, population_size, warns):
-    problem = _strategies.SearchProblem(SMALL, 10, criteria=[len])
-    with warnings.catch_warnings(record=True) as noted:
-        warnings.simplefilter("always")
-        strategy(population_size=population_size).proposer(problem)
-    assert ["all are drawn at random" in str(w.message) for w in noted] == [True] * warns
+def test_it_is_said_that_a_population_is_never_full(strategy):
+    problem = SearchProblem(SMALL, 10, criteria=[len])
+    with pytest.warns(UserWarning, match="all are drawn at random"):
+        strategy(population_size=10).proposer(problem)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        strategy(population_size=9).proposer(problem)
+        strategy().proposer(problem)
 
 
 @cases(
     ("strategy", "message"),
     (search.AgEBO(kappa=-1), "kappa.*Got -1"),
-    (search.AgEBO(n_initial=0), "n_initial.*Got 0"),
+    (search.BayesianSearch(n_initial=0), "n_initial.*Got 0"),
     (search.AgE(vary="initialisation"), "vary.*Got 'initialisation'"),
     (search.RandomSearch(vary="depth"), "vary.*Got 'depth'"),
     (search.RandomSearch(objective=3), "objective.*Got 3"),
@@ -292,3 +268,113 @@ def test_proposer_warns_of_a_population_that_is_never_full(strategy, population_
 def test_validate_refuses(strategy, message):
     with pytest.raises(ValueError, match=message):
         strategy.validate()
+
+
+# ------------------------------------------------------------------ evolution by ensembles
+
+
+def drawn(n, n_rows=30):
+    """Make trials with log likelihoods of `n_rows` clean and `n_rows` shifted rows as results."""
+    rng = np.random.default_rng(0)
+    proba = rng.uniform(0.05, 0.95, size=(n, 2, n_rows))
+    letters = LETTERS.sample_many(rng, n)
+    return [TrialRecord(k, letters[k], score=0.0, result=np.log(proba[k])) for k in range(n)]
+
+
+def judge(part):
+    def statistics(records):
+        return *likelihood_statistics(np.stack([r.result[part] for r in records])), None
+
+    return statistics
+
+
+def evolution(p, m, judges=(0,)):
+    criteria = [judge(k) for k in judges]
+    return _proposers.EnsembleEvolution(LETTERS.sample, lambda c, rng: dict(c), criteria, p, m)
+
+
+def asked(evolve, records, n=300):
+    answers = [evolve.ask(records, [], np.random.default_rng(seed)) for seed in range(n)]
+    return Counter(tuple(answer.values()) for answer in answers)
+
+
+def configurations(records, indices):
+    return [tuple(records[k].configuration.values()) for k in indices]
+
+
+def test_evolution_uses_the_criteria_that_it_is_told():
+    problem = SearchProblem(EVOLVED, 80, criteria=["clean", "shift"])
+    expected = {"clean": ["clean"], "shift": ["shift"], "both": ["clean", "shift"]}
+    for evolve_on, criteria in expected.items():
+        assert search.NESEvolution(evolve_on=evolve_on).proposer(problem).criteria == criteria
+
+
+def test_parents_are_the_ensemble_of_the_population():
+    """Algorithm 2, lines 4-5: ForwardSelect of the last P trials, then uniform."""
+    records = drawn(12)
+    population = records[-8:]
+    statistics, loss, _ = judge(0)(population)
+    parents = select_by(statistics, loss, 3).indices
+    counts = asked(evolution(8, 3), records)
+    assert set(counts) == set(configurations(population, parents))
+    assert stats.chisquare(list(counts.values())).pvalue > 1e-3
+
+
+def test_clean_and_shifted_rows_are_drawn_alike():
+    records = drawn(10)
+    chosen = {}
+    for part in (0, 1):
+        statistics, loss, _ = judge(part)(records)
+        (chosen[part],) = configurations(records, select_by(statistics, loss, 1).indices)
+    assert chosen[0] != chosen[1]
+    counts = asked(evolution(10, 1, judges=(0, 1)), records)
+    assert set(counts) == set(chosen.values())
+    assert stats.binomtest(counts[chosen[0]], 300).pvalue > 1e-3
+
+
+def test_nes_is_random_until_the_population_is_full_whatever_fails():
+    records = drawn(5)
+    failed = [TrialRecord(k, {}, status="failed") for k in range(5, 9)]
+    known = set(configurations(records, range(5)))
+    assert len(set(asked(evolution(6, 2), records + failed, 40)) - known) > 20
+    assert set(asked(evolution(5, 2), records + failed, 40)) <= known
+    proposer = search.NESEvolution().proposer(SearchProblem(EVOLVED, 1))  # never full
+    assert isinstance(proposer, _proposers.RandomProposer)
+
+
+def test_mutation_of_a_space_of_its_own():
+    """Half of the time it is an architecture that changes, as the space says."""
+    hyper = Space([Categorical("rate", tuple(range(9)))])
+    start = {"p": "a", "q": "a", "r": "a", "rate": 0}
+    both = Mutation(LETTERS, hyper, lambda c, rng: {**c, "p": "f", "q": "f"})
+    children = [both(start, np.random.default_rng(seed)) for seed in range(300)]
+    replaced = [child for child in children if child["p"] == "f"]
+    assert all(child == {**start, "p": "f", "q": "f"} for child in replaced)
+    assert all(child["rate"] > 0 for child in children if child["p"] == "a")
+    assert stats.binomtest(len(replaced), 300).pvalue > 1e-3
+
+
+def test_mutation_draws_again_until_something_free_has_changed():
+    """Identity stays as likely as it was: only changes of pinned decisions are drawn again."""
+
+    def change(configuration, rng):
+        if rng.uniform() < 1 / 3:
+            return dict(configuration)
+        return {**configuration, "pqr"[rng.integers(3)]: "f"}
+
+    pinned = LETTERS.pin({"p": "a", "q": "a"})
+    start = dict.fromkeys("pqr", "a")
+    mutate = Mutation(pinned, Space(), change)
+    children = [mutate(start, np.random.default_rng(seed)) for seed in range(400)]
+    changed = [child for child in children if child != start]
+    assert all(child == {**start, "r": "f"} for child in changed)
+    # One draw in three is the identity, 2/9 change r: of these two kinds 3/5 are identities.
+    assert stats.binomtest(len(changed), 400, 2 / 5).pvalue > 1e-3
+
+
+def test_mutation_leaves_pinned_decisions_alone():
+    pinned, start = LETTERS.pin({"q": "c"}), {"p": "a", "q": "c", "r": "a"}
+    for change in (None, lambda c, rng: {"p": "b", "q": "b"}):  # which forgets the others
+        for seed in range(30):
+            child = Mutation(pinned, Space(), change)(start, np.random.default_rng(seed))
+            assert child["q"] == "c" and set(child) == set("pqr") and child != start

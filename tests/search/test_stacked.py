@@ -60,22 +60,18 @@ def test_what_a_store_has_is_not_trained_again():
 
 
 def test_an_interrupt_keeps_the_stacks_that_had_finished():
-    store = Kept()
-    with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
-        records = run(Together({2: KeyboardInterrupt()}), store=store)
-    assert len(records) == 14 and store.added == records
+    for evaluate, store in (
+        (Together({2: KeyboardInterrupt()}), Kept()),
+        (Together(), Hasty(5)),  # while a stack is written
+    ):
+        with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
+            records = run(evaluate, store=store)
+        assert [r.trial_number for r in records] == list(range(14)) and store.added == records
     with pytest.raises(KeyboardInterrupt):
         run(Together({1: KeyboardInterrupt()}))
     records = run(Together({2: TimeoutError("too long")}))
     assert [r.completed for r in records] == [True] * 14 + [False] * 14 + [True] * 12
     assert records[14].message == "TimeoutError: too long"
-
-
-def test_an_interrupt_while_a_stack_is_written_loses_nothing():
-    store = Hasty(5)
-    with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
-        records = run(Together(), store=store)
-    assert [r.trial_number for r in records] == list(range(14)) and store.added == records
 
 
 def test_a_deadline_shortens_single_trials_so_that_nothing_is_stacked():

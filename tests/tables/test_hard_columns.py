@@ -24,7 +24,7 @@ def test_an_outlier_moves_nothing_in_a_column_of_zeros(rng):
     np.testing.assert_allclose(found, clean, rtol=0.1, atol=0.05)
 
 
-@pytest.mark.parametrize(("offset", "spread"), [(1e12, 10.0), (1e14, 10.0), (1.6e18, 1e3)])
+@pytest.mark.parametrize(("offset", "spread"), [(1e14, 10.0), (1.6e18, 1e3)])
 def test_targets_far_from_zero_survive_a_power(offset, spread):
     y = offset + spread * np.random.default_rng(0).normal(size=(500, 1))
     transform = TargetTransform("yeo-johnson").fit(y)
@@ -33,11 +33,9 @@ def test_targets_far_from_zero_survive_a_power(offset, spread):
     assert np.isfinite(transform.log_derivative(y)).all()
 
 
-@pytest.mark.parametrize("kind", ["standard", "yeo-johnson", "quantile"])
-def test_targets_whose_squares_vanish(kind):
-    y = np.array([[0.0], [1e-300], [0.5e-300], [0.0]])
+def test_targets_whose_squares_vanish():
     with pytest.raises(ValueError, match="so small that their variance underflows"):
-        TargetTransform(kind).fit(y)
+        TargetTransform("quantile").fit(np.array([[0.0], [1e-300], [0.5e-300], [0.0]]))
 
 
 DAYS = pd.Timestamp("2021-03-05") + pd.to_timedelta(np.arange(0, 600, 20), unit="D")
@@ -55,24 +53,18 @@ TEXTS = {
     "day/month/year": (DAYS.strftime("%d/%m/%Y"), "dates", SINCE),
     "year of two digits": (DAYS.strftime("%d.%m.%y"), "dates", SINCE),
     "fractions of a second": (DAYS.strftime("%Y-%m-%d 00:00:00.000"), "dates", SINCE),
-    "year.month.day": (DAYS.strftime("%Y.%m.%d"), "dates", SINCE),
-    "month.day.year": (DAYS.strftime("%m.%d.%Y"), "dates", SINCE),
     "day/month/year, 99": ([*DAYS.strftime("%d.%m.%Y")[:29], "99.99.9999"], "dates", UNTIL_GAP),
-    "month/day/year, 99": ([*DAYS.strftime("%m/%d/%Y")[:29], "99/99/9999"], "dates", UNTIL_GAP),
     "eight digits": (DAYS.strftime("%Y%m%d"), "dates", SINCE),
     "name of month": (DAYS.strftime("%b %d, %Y"), "dates", SINCE),
     "clock": ([f"{k % 12 + 1}:30" for k in range(30)], "times", (np.arange(30) % 12 + 1.5) / 24),
     "gaps": ([*DAYS.strftime("%Y-%m-%d")[:28], None, "?"], "dates", [*SINCE[:28], np.nan, np.nan]),
-    "few dates": (["2020-01-01", "2020-01-02"] * 15, "dates", [7305.0, 7306.0] * 15),
     "decimal comma": ([f"{x:,.2f}".translate(COMMA) for x in NUMBERS], "decimal comma", NUMBERS),
-    "percent": ([f"{x} %" for x in NUMBERS], "with a unit", NUMBERS),
     "unit": ([f"-{x} km/h".translate(COMMA) for x in NUMBERS], "decimal comma", -NUMBERS),
     "money": ([f"${x:,.2f}" for x in NUMBERS], "with a unit", NUMBERS),
     "comma behind zero": ([f"{x / 1e4:.3f}".translate(COMMA) for x in ROUND], "comma", ROUND / 1e4),
     "minus and currency": ([f"-$ {x:,.2f}" for x in NUMBERS], "with a unit", -NUMBERS),
     "code of a currency": ([f"USD {x}" for x in NUMBERS], "with a unit", NUMBERS),
     "bytes": ([str(x).encode() for x in NUMBERS], "numbers", NUMBERS),
-    "plain": ([str(x) for x in NUMBERS], "numbers", NUMBERS),
 }
 
 
@@ -99,11 +91,9 @@ def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, recwarn):
 
 @cases(
     "words",
-    *("A1 A2 A3", "Rome Oslo Bonn", "1A 2B 3C 4A 5B 6D", "S M L XL", "1 2 3"),
-    "1.2.3 1.2.4 1.3",
-    *("MAR MAY JAN", "10-20 20-30 30-40", "ID-1 ID-2", "017-00-45 017-00-46", "4wd 2wd fwd"),
-    " ".join(f"{k:03}-{k % 7}" for k in range(20)),
-    *("(a) (b) (c)", "-a1 -a2 +a3", "<20 20-30 >30", "21345678 20219999 20213101"),
+    *("A1 A2 A3", "1A 2B 3C 4A 5B 6D", "1 2 3", "1.2.3 1.2.4 1.3", "MAR MAY JAN"),
+    *("10-20 20-30 30-40", "017-00-45 017-00-46", "4wd 2wd fwd", "<20 20-30 >30"),
+    "21345678 20219999 20213101",
 )
 def test_words_are_not_told(words, recwarn):
     TablePreprocessor().fit(pd.DataFrame({"a": words.split() * 4}))
@@ -131,10 +121,9 @@ def test_a_fit_that_fails_leaves_none_of_another():
         encoder.fit(np.full((3, 2), np.inf))
     with pytest.raises(NotFittedError):
         encoder.transform(np.ones((3, 2)))
-    encoder = TablePreprocessor().fit(np.ones((40, 2)))
     texts = pd.DataFrame({"a": np.arange(40.0), "b": [str(k % 20) for k in range(40)]})
     with warnings.catch_warnings(), pytest.raises(UserWarning, match="numbers as text"):
         warnings.simplefilter("error")
-        encoder.fit(texts)
+        encoder.fit(np.ones((40, 2))).fit(texts)
     with pytest.raises(NotFittedError):
         encoder.transform(np.ones((3, 2)))

@@ -6,6 +6,7 @@ from decimal import Decimal
 import numpy as np
 import pandas as pd
 import pytest
+import sklearn
 from numpy.testing import assert_array_equal
 from scipy import sparse
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -16,9 +17,7 @@ from skuq.tables import TablePreprocessor
 NAN = np.nan
 
 
-@parametrize_with_checks(
-    [TablePreprocessor(), TablePreprocessor(2), TablePreprocessor(2, max_categories=3)]
-)
+@parametrize_with_checks([TablePreprocessor(2, max_categories=3)])
 def test_sklearn_contract(estimator, check):
     check(estimator)
 
@@ -37,25 +36,33 @@ def mixed():
     )
 
 
+def columns_of(X, encoder=None):
+    """Encoded columns, by their names."""
+    encoder = encoder or TablePreprocessor().fit(X)
+    return dict(zip(encoder.get_feature_names_out().tolist(), encoder.transform(X).T.tolist()))
+
+
 def test_every_kind_of_column_by_hand(mixed):
     encoder = TablePreprocessor().fit(mixed)
-    assert encoder.get_feature_names_out().tolist() == [
-        *("age", "rooms", "new", "missingindicator_age"),
-        *("city_Bonn", "city_Oslo", "city_Rome", "city_nan", "sex_m"),
-    ]
-    expected = [
-        [20, 1, 1, 0, 0, 0, 1, 0, 1],
-        [35, 2, 0, 1, 0, 1, 0, 0, 0],  # the median of 20, 30, 40 and 60
-        [30, 3, 1, 0, 0, 0, 1, 0, 0],
-        [60, 4, 1, 0, 1, 0, 0, 0, 1],
-        [40, 5, 0, 0, 0, 0, 0, 1, 1],
-        [35, 6, 0, 1, 0, 0, 1, 0, 0],
-    ]
-    assert_array_equal(encoder.transform(mixed), expected)
-    assert_array_equal(encoder.fit_transform(mixed), expected)
+    expected = {
+        "age": [20, 35, 30, 60, 40, 35],  # the median of 20, 30, 40 and 60
+        "rooms": [1, 2, 3, 4, 5, 6],
+        "new": [1, 0, 1, 1, 0, 0],
+        "missingindicator_age": [0, 1, 0, 0, 0, 1],
+        "city_Bonn": [0, 0, 0, 1, 0, 0],
+        "city_Oslo": [0, 1, 0, 0, 0, 0],
+        "city_Rome": [1, 0, 1, 0, 0, 1],
+        "city_nan": [0, 0, 0, 0, 1, 0],
+        "sex_m": [1, 0, 0, 1, 1, 0],
+    }
+    assert columns_of(mixed, encoder) == expected
+    assert columns_of(mixed, pickle.loads(pickle.dumps(encoder))) == expected
+    assert encoder.transform(mixed.iloc[[3]]).tolist() == [[60, 4, 1, 0, 1, 0, 0, 0, 1]]
     assert encoder.code_columns_ == encoder.n_codes_ == ()
     assert not encoder.is_identity
-    assert_array_equal(pickle.loads(pickle.dumps(encoder)).transform(mixed), expected)
+    with sklearn.config_context(transform_output="pandas"):
+        found = TablePreprocessor(2).fit(mixed).transform(mixed)
+    assert_array_equal(found.to_numpy(), TablePreprocessor(2).fit_transform(mixed))
 
 
 def test_numbers_come_out_as_they_are():
@@ -78,29 +85,21 @@ def test_numbers_missing_in_the_test_part_only_are_medians():
     encoder = TablePreprocessor().fit(X)
     with pytest.warns(UserWarning, match=r"\['x0'\], where `fit` saw none"):
         assert_array_equal(encoder.transform([[NAN, 8.0]]), [[2.0, 8.0]])
-    X = [[1.0], [NAN], [3.0], [8.0]]
-    filled = TablePreprocessor(missing="median").fit_transform(X)
+    filled = TablePreprocessor(missing="median").fit_transform([[1.0], [NAN], [3.0], [8.0]])
     assert_array_equal(filled, [[1.0], [3.0], [3.0], [8.0]])
 
 
-@pytest.mark.parametrize("missing", ["indicator", "median"])
-def test_gaps_that_fit_has_not_seen_are_told_by_column(mixed, missing):
-    encoder = TablePreprocessor(missing=missing).fit(mixed)
-    gaps = mixed.copy()
-    gaps.loc[2, ["age", "rooms", "city", "sex"]] = None  # of these, `fit` has seen the first
-    with pytest.warns(UserWarning, match=r"\['rooms', 'sex'\], where `fit` saw none") as caught:
-        encoder.transform(gaps)
-    assert len(caught) == 1
-    loaded = pickle.loads(pickle.dumps(encoder))
-    with pytest.warns(UserWarning, match=r"\['rooms', 'sex'\]"):
-        loaded.transform(gaps)
-
-
-def test_gaps_that_fit_has_seen_are_not_told(mixed, recwarn):
+def test_gaps_that_fit_has_not_seen_are_told_by_column(mixed, recwarn):
     encoder = TablePreprocessor().fit(mixed)
     encoder.transform(mixed)
     encoder.transform(mixed.assign(rooms=range(6)))
     assert not recwarn
+    gaps = mixed.copy()
+    gaps.loc[2, ["age", "rooms", "city", "sex"]] = None  # of these, `fit` has seen the first
+    for one in (encoder, pickle.loads(pickle.dumps(encoder))):
+        with pytest.warns(UserWarning, match=r"\['rooms', 'sex'\], where `fit` saw none") as caught:
+            one.transform(gaps)
+        assert len(caught) == 1
 
 
 def test_a_category_only_in_the_test_part_is_zero_everywhere():
@@ -141,27 +140,22 @@ def test_unseen_categories_are_filled_by_known_ones(max_one_hot, rng):
 def test_names_of_outputs_are_unique():
     """A frame of the output could not be read, if its columns had equal names."""
     table = pd.DataFrame({"k": list("uvw"), "k_u": [1.0, 2.0, 3.0], "missingindicator_z": 4.0})
-    encoder = (
-        TablePreprocessor().set_output(transform="pandas").fit(table.assign(z=[NAN, 5.0, 6.0]))
-    )
+    encoder = TablePreprocessor().fit(table.assign(z=[NAN, 5.0, 6.0]))
     names = ["k_u", "missingindicator_z", "z", "missingindicator_z_", "k_u_", "k_v", "k_w"]
     assert encoder.get_feature_names_out().tolist() == names
 
 
 def test_the_word_nan_is_no_gap():
-    words = pd.DataFrame({"c": ["nan", None, "b", "b"]})
-    encoder = TablePreprocessor().fit(words)
-    assert encoder.get_feature_names_out().tolist() == ["c_b", "c_nan", "c_nan_missing"]
-    assert_array_equal(encoder.transform(words), [[0, 1, 0], [0, 0, 1], [1, 0, 0], [1, 0, 0]])
-    X = pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])})
-    encoder = TablePreprocessor().fit(X)
+    words = pd.DataFrame({"c": ["nan", None, "b"]})
+    expected = {"c_b": [0, 0, 1], "c_nan": [1, 0, 0], "c_nan_missing": [0, 1, 0]}
+    assert columns_of(words) == expected
+    encoder = TablePreprocessor().fit(pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])}))
     as_read = pd.DataFrame({"code": [3.0, NAN, 1.0]})
     with pytest.warns(UserWarning, match="where `fit` saw none"):
         assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
 
 
-def test_many_categories_become_codes(global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
+def test_many_categories_become_codes(rng):
     letters = np.array(list("abcdefghijkl"))
     city = pd.Series(rng.choice(letters, 300), dtype=object)
     city[:3] = ["once", "alone", None]  # too rare for codes, except missing
@@ -190,11 +184,9 @@ def test_numbers_whose_values_name_classes_have_codes_too():
     assert encoder.get_feature_names_out().tolist() == names
     assert encoder.code_columns_ == (3, 4) and encoder.n_codes_ == (21, 4)
     new = pd.DataFrame({"size": 0, "gain": [2.0, 3.0, NAN], "city": ["a", "b", "zz"]})
-    assert_array_equal(encoder.medians_, [299.5, 1024])
     expected = [[0, 2, 0, 2, 1], [0, 3, 0, 0, 2], [0, 1024, 1, 0, 0]]
     with pytest.warns(TableWarning, match="'city'"):
         assert_array_equal(encoder.transform(new), expected)
-    with pytest.warns(TableWarning, match="'city'"):
         marked = encoder.encode(new, mark_unseen=True)
     assert np.isnan(marked).sum() == 1 and encoder.fill_unseen(marked, 0, 1)[2, 4]
     assert encoder.fit(X).code_columns_ == (3,)
@@ -203,13 +195,12 @@ def test_numbers_whose_values_name_classes_have_codes_too():
 def test_missing_values_count_as_one_category():
     frame = pd.DataFrame({"two": list("ababa"), "three": [*"abab", None]})
     encoder = TablePreprocessor(2).fit(frame)
-    assert encoder.get_feature_names_out().tolist() == ["two_b", "three"]
+    expected = {"two_b": [0, 1, 0, 1, 0], "three": [1, 2, 1, 2, 3]}
+    assert columns_of(frame, encoder) == expected
     assert (encoder.code_columns_, encoder.n_codes_) == ((1,), (4,))
-    X = np.repeat(np.array(list("abcdefghijkl"), dtype=object), 2)[:, None]
-    encoder = TablePreprocessor().fit(X)
-    assert encoder.n_codes_ == (13,)
+    encoder = TablePreprocessor(2).fit(frame[:4].assign(three=list("abcc")))
     with pytest.warns(UserWarning, match="where `fit` saw none"):
-        assert encoder.transform([[None], ["a"]]).tolist() == [[0], [1]]
+        assert encoder.transform(frame)[:, 1].tolist() == [0, 0, 0, 0, 0]
 
 
 def test_many_categories_become_a_few_columns_where_codes_are_of_no_use():
@@ -250,24 +241,14 @@ def test_columns_without_a_value_are_left_out_by_name(mixed):
         TablePreprocessor().fit([[NAN], [NAN]])
 
 
-def test_constant_columns_and_outliers_stay():
-    X = pd.DataFrame({"one": [1.0, 1.0, 1.0], "word": ["a", "a", "a"], "x": [1.0, 2.0, 3.0]})
-    assert_array_equal(TablePreprocessor().fit_transform(X), [[1, 1, 1], [1, 2, 1], [1, 3, 1]])
-    X = np.array([[1.0], [1e30], [-1e30], [NAN]])
-    assert_array_equal(TablePreprocessor().fit_transform(X)[:, 0], [1, 1e30, -1e30, 1])
-
-
 DATES = [
     pd.to_datetime(["2020-01-01", None]),
-    pd.to_datetime(["2020-01-01", "2021-01-01"], utc=True),
     pd.to_timedelta([1, 2], unit="D"),
     pd.period_range("2020", periods=2, freq="Y"),
     pd.Series([datetime.date(2020, 1, 1), None], dtype=object),
-    pd.Series([pd.Timestamp("2020-01-01"), None], dtype=object),
     pd.Categorical(pd.date_range("2020", periods=2)),
 ]
 NUMBERS = pd.DataFrame({"x": [1.0, 2.0], "b": [np.inf, 0.0], "c": [0.0, -np.inf]})
-WITH_TEXT = NUMBERS.assign(w="w")
 PLAIN = pd.DataFrame({"x": [1.0, 2.0], "y": ["a", "b"]})
 ARRAY = np.arange(4.0).reshape(2, 2)
 BY_NAME = "'bought' holds dates or times.*year, month, weekday"
@@ -276,17 +257,15 @@ INFINITE = r"contains infinity, in columns \['b', 'c'\]"
 REFUSED = [
     *[(PLAIN.assign(bought=dates), None, BY_NAME) for dates in DATES],
     # Also where fit has seen numbers, which dates could be taken for, or categories.
-    *[(PLAIN.assign(bought=[1.0, 2.0]), PLAIN.assign(bought=dates), BY_NAME) for dates in DATES],
-    *[(PLAIN.assign(bought=["a", "b"]), PLAIN.assign(bought=dates), BY_NAME) for dates in DATES],
-    (np.array([["2020-01-01"]], dtype="datetime64[D]"), None, "'x0' holds dates or times"),
-    *[(table, None, INFINITE) for table in (NUMBERS, NUMBERS.astype(object), WITH_TEXT)],
+    (PLAIN.assign(bought=[1.0, 2.0]), PLAIN.assign(bought=DATES[0]), BY_NAME),
+    (PLAIN.assign(bought=["a", "b"]), PLAIN.assign(bought=DATES[-1]), BY_NAME),
+    *[(table, None, INFINITE) for table in (NUMBERS, NUMBERS.assign(w="w"))],
     (ARRAY, [[1.0, np.inf]], r"contains infinity, in columns \['x1'\]"),
     (PLAIN, PLAIN.assign(x=["seven", "8"]), "'x' held numbers in fit.*seven"),
     (PLAIN.set_axis(["u", "u"], axis=1), None, r"unique names. Several are named \['u'\]"),
     (PLAIN, PLAIN.iloc[:, ::-1], "same order"),
     (PLAIN, PLAIN.iloc[:, :1], "missing|seen at fit"),
     (PLAIN.assign(z=np.array([1j, 2])), None, "Complex data not supported.*'z'"),
-    (PLAIN.assign(z=pd.Series([1j, 2j], dtype=object)), None, "Complex data not supported.*'z'"),
     (PLAIN[["y"]].iloc[:0], None, r"0 sample\(s\)"),
     (pd.DataFrame(index=range(3)), None, r"0 feature\(s\)"),
     (sparse.eye_array(4).tocsr(), None, "dense data is required"),
@@ -297,11 +276,9 @@ REFUSED = [
 @pytest.mark.parametrize(("table", "later", "message"), REFUSED)
 def test_refused_tables_are_named(table, later, message):
     encoder = TablePreprocessor()
-    if later is not None:
-        encoder.fit(table)
     is_no_table = sparse.issparse(table) or isinstance(table, list)
     with pytest.raises(TypeError if is_no_table else ValueError, match=message):
-        encoder.fit(table) if later is None else encoder.transform(later)
+        encoder.fit(table).transform(table if later is None else later)
 
 
 def test_pandas_own_kinds_of_columns():
@@ -318,59 +295,29 @@ def test_pandas_own_kinds_of_columns():
     gaps = {"compute": [0, 1, 0], "f": [0, 0, 1], "b": [0, 1, 0]}
     texts = {"s_u": [1, 0, 0], "s_v": [0, 1, 0], "s_nan": [0, 0, 1]}
     gaps = {f"missingindicator_{name}": column for name, column in gaps.items()}
-    expected = numbers | gaps | texts
-    encoder = TablePreprocessor().set_output(transform="pandas")
-    pd.testing.assert_frame_equal(encoder.fit_transform(X), pd.DataFrame(expected, dtype=float))
+    assert columns_of(X) == numbers | gaps | texts
 
 
 def test_columns_of_objects():
     numbers = {"numbers": [1, 2.5, None, Decimal("4")], "truth": [True, None, False, True]}
-    texts = {"mixed": [1, "1", "a", None], "unhashable": [[1], [1], [2], None]}
+    texts = {"mixed": [1, "1", "a", None], "lists": [[1], [1], [2], None]}
     X = pd.DataFrame({**numbers, **texts, "floats": [1.0, "1", "b", "b"]}, dtype=object)
-    encoder = TablePreprocessor().fit(X)
-    assert encoder.numeric_columns_.tolist() == [0, 1]
-    assert encoder.get_feature_names_out()[4:].tolist() == [
-        *("mixed_1", "mixed_a", "mixed_nan"),
-        *("unhashable_[1]", "unhashable_[2]", "unhashable_nan"),
-        "floats_b",  # a number and the same as text are one category
-    ]
-    encoded = encoder.transform(X)
-    assert_array_equal(encoded[:, 0], [1, 2.5, 2.5, 4])
-    assert_array_equal(encoded[:, 1], [1, 1, 0, 1])
-    assert_array_equal(encoded[:, 4:], [
-        [1, 0, 0, 1, 0, 0, 0],
-        [1, 0, 0, 1, 0, 0, 0],
-        [0, 1, 0, 0, 1, 0, 1],
-        [0, 0, 1, 0, 0, 1, 1],
-    ])  # fmt: skip
+    numbers = {"numbers": [1, 2.5, 2.5, 4], "truth": [1, 1, 0, 1]}
+    gaps = {"missingindicator_numbers": [0, 0, 1, 0], "missingindicator_truth": [0, 1, 0, 0]}
+    mixed = {"mixed_1": [1, 1, 0, 0], "mixed_a": [0, 0, 1, 0], "mixed_nan": [0, 0, 0, 1]}
+    lists = {"lists_[1]": [1, 1, 0, 0], "lists_[2]": [0, 0, 1, 0], "lists_nan": [0, 0, 0, 1]}
+    floats = {"floats_b": [0, 0, 1, 1]}  # a number and the same as text are one category
+    assert columns_of(X) == numbers | gaps | mixed | lists | floats
 
 
 def test_lists_and_arrays_of_text():
     rows = [["a", 1.0], ["b", 2.0], ["c", 4.0]]
-    expected = [[1, 1, 0, 0], [2, 0, 1, 0], [4, 0, 0, 1]]
-    assert_array_equal(TablePreprocessor().fit_transform(rows), expected)
-    assert_array_equal(TablePreprocessor().fit_transform(np.array(rows, dtype=object)), expected)
-    as_text = TablePreprocessor().fit(np.array(rows))  # numpy made text of all
-    names = as_text.get_feature_names_out().tolist()
-    assert names == ["x0_a", "x0_b", "x0_c", "x1_1.0", "x1_2.0", "x1_4.0"]
+    expected = {"x1": [1, 2, 4], "x0_a": [1, 0, 0], "x0_b": [0, 1, 0], "x0_c": [0, 0, 1]}
+    assert columns_of(rows) == columns_of(np.array(rows, dtype=object)) == expected
+    names = ["x0_a", "x0_b", "x0_c", "x1_1.0", "x1_2.0", "x1_4.0"]
+    assert list(columns_of(np.array(rows))) == names  # numpy made text of all
     encoder = TablePreprocessor().fit(PLAIN)
     assert encoder.transform(pd.DataFrame({"x": ["7"], "y": ["b"]})).tolist() == [[7, 1]]
-
-
-def test_one_row(mixed):
-    whole = TablePreprocessor().fit(mixed)
-    assert_array_equal(whole.transform(mixed.iloc[[3]]), whole.transform(mixed)[[3]])
-    other = mixed.iloc[[0]].assign(city="Bonn", sex="m")
-    assert TablePreprocessor().fit(mixed.iloc[[3]]).transform(other).shape == (1, 5)
-
-
-def test_pandas_output_everywhere_is_no_trouble(mixed):
-    import sklearn
-
-    expected = TablePreprocessor(2).fit(mixed).transform(mixed)
-    with sklearn.config_context(transform_output="pandas"):
-        found = TablePreprocessor(2).fit(mixed).transform(mixed)
-    assert_array_equal(found.to_numpy(), expected)
 
 
 def test_frames_of_polars(mixed):
@@ -389,15 +336,13 @@ def test_frames_of_polars(mixed):
 
 
 def test_categories_of_booleans_are_read_from_numbers():
-    truth = np.array([True, False, False, True, False])
-    frame = pd.DataFrame({"g": pd.Categorical(truth)})
-    encoder = TablePreprocessor().fit(frame)
-    wanted = encoder.transform(frame)
-    for later in (truth.astype(int), truth.astype(float), truth):
-        assert_array_equal(encoder.transform(pd.DataFrame({"g": later})), wanted)
-    with pytest.warns(TableWarning, match="'g'"):
-        unknown = encoder.transform(pd.DataFrame({"g": [1, 0, 0, 1, 0, 2]}))
-    assert_array_equal(unknown[:5], wanted)  # a row does not change how others are read
-    numbers = TablePreprocessor().fit(pd.DataFrame({"g": pd.Categorical([0, 1, 1])}))
-    read = [numbers.transform(pd.DataFrame({"g": later})) for later in ([0, 1], [False, True])]
-    assert_array_equal(*read)
+    def frame(values):
+        return pd.DataFrame({"g": values})
+
+    encoder = TablePreprocessor().fit(frame(pd.Categorical([True, False, False])))
+    for later in ([1, 0], [1.0, 0.0], [True, False]):
+        assert encoder.transform(frame(later)).tolist() == [[1], [0]]
+    with pytest.warns(TableWarning, match="'g'"):  # a row does not change how others are read
+        assert encoder.transform(frame([1, 0, 2])).tolist() == [[1], [0], [0]]
+    encoder = TablePreprocessor().fit(frame(pd.Categorical([0, 1, 1])))
+    assert encoder.transform(frame([False, True])).tolist() == [[0], [1]]

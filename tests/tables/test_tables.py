@@ -16,37 +16,31 @@ from skuq.tables import TrainingData, _columns, _inputs, _scaling, _splits
 from skuq.tables._transforms import TargetTransform
 
 
-def test_scaling_is_standard_and_invertible(global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
+def test_scaling_is_standard_and_invertible(rng):
     X, y = rng.normal(5, 3, (50, 2)), rng.normal(-2, 9, (50, 1))
-    inputs, scaling = Scaling().fit(X), _scaling.TargetScaling().fit(y)
-    assert_allclose(inputs.transform(X).mean(axis=0), 0, atol=1e-12)
+    X[:, 1] = 7.0
+    z = Scaling().fit(X).transform(X)
+    assert_allclose(z[:, 0], (X[:, 0] - X[:, 0].mean()) / X[:, 0].std())
+    assert_array_equal(z[:, 1], 0)
+    scaling = _scaling.TargetScaling().fit(y)
     assert_allclose(scaling.forward(y).std(axis=0), 1)
     loc, scale = scaling.restore(scaling.forward(y), np.ones_like(y))
     assert_allclose(loc, y)
     assert_allclose(scale, y.std())
     scaling = Scaling().fit(np.arange(10.0)[:, None])
     assert_allclose(scaling.transform([[1e300], [-1e300]]), [[1e6], [-1e6]])
-
-
-def test_scaling_of_constant_columns():
-    X, y = np.full((10, 2), 7.0), np.full((10, 1), 1e5)
-    assert_allclose(Scaling().fit(X).transform(X), 0)
-    assert_allclose(_scaling.TargetScaling().fit(y).forward(y), 0)
-    y = np.full((49, 1), 1e30)
-    assert_allclose(_scaling.TargetScaling().fit(y).forward(y), 0)
+    for constant in (1e5, 1e30):
+        y = np.full((49, 1), constant)
+        assert_array_equal(_scaling.TargetScaling().fit(y).forward(y), 0)
     with pytest.raises(ValueError, match="underflows"):
-        _scaling.TargetScaling().fit(1e-170 * np.random.default_rng(0).normal(size=(20, 1)))
+        _scaling.TargetScaling().fit(1e-170 * rng.normal(size=(20, 1)))
 
 
 @pytest.mark.parametrize(("size", "spread"), [(1e12, 1e-2), (1.6e18, 1e5), (0.0, 1e-170)])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_columns_that_hardly_vary_are_scaled_nevertheless(size, spread, weighted):
-    rng = np.random.default_rng(0)
+def test_columns_that_hardly_vary_are_scaled_nevertheless(size, spread, rng):
     values = np.column_stack([size + spread * rng.normal(size=(2000, 1)), rng.normal(size=2000)])
-    weight = rng.uniform(0.5, 2, 2000) if weighted else None
-    scaling = Scaling().fit(values, weight)
-    z = (values - scaling.mean_) / scaling.scale_
+    weight = rng.uniform(0.5, 2, 2000)
+    z = Scaling().fit(values, weight).transform(values)
     mean = np.average(z, axis=0, weights=weight)
     assert_allclose(mean, 0, atol=0.05)
     assert_allclose(np.average((z - mean) ** 2, axis=0, weights=weight), 1, rtol=0.01)
@@ -58,10 +52,9 @@ def test_overflowing_values_are_refused():
     for kind in (Scaling, NoScaling, RobustScaling):
         with pytest.raises(ValueError, match=f"Column b {told}"):
             kind().fit(X, names=["a", "b"])
-    for transform in ("standard", "yeo-johnson", "quantile"):
-        for y in (X[:, [1, 0]], np.full((48, 2), -1.7e308), np.full((20, 2), [-1.7e308, 1.0])):
-            with pytest.raises(ValueError, match=f"Column 0 of y {told}"):
-                fitted_targets(y, transform=transform)
+    for y in (X[:, [1, 0]], np.full((48, 2), -1.7e308)):
+        with pytest.raises(ValueError, match=f"Column 0 of y {told}"):
+            fitted_targets(y, transform="yeo-johnson")
     with pytest.raises(ValueError, match=r"Column 'income' has .* such as -1.7e\+308"):
         frame = pd.DataFrame(X, columns=["age", "income"])
         DeepEnsembleRegressor().fit(frame, X[:, 0])
@@ -81,9 +74,8 @@ def test_split_rows_never_divides_groups():
     assert len(set(groups[valid])) == 3
     with pytest.raises(ValueError, match="at least two groups"):
         _splits.split_rows(5, 0.3, np.random.default_rng(0), [1] * 5)
-    groups = _inputs.check_groups(np.repeat([7, 8, 9], 4).astype(">i8"), np.zeros((12, 1)))
-    train, valid = _splits.split_rows(12, 0.3, np.random.default_rng(0), groups)
-    assert not set(groups[train]) & set(groups[valid])
+    groups = _inputs.check_groups(np.arange(12).astype(">i8"), np.zeros((12, 1)))
+    assert groups.dtype.isnative
     groups = np.array([None, "a"] * 5, dtype=object)
     train, valid = _splits.split_rows(10, 0.9, np.random.default_rng(0), groups)
     assert len(train) == len(valid) == 5
@@ -91,18 +83,14 @@ def test_split_rows_never_divides_groups():
 
 def test_training_data_scales_weights_to_a_mean_of_one():
     ones = np.ones((4, 1))
-    data = TrainingData(ones, ones, np.arange(1, 5), ones, ones, np.full(4, 9.0))
-    assert_allclose(data.weight, np.arange(1, 5) / 2.5)
-    assert_allclose(data.weight_valid, 1)
-    assert data.x.dtype == np.float32
-    ones = np.ones((4, 1))
-    for factor in (1e-300, 1e-50, 1e50, 1e300):
+    for factor in (1e-300, 1.0, 1e300):
         data = TrainingData(ones, ones, factor * np.arange(1, 5), ones, ones, np.full(4, factor))
         assert_allclose(data.weight, np.arange(1, 5) / 2.5, rtol=1e-6)
+        assert_allclose(data.weight_valid, 1)
+        assert data.x.dtype == np.float32
 
 
-def test_no_scaling_leaves_units_alone():
-    rng = np.random.default_rng(0)
+def test_no_scaling_leaves_units_alone(rng):
     X, y = 5 + 3 * rng.normal(size=(9, 2)), 100 * rng.normal(size=(9, 1))
     assert_allclose(NoScaling().fit(X).transform(X), X)
     scaling = _scaling.TargetScaling(standardize=False).fit(y)
@@ -110,7 +98,10 @@ def test_no_scaling_leaves_units_alone():
     loc, scale = scaling.restore(y, np.ones((9, 1)))
     assert_allclose(loc, y)
     assert_allclose(scale, 1)
-    y = np.random.default_rng(0).lognormal(size=(60, 2))
+
+
+def test_targets_are_transformed(rng):
+    y = rng.lognormal(size=(60, 2))
     targets = NumberTargets("yeo-johnson").fit(y)
     expected = TargetTransform("yeo-johnson").fit(y).forward(y)
     assert_allclose(targets.transform(y), expected, rtol=1e-12)
@@ -124,14 +115,11 @@ def _realmlp(x):
     return z / np.sqrt(1 + (z / 3) ** 2)
 
 
-def test_robust_scaling_is_that_of_realmlp(global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
+def test_robust_scaling_is_that_of_realmlp(rng):
     rare = (np.arange(101) < 10) + 0.0  # quartiles coincide, as of most one-hot columns
     X = np.column_stack([rng.standard_t(2, 101), rare, rng.normal(50, 9, 101)])
-    scaling = RobustScaling().fit(X)
     expected = np.column_stack([_realmlp(column) for column in X.T])
-    assert_allclose(scaling.transform(X), expected, rtol=1e-12)
-    assert (abs(scaling.transform(X)) < 3).all()
+    assert_allclose(RobustScaling().fit(X).transform(X), expected, rtol=1e-12)
 
 
 def test_robust_scaling_tells_values_apart_beside_a_frequent_one():
@@ -152,8 +140,7 @@ def test_robust_scaling_survives_outliers():
 
 
 @pytest.mark.parametrize("kind", [Scaling, RobustScaling, NoScaling])
-def test_columns_of_codes_stay_as_they_are(kind, global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
+def test_columns_of_codes_stay_as_they_are(kind, rng):
     X = np.column_stack([rng.uniform(-1, 1, 40), rng.integers(2_000_000, size=40), rng.random(40)])
     if kind is NoScaling:  # whose inputs have to be near zero
         X[:, 1] = rng.integers(9, size=40)
@@ -173,7 +160,7 @@ def fitted_targets(y, *more, weight=None, **settings):
 
 
 @pytest.mark.parametrize("transform", ["standard", "yeo-johnson", "quantile"])
-@pytest.mark.parametrize("value", [7.0, 0.0, -1e30, 1e150, 1e-30, 1e-300])
+@pytest.mark.parametrize("value", [7.0, 0.0, -1e30, 1e-300])
 def test_a_constant_is_predicted_as_one(value, transform):
     """Errors of a network, and its standard deviations, vanish beside the value."""
     targets = fitted_targets(np.full(20, value), transform=transform)
@@ -186,7 +173,7 @@ def test_a_constant_is_predicted_as_one(value, transform):
     assert np.ptp(predicted.interval(0.9)) > 0
 
 
-@pytest.mark.parametrize("transform", ["standard", "yeo-johnson", "quantile"])
+@pytest.mark.parametrize("transform", ["standard", "quantile"])
 def test_few_equal_values_may_be_chance(transform):
     """The next of 14 equal values is another one with a probability of 1 / 16."""
     for value, size in [(-7.0, 7.0), (0.0, 1.0), (1e-30, 1e-30)]:
@@ -219,49 +206,47 @@ def found(*columns):
     return [] if far is None else list(zip(far.rows.tolist(), far.columns.tolist()))
 
 
-@pytest.fixture
-def rng(global_random_seed):
-    return np.random.default_rng(global_random_seed)
-
-
-def replace(x, **values):
+def replace(x, values):
     x = x.copy()
-    for row, value in values.items():
-        x[int(row[1:])] = value
+    x[list(values)] = list(values.values())
     return x
 
 
 def test_far_values_slips_and_sentinels_are_far(rng):
     x = rng.normal(size=1000)
-    assert found(x, replace(x, _17=1e30)) == [(17, 1)]
-    assert found(replace(x, _17=-1e300, _900=1e300)) == [(17, 0), (900, 0)]
-    assert found(replace(5e8 + 1e-3 * x, _3=0.0)) == [(3, 0)]
+    assert found(x, replace(x, {17: 1e30})) == [(17, 1)]
+    assert found(replace(x, {17: -1e300, 900: 1e300})) == [(17, 0), (900, 0)]
+    assert found(replace(5e8 + 1e-3 * x, {3: 0.0})) == [(3, 0)]
     mostly_zero = np.where(x > 1, x, 0.0)
-    assert found(replace(mostly_zero, _5=1e12)) == [(5, 0)]
-    assert found(replace(np.round(x), _5=99999999.0)) == [(5, 0)]
+    assert found(replace(mostly_zero, {5: 1e12})) == [(5, 0)]
+    assert found(replace(np.round(x), {5: 99999999.0})) == [(5, 0)]
 
 
 def test_far_values_ordinary_columns_have_none(rng):
     x = rng.normal(size=1000)
     columns = [x, np.exp(2 * x), (x > 2.5) * 1.0, 1e300 * x, np.full(1000, 7.0)]
     columns += [rng.standard_cauchy(1000), rng.poisson(0.01, 1000)]
-    columns += [replace(np.zeros(1000), _4=1e30)]  # a yes or no, in a unit of its own
+    columns += [replace(np.zeros(1000), {4: 1e30})]  # a yes or no, in a unit of its own
     assert not found(*columns)
     assert not found([1.0]) and not found([0.0, 1.0]) and not found([0.0, 1.0, 1e30])
 
 
 def test_far_values_the_first_ones_are_named():
-    x = replace(np.arange(100.0), _7=1e30, _8=1e30, _30=-1e25, _31=1e30)
+    x = replace(np.arange(100.0), {7: 1e30, 8: 1e30, 30: -1e25, 31: 1e30})
     table = np.column_stack([np.arange(100.0), x])
     text = _columns.find_far_values(table).describe(table, 1000 + np.arange(100), ["a", "b"])
     first = "1e+30 in column b, row 1007; 1e+30 in column b, row 1008"
     assert text == f"{first}; -1e+25 in column b, row 1030; and 1 more"
 
 
+def read_rows(X, y, targets=None, weight=None, **settings):
+    """Inputs, and rows that are read as estimators do it."""
+    inputs, targets = _inputs.TableInputs(**settings), targets or NumberTargets()
+    return inputs, _inputs.read_rows(DeepEnsembleRegressor(), inputs, targets, X, y, weight)
+
+
 def fit_inputs(X, weight=None, **settings):
-    """Inputs fitted as estimators do it."""
-    y, inputs = np.arange(len(X)) * 1.0, _inputs.TableInputs(**settings)
-    rows = _inputs.read_rows(DeepEnsembleRegressor(), inputs, NumberTargets(), X, y, weight)
+    inputs, rows = read_rows(X, np.arange(len(X)) * 1.0, weight=weight, **settings)
     return inputs.fit(rows.X[rows.used], rows.weight[rows.used]), rows
 
 
@@ -299,13 +284,6 @@ def test_far_values_of_rows_without_weight_do_not_count(rng, recwarn):
     assert not recwarn and inputs.scaling.limits is None and inputs.scales_only
 
 
-def test_far_values_ordinary_tables_are_scaled_as_ever(rng):
-    X = rng.standard_cauchy((300, 3))
-    inputs, rows = fit_inputs(X)
-    assert_array_equal(rows.X, X)
-    assert_array_equal(inputs.transform(X), Scaling().fit(X, np.ones(300)).transform(X))
-
-
 def test_far_values_limits_hold_on_tensors_too(rng):
     X = rng.normal(size=(50, 2))
     scaling = Scaling(limits=(np.array([-np.inf, -1.0]), np.array([np.inf, 1.0]))).fit(X)
@@ -313,34 +291,27 @@ def test_far_values_limits_hold_on_tensors_too(rng):
     assert_allclose(scaling.transform(tensors, keras.ops), scaling.transform(9 * X), rtol=1e-12)
 
 
-def test_far_values_far_targets_are_named(rng):
-    y = replace(rng.normal(size=200), _11=1e20)
+def test_far_targets_are_named(rng, recwarn):
+    y = replace(rng.normal(size=200), {11: 1e20})
     X = np.arange(400.0).reshape(200, 2)
-    with pytest.warns(UserWarning, match=r"so far.*1e\+20 in column y, row 11.*\"quantile\""):
-        _inputs.read_rows(DeepEnsembleRegressor(), _inputs.TableInputs(), NumberTargets(), X, y)
     both = np.column_stack([X[:, 0], y])
-    with pytest.warns(UserWarning, match=r"1e\+20 in column 1 of y, row 11"):
-        _inputs.read_rows(DeepEnsembleRegressor(), _inputs.TableInputs(), NumberTargets(), X, both)
-
-
-def test_far_values_a_quantile_transform_takes_far_targets(rng, recwarn):
-    y = replace(rng.normal(size=200), _11=1e20)
-    X = np.arange(400.0).reshape(200, 2)
-    targets = NumberTargets("quantile")
-    _inputs.read_rows(DeepEnsembleRegressor(), _inputs.TableInputs(), targets, X, y)
+    for targets, name in ((y, "y"), (both, "1 of y")):
+        with pytest.warns(UserWarning, match=rf"1e\+20 in column {name}, row 11.*\"quantile\""):
+            read_rows(X, targets)
+    recwarn.clear()
+    read_rows(X, y, NumberTargets("quantile"))  # for which no value is far
     assert not recwarn
 
 
-def test_far_values_an_absurd_row_ruins_no_network(rng):
+def test_far_values_ruin_no_network(rng):
     X = rng.uniform(-1, 1, (301, 2))
     y = 3 * X[:, 0] + X[:, 1]
     X[300, 0] = 1e30
-    model = DeepEnsembleRegressor(2, network=MLP(16), epochs=60, learning_rate=0.01, random_state=0)
+    model = DeepEnsembleRegressor(1, network=MLP(16), epochs=40, learning_rate=0.02, random_state=0)
     with pytest.warns(UserWarning, match="row 300"):
         model.fit(X, y)
     assert model.score(X[:300], y[:300]) > 0.95
-    served = model.to_keras()(X)["mean"]
-    assert_allclose(served, model.predict(X), atol=1e-4)
+    assert_allclose(model.to_keras()(X)["mean"], model.predict(X), atol=1e-4)
 
 
 def test_recurring_values_that_name_classes_are_found(rng):
