@@ -52,3 +52,16 @@ def train_member(model, head, recipe, data, seed, **options):
     if isinstance(member, FloatingPointError):
         raise member
     return member
+
+
+def assign(model, flat):
+    """Set flat weights of a Keras model, and return its trainable variables."""
+    ends = np.cumsum([np.prod(v.shape) for v in model.trainable_variables])[:-1]
+    for variable, value in zip(model.trainable_variables, np.split(flat, ends)):
+        variable.assign(value.reshape(variable.shape))
+    return model.trainable_variables
+
+
+def flat_weights(model):
+    """Flat trainable weights of a Keras model."""
+    return np.concatenate([np.ravel(v) for v in model.trainable_variables])

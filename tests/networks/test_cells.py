@@ -1,3 +1,5 @@
+"""Networks of cells: decisions, mutations, operations and numbers of weights of the papers."""
+
 import itertools
 import json
 import math
@@ -9,19 +11,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from plans import draw_variables
 from scipy.ndimage import convolve
-from tiers import cases, slow_after
+from tiers import cases
 
 from skuq.backend import keras
 from skuq.networks import AMOEBANET, DARTS, CellSpace, Genotype, NASBench201Space, SearchSpace
-from skuq.networks._cells import (
-    _APPLY,
-    KINDS,
-    NODES,
-    OPERATIONS,
-    Cell,
-    CellLayers,
-    _add_nas_bench_cell,
-)
+from skuq.networks import _cells as cells
+from skuq.networks import parse_nas_bench_201 as parse
+from skuq.networks._cells import Cell, CellLayers
 from skuq.training import Recipe
 
 SPACES = [
@@ -29,22 +25,11 @@ SPACES = [
     CellSpace(channels=(2, 4), n_cells=(1, 2), genotype="darts"),
     NASBench201Space(channels=2, n_cells=1),
 ]
-N_DRAWS = 3000
-
-
-def size(space):
-    return math.prod(decision.size for decision in space.decisions().architecture.decisions)
+SKIPS = (("skip_connect", 0), ("skip_connect", 1))
 
 
 def n_weights(model):
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
-
-
-def edges_of(space, configuration):
-    """{(kind, node): [(operation, input), (operation, input)]}"""
-    genotype = space.cells(configuration)
-    nodes = ((kind, zip(NODES, getattr(genotype, kind).nodes)) for kind in KINDS)
-    return {(kind, k): list(edges) for kind, numbered in nodes for k, edges in numbered}
 
 
 def applied(function, shape):
@@ -54,14 +39,21 @@ def applied(function, shape):
     return lambda x: keras.ops.convert_to_numpy(model(x.astype("float32"))), model
 
 
+def operation(name, strides):
+    return lambda layers, x: cells._APPLY[name](layers, x, strides, "op")
+
+
 def random_image(*shape):
     return np.random.default_rng(0).normal(size=shape).astype("float32")
 
 
 def test_spaces_are_of_the_papers_sizes():
-    # Pairs of inputs of nodes 2..5, and two of seven operations, in each of two cells.
-    assert size(CellSpace()) == (1 * 3 * 6 * 10) ** 2 * 49**8  # 1.08e18
-    assert size(NASBench201Space()) == 15_625
+    for space, size in (
+        # Pairs of inputs of nodes 2..5, and two of seven operations, in each of two cells.
+        (CellSpace(), (1 * 3 * 6 * 10) ** 2 * 49**8),  # 1.08e18
+        (NASBench201Space(), 15_625),
+    ):
+        assert math.prod(d.size for d in space.decisions().architecture.decisions) == size
     channels, n_cells = CellSpace.width_depth().decisions().architecture.decisions
     assert (channels.name, channels.choices) == ("channels", (12, 14, 16, 18, 20))
     assert (n_cells.name, n_cells.choices) == ("n_cells", (5, 8, 11))
@@ -70,94 +62,81 @@ def test_spaces_are_of_the_papers_sizes():
 
 def test_default_cells_are_those_of_darts():
     space = CellSpace()
-    cells = space.cells(space.decisions().architecture.default())
-    for kind in KINDS:
-        ours, theirs = getattr(cells, kind), getattr(DARTS, kind)
+    default = space.cells(space.decisions().architecture.default())
+    for kind in cells.KINDS:
+        ours, theirs = getattr(default, kind), getattr(DARTS, kind)
         # The order of a node's two edges, which are added, means nothing.
         assert [sorted(edges) for edges in ours.nodes] == [sorted(e) for e in theirs.nodes]
         assert ours.concat == theirs.concat
 
 
 @pytest.mark.parametrize("space", SPACES)
-def test_space_is_a_search_space_of_images(space):
-    assert isinstance(space, SearchSpace)
-    assert space.takes_images
+def test_space_is_of_images_with_the_recipe_of_darts(space):
+    assert isinstance(space, SearchSpace) and space.takes_images
     assert "takes_images" not in space.get_params()
-    with pytest.raises(ValueError, match=r"must be \(height, width, channels\). Got \(4,\)"):
-        space.build(space.decisions().architecture.default(), (4,), 2)
-
-
-@pytest.mark.parametrize("space", SPACES)
-def test_recipe_is_that_of_darts(space):
     recipe = Recipe(**space.recipe({}))
     assert (recipe.optimizer, recipe.momentum, recipe.learning_rate) == ("sgd", 0.9, 0.025)
     assert (recipe.schedule, recipe.batch_size, recipe.clip_norm) == ("cosine", 100, 5.0)
     assert 2 * recipe.l2 == pytest.approx(3e-4)  # the gradient of l2 * w**2 is 2 * l2 * w
     assert recipe.early_stopping_patience is recipe.reduce_lr_patience is None
-    assert recipe.keep == "last"
-    assert "epochs" not in space.recipe({})
+    assert recipe.keep == "last" and "epochs" not in space.recipe({})
     drawn = space.decisions().hyperparameters.sample(np.random.default_rng(0))
     decided = Recipe(**space.recipe(drawn))
     assert (decided.learning_rate, decided.l2) == (drawn["learning_rate"], drawn["l2"])
 
 
 @cases(
-    ("arguments", "message"),
-    ({"channels": 0}, "channels.*Got 0"),
-    ({"n_cells": (5, 1.5)}, "`n_cells` must be a positive whole number. Got 1.5"),
-    ({"batch_size": 1.5}, "batch_size.*Got 1.5"),
-    ({"genotype": "nasnet"}, "genotype.*Got 'nasnet'"),
+    ("make", "message"),
+    (CellSpace(channels=0).validate, "channels.*Got 0"),
+    (CellSpace(n_cells=(5, 1.5)).validate, "`n_cells` must be a positive whole number. Got 1.5"),
+    (CellSpace(batch_size=1.5).validate, "batch_size.*Got 1.5"),
+    (CellSpace(genotype="nasnet").validate, "genotype.*Got 'nasnet'"),
+    (lambda: CellSpace.width_depth().build({}, (4,), 2), r"height, width, channels\). Got \(4,\)"),
+    (lambda: Cell([(("conv", 0), SKIPS[1])], [2]), "one of the operations"),
+    (lambda: Cell([(SKIPS[0], ("skip_connect", 2))], [2]), r"Node 2 must read nodes in 0\.\.1"),
+    (lambda: Cell([SKIPS[:1]], [2]), "must have two edges"),
+    (lambda: Cell([SKIPS], [1]), r"nodes in 2\.\.2. Got \(1,\)"),
+    (lambda: Cell([SKIPS], []), "one or more distinct"),
+    (lambda: Cell([SKIPS], [2, 2]), "distinct nodes"),
 )
-def test_space_names_what_is_wrong(arguments, message):
+def test_what_is_wrong_is_named(make, message):
     with pytest.raises(ValueError, match=message):
-        CellSpace(**arguments).validate()
+        make()
 
 
-@pytest.mark.parametrize("genotype", [DARTS, AMOEBANET])
-def test_genotype_round_trips_through_json(genotype):
-    stored = json.loads(json.dumps(asdict(genotype)))
-    assert Genotype(**stored) == genotype
-    assert hash(Genotype(**stored)) == hash(genotype)
-
-
-@cases(
-    ("nodes", "concat", "message"),
-    ([(("conv", 0), ("skip_connect", 1))], [2], "one of the operations"),
-    ([(("skip_connect", 0), ("skip_connect", 2))], [2], r"Node 2 must read nodes in 0\.\.1"),
-    ([(("skip_connect", 0),)], [2], "must have two edges"),
-    ([(("skip_connect", 0), ("skip_connect", 1))], [1], r"nodes in 2\.\.2. Got \(1,\)"),
-    ([(("skip_connect", 0), ("skip_connect", 1))], [], "one or more distinct"),
-    ([(("skip_connect", 0), ("skip_connect", 1))], [2, 2], "distinct nodes"),
-)
-def test_cell_names_what_is_wrong(nodes, concat, message):
-    with pytest.raises(ValueError, match=message):
-        Cell(nodes, concat)
+def test_genotype_round_trips_through_json():
+    stored = Genotype(**json.loads(json.dumps(asdict(DARTS))))
+    assert stored == DARTS and hash(stored) == hash(DARTS)
 
 
 def mutations(space, seed):
-    rng = np.random.default_rng(seed)
-    decisions = space.decisions()
-    for _ in range(N_DRAWS):
-        parent = {**decisions.architecture.sample(rng), "learning_rate": 0.1, "other": "kept"}
+    rng, decisions = np.random.default_rng(seed), space.decisions().architecture
+    for _ in range(1000):
+        parent = {**decisions.sample(rng), "learning_rate": 0.1}
         child = space.mutate(parent, rng)
+        assert child["learning_rate"] == 0.1
+        decisions.check(decisions.restrict(child), "child")
         yield parent, child
 
 
 def assert_uniform(counts, n_kinds):
     """Within five standard deviations: one in 300 000 of such counts is not."""
-    n = sum(counts.values())
-    p = 1 / n_kinds
+    n, p = sum(counts.values()), 1 / n_kinds
     assert len(counts) == n_kinds
     assert max(abs(c - n * p) for c in counts.values()) < 5 * math.sqrt(n * p * (1 - p))
 
 
+def edges_of(space, configuration):
+    """{(kind, node): [(operation, input), (operation, input)]}"""
+    genotype = space.cells(configuration)
+    nodes = ((kind, zip(cells.NODES, getattr(genotype, kind).nodes)) for kind in cells.KINDS)
+    return {(kind, k): list(edges) for kind, numbered in nodes for k, edges in numbered}
+
+
 def test_cell_mutations_are_the_papers(global_random_seed):
     space = CellSpace()
-    architecture = space.decisions().architecture
     which, edges_hit, nodes_hit = Counter(), Counter(), Counter()
     for parent, child in mutations(space, global_random_seed):
-        assert (child["learning_rate"], child["other"]) == (0.1, "kept")
-        architecture.check(architecture.restrict(child), "child")
         before, after = edges_of(space, parent), edges_of(space, child)
         changed = [node for node in before if before[node] != after[node]]
         if not changed:
@@ -181,58 +160,30 @@ def test_cell_mutations_are_the_papers(global_random_seed):
     assert_uniform(nodes_hit, 2 * 3)  # node 2 has no other inputs
 
 
-def test_mutation_of_given_cells_changes_one_size():
+@cases(("space", "n_decisions"), (CellSpace.width_depth(), 2), (NASBench201Space(), 6))
+def test_other_mutations_change_one_decision(space, n_decisions):
     hit = Counter()
-    for parent, child in mutations(CellSpace.width_depth(), 0):
+    for parent, child in mutations(space, 0):
         (name,) = (name for name in parent if parent[name] != child[name])
         hit[name] += 1
-    assert_uniform(hit, 2)
-    assert set(hit) == {"channels", "n_cells"}
-    parent = {"learning_rate": 0.1}
-    assert CellSpace(genotype=DARTS).mutate(parent, np.random.default_rng(0)) == parent
+    assert_uniform(hit, n_decisions)
+    assert CellSpace(genotype=DARTS).mutate({"other": 1}, np.random.default_rng(0)) == {"other": 1}
 
 
-def test_nas_bench_mutation_changes_one_operation(global_random_seed):
-    hit = Counter()
-    for parent, child in mutations(NASBench201Space(), global_random_seed):
-        assert child.keys() == parent.keys()
-        ((name, _),) = set(child.items()) - set(parent.items())
-        hit[name] += 1
-    assert_uniform(hit, 6)
-    parent = {**parent, "learning_rate": 0.1}
-    assert NASBench201Space().mutate(parent, np.random.default_rng(0))["learning_rate"] == 0.1
-
-
-@pytest.mark.parametrize(("height", "width"), [(8, 8), (7, 5), (1, 1)])
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_operation_keeps_or_halves_the_resolution(operation, height, width):
-    for strides in (1, 2):
-        forward, _ = applied(
-            lambda layers, x, strides=strides: _APPLY[operation](layers, x, strides, "op"),
-            (height, width, 2),
-        )
-        half = (math.ceil(height / strides), math.ceil(width / strides))
-        assert forward(random_image(3, height, width, 2)).shape == (3, *half, 2)
-
-
-def test_average_pooling_counts_real_pixels_only():
-    forward, _ = applied(lambda layers, x: _APPLY["avg_pool_3x3"](layers, x, 1, "op"), (5, 4, 1))
+def test_pooling_does_not_see_the_padding():
+    forward, _ = applied(operation("avg_pool_3x3", 1), (5, 4, 1))
     x = random_image(1, 5, 4, 1)
     sums = convolve(x[0, :, :, 0], np.ones((3, 3)), mode="constant")
     counts = convolve(np.ones((5, 4)), np.ones((3, 3)), mode="constant")
     # Nine float32 additions of numbers near one.
     assert_allclose(forward(x)[0, :, :, 0], sums / counts, atol=1e-6)
-
-
-def test_max_pooling_does_not_see_the_padding():
-    forward, _ = applied(lambda layers, x: _APPLY["max_pool_3x3"](layers, x, 2, "op"), (4, 4, 1))
+    forward, _ = applied(operation("max_pool_3x3", 2), (4, 4, 1))
     assert_array_equal(forward(-np.ones((1, 4, 4, 1))), -1)
 
 
 @pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 3)])
 def test_factorized_reduction_by_hand(height, width):
-    forward, model = applied(lambda layers, x: _APPLY["skip_connect"](layers, x, 2, "op"),
-                             (height, width, 2))  # fmt: skip
+    forward, model = applied(operation("skip_connect", 2), (height, width, 2))
     x = random_image(1, height, width, 2)
     kernels = {w.path: w.numpy()[0, 0] for w in model.trainable_variables if "conv" in w.path}
     relu = np.maximum(x, 0)
@@ -246,59 +197,28 @@ def test_factorized_reduction_by_hand(height, width):
 
 
 @cases(
-    ("chosen", "factor"),
+    ("without", "factor"),
     # All skips: node 1 is x, node 2 is x + x, node 3 is x + x + 2 x.
-    ({}, 4.0),
-    ({"edge_1_2": "none", "edge_2_3": "none"}, 2.0),
-    ({"edge_0_1": "none", "edge_0_2": "none"}, 1.0),  # nodes 1 and 2 are zero
-    ({"edge_0_3": "none", "edge_1_3": "none", "edge_2_3": "none"}, 0.0),
+    ([], 4.0),
+    (["edge_1_2", "edge_2_3"], 2.0),
+    (["edge_0_1", "edge_0_2"], 1.0),  # nodes 1 and 2 are zero
+    (["edge_0_3", "edge_1_3", "edge_2_3"], 0.0),
 )
-def test_nas_bench_cell_adds_its_paths(chosen, factor):
+def test_nas_bench_cell_adds_its_paths(without, factor):
     skips = {f"edge_{i}_{j}": "skip_connect" for i, j in itertools.combinations(range(4), 2)}
-    configuration = {**skips, **chosen}
-    forward, _ = applied(
-        lambda layers, x: _add_nas_bench_cell(layers, configuration, x, "cell"), (3, 3, 1)
-    )
+    edges = skips | dict.fromkeys(without, "none")
+    add = cells._add_nas_bench_cell
+    forward, _ = applied(lambda layers, x: add(layers, edges, x, "cell"), (3, 3, 1))
     x = random_image(2, 3, 3, 1)
     assert_allclose(forward(x), factor * x, rtol=1e-6)
 
 
-@pytest.mark.parametrize("n_cells", slow_after(1, (4, 3, 5, 6, 1, 2, 7, 8)))
-def test_cell_network_of_any_depth(n_cells):
-    space = CellSpace(channels=2, n_cells=n_cells)
-    configuration = space.decisions().architecture.sample(np.random.default_rng(n_cells))
-    shape = [(8, 8, 3), (4, 4, 1), (7, 5, 1), (1, 1, 2)][n_cells % 4]
-    model = space.build(configuration, shape, 3)
-    assert model.output_shape == (None, 3)
-    assert np.isfinite(model(random_image(2, *shape))).all()
-    n_reductions = len({n_cells // 3, 2 * n_cells // 3} - {0})
-    # The last cell concatenates four nodes, whose channels each reduction has doubled.
-    assert model.get_layer("mean").input.shape[-1] == 4 * 2 * 2**n_reductions
-    height = model.get_layer("mean").input.shape[1]
-    assert height == math.ceil(shape[0] / 2**n_reductions)
-
-
-@pytest.mark.parametrize("space", slow_after(1, SPACES))
-def test_network_is_keras_own_json(space):
-    configuration = space.decisions().architecture.sample(np.random.default_rng(0))
-    network = space.build(configuration, (6, 5, 1), 3).to_json()
-    assert network == space.build(configuration, (6, 5, 1), 3).to_json()
-    model = keras.models.model_from_json(network)
-    assert json.loads(model.to_json()) == json.loads(network)
-    for layer in json.loads(network)["config"]["layers"]:
-        assert layer["module"] == "keras.layers"
-        assert layer["registered_name"] is None
-        policy = layer["config"]["dtype"]
-        assert (policy if isinstance(policy, str) else policy["config"]["name"]) == "float32"
-
-
 @pytest.mark.filterwarnings("error")
-def test_first_weights_follow_from_the_seed():
-    """This holds for all operations; a warning would name the layer for which it does not."""
-    everything = Cell([((operation, 0), (operation, 1)) for operation in OPERATIONS], [2, 10])
-    genotype = Genotype(everything, everything)
-    space = CellSpace(2, 2, genotype)
-    one, two = (draw_variables(space.build({}, (4, 4, 1), 2), 5) for _ in range(2))
+def test_first_weights_of_all_operations_follow_from_the_seed():
+    """Otherwise a warning would name the layer."""
+    everything = Cell([((name, 0), (name, 1)) for name in cells.OPERATIONS], [2, 10])
+    space = CellSpace(2, 2, Genotype(everything, everything))
+    one, two = (draw_variables(space.build({}, (7, 5, 1), 2), 5) for _ in range(2))
     assert_array_equal(one[0], two[0])
 
 
@@ -308,7 +228,7 @@ def count(genotype, image_channels, n_outputs, channels, n_cells):
     def reduce(c_in, c):
         return c_in * c + 2 * c
 
-    def operation(name, c, strides):
+    def of_operation(name, c, strides):
         k = int(name[-1]) if name[-1].isdigit() else 0
         if name.startswith("sep"):
             return 2 * (k * k * c + c * c + 2 * c)
@@ -326,42 +246,66 @@ def count(genotype, image_channels, n_outputs, channels, n_cells):
         c = 2 * c if reduces else c
         total += reduce(before, c) + reduce(last, c)
         for name, source in itertools.chain(*cell.nodes):
-            total += operation(name, c, 2 if reduces and source < 2 else 1)
+            total += of_operation(name, c, 2 if reduces and source < 2 else 1)
         before, last = last, c * len(cell.concat)
     return total + 9 * image_channels * stem + 2 * stem + (last + 1) * n_outputs
 
 
-@pytest.mark.parametrize("n_cells, seed", slow_after(2, [(3, 2), (2, 1), (1, 0), (4, 3), (6, 4)]))
-def test_number_of_weights(n_cells, seed):
-    space = CellSpace(channels=4, n_cells=n_cells)
-    configuration = space.decisions().architecture.sample(np.random.default_rng(seed))
-    model = space.build(configuration, (5, 6, 2), 3)
-    assert n_weights(model) == count(space.cells(configuration), 2, 3, 4, n_cells)
+@cases(
+    ("n_cells", "genotype"), (3, None), (3, "amoebanet"), (1, None), (2, None), (8, None), quick=2
+)
+def test_network_of_cells_has_the_papers_weights_and_resolutions(n_cells, genotype):
+    space = CellSpace(channels=2, n_cells=n_cells, genotype=genotype)
+    configuration = space.decisions().architecture.sample(np.random.default_rng(n_cells))
+    given, model = space.cells(configuration), space.build(configuration, (7, 5, 2), 3)
+    assert n_weights(model) == count(given, 2, 3, 2, n_cells)
+    assert model.output_shape == (None, 3)
+    n_reductions = len({n_cells // 3, 2 * n_cells // 3} - {0})
+    # The last cell concatenates nodes, whose channels each reduction has doubled.
+    _, height, _, channels = model.get_layer("mean").input.shape
+    assert channels == len(given.normal.concat) * 2 * 2**n_reductions
+    assert height == math.ceil(7 / 2**n_reductions)
 
 
-def test_amoebanet():
-    model = CellSpace(channels=2, n_cells=3, genotype="amoebanet").build({}, (8, 8, 3), 10)
-    assert n_weights(model) == count(AMOEBANET, 3, 10, 2, 3)
-    # Each cell concatenates three of its five nodes; two reductions.
-    assert model.get_layer("mean").input.shape[-1] == 3 * 2 * 4
-    assert np.isfinite(model(random_image(2, 8, 8, 3))).all()
+def test_number_of_weights_of_darts_is_the_papers():
     # 3.3 M in the DARTS paper (table 1), and 3.34934E+06 in counts of its code without
     # the auxiliary head.
     assert count(DARTS, 3, 10, 36, 20) == 3_349_342
     assert count(DARTS, 3, 10, 16, 8) == 246_106  # the size that NES trains
+    assert len(AMOEBANET.normal.concat) == len(AMOEBANET.reduction.concat) == 3
 
 
 # The smallest and the largest network of the benchmark on CIFAR-10 have 0.073306 M and
-# 1.531546 M weights (ranges that several NAS code bases print), and each conv_3x3 edge
-# makes a sixth of the difference.
-@cases(
-    ("operations", "expected"),
-    *((["conv_3x3"] * 6, 1_531_546), (["skip_connect"] * 6, 73_306), (["none"] * 6, 73_306)),
-    (["conv_3x3"] * 3 + ["skip_connect"] + ["conv_3x3"] * 2, 1_288_506),
-    quick=1,
-)
-def test_nas_bench_number_of_weights(operations, expected):
+# 1.531546 M weights (ranges that several NAS code bases print).
+@cases(("name", "expected"), ("conv_3x3", 1_531_546), ("skip_connect", 73_306), quick=1)
+def test_nas_bench_number_of_weights(name, expected):
     space = NASBench201Space()
-    names = space.decisions().architecture.names
-    model = space.build(dict(zip(names, operations)), (4, 4, 3), 10)
-    assert n_weights(model) == expected
+    edges = dict.fromkeys(space.decisions().architecture.names, name)
+    assert n_weights(space.build(edges, (4, 4, 3), 10)) == expected
+
+
+GOOD = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"
+DECISIONS = {
+    "edge_0_1": "conv_3x3", "edge_0_2": "conv_1x1", "edge_1_2": "avg_pool_3x3",
+    "edge_0_3": "skip_connect", "edge_1_3": "none", "edge_2_3": "conv_3x3",
+}  # fmt: skip
+
+
+def test_nas_bench_strings_become_decisions_of_the_space():
+    assert parse(GOOD) == parse(GOOD + "\n") == DECISIONS
+    assert NASBench201Space().decisions().architecture.check(DECISIONS, "a") == DECISIONS
+    swapped = GOOD.replace("nor_conv_1x1~0|avg_pool_3x3~1", "avg_pool_3x3~1|nor_conv_1x1~0")
+    assert parse(swapped) == DECISIONS
+    with pytest.raises(ValueError, match=r"'nor_conv_3x3'.*Got \['max_pool'\]"):
+        parse(GOOD.replace("skip_connect", "max_pool"))
+
+
+@cases(
+    "text",
+    *(None, GOOD + "+", GOOD + "+|none~0|", GOOD + "+rubbish", GOOD.replace("~2", "~3")),
+    *(GOOD.replace("~2", "~1"), GOOD.replace("|none~1", ""), GOOD.replace("none", "max pool")),
+)
+def test_other_strings_show_one_that_is_right(text):
+    with pytest.raises(ValueError, match="each of its six edges once, as in '(.*)'. Got") as caught:
+        parse(text)
+    assert parse(str(caught.value).split("'")[1])

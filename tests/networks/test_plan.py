@@ -1,9 +1,12 @@
 """Plans against Keras' own forward pass, in NumPy and as tensors."""
 
 import numpy as np
+import plans
 import pytest
 from numpy.testing import assert_allclose
-from plans import ACTIVATIONS, ARRAYS, Run, draw_variables, make_plan, tensors, without_names
+from operators import slope
+from plans import ACTIVATIONS, ARRAYS, Run, make_plan, sequential, tensors, without_names
+from scipy.differentiate import derivative
 from tiers import cases
 
 from skuq.backend import keras, ops
@@ -19,7 +22,7 @@ def keras_output(model, parts, state, x, training=False):
 
 def random_parts(model, plan, seed=0):
     rng = np.random.default_rng(seed)
-    flat, state = draw_variables(model, seed)
+    flat, state = plans.draw_variables(model, seed)
     flat = flat.astype(float) + 0.1 * rng.normal(size=flat.size)
     moved = [v + rng.uniform(0, 1, v.shape) if v.dtype.kind == "f" else v for v in state]
     return plan.split(flat), moved
@@ -51,58 +54,93 @@ def test_activations_are_keras_own(name):
     assert_allclose(ours, theirs, rtol=1e-6 if rounded else 1e-12, atol=1e-12)
 
 
+POINTS = np.linspace(-9, 9, 181)
+
+
+@pytest.mark.parametrize("name", plans.SLOPES)
+def test_slopes_are_those_of_numerical_differentiation(name):
+    """And on tensors in single precision those on arrays."""
+    found = slope(ARRAYS, name, POINTS)
+    if name in ("gelu", "silu", "softplus", "tanh"):
+        assert_allclose(found, derivative(ACTIVATIONS[name], POINTS).df, rtol=1e-9, atol=1e-10)
+    computed = slope(tensors(), name, *plans.float32([POINTS]))
+    assert_allclose(np.asarray(computed), found, atol=1e-6)
+
+
+def test_large_arrays_give_what_single_rows_give():
+    """Many rows run by other formulas, without overflows."""
+    x = np.concatenate([np.linspace(-800, 800, 4001), np.linspace(-3, 3, 4001)])
+    few = np.array_split(x, 20)
+    functions = {**ACTIVATIONS, "cosine": ARRAYS.cosine}
+    for name, f in functions.items():
+        with np.errstate(all="ignore" if name == "exponential" else "raise", under="ignore"):
+            expected = np.concatenate([f(part) for part in few])
+            assert_allclose(f(x), expected, rtol=1e-14, atol=1e-12 if name == "cosine" else 0)
+
+
+def frozen():
+    """Layers that do not train between others that do."""
+    inputs = keras.Input((5,))
+    x = layers.Rescaling([1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 0.0, -1.0, 2.0])(inputs)
+    x = layers.Dense(6, activation="relu", trainable=False, kernel_regularizer="l2")(x)
+    x = layers.BatchNormalization(trainable=False)(x)
+    x = layers.BatchNormalization(momentum=0.6)(layers.Dense(6)(x))
+    x = layers.Rescaling(0.5, 1.0)(x)
+    x = layers.LayerNormalization(trainable=False)(x)
+    return keras.Model(inputs, layers.Dense(2)(x))
+
+
+@pytest.mark.parametrize("make", [everything, frozen])
 @pytest.mark.parametrize("namespace", [ARRAYS, tensors()], ids=["numpy", "keras"])
 @pytest.mark.parametrize("training", [False, True])
-def test_each_layer_is_keras_own(namespace, training):
-    model = everything()
+def test_each_layer_is_keras_own(make, namespace, training):
+    model = make()
     plan = make_plan(model.to_json())
-    assert plan.n_dropouts == 1 and plan.n_state == len(model.non_trainable_variables)
+    assert plan.n_dropouts == (make is everything)
+    assert len(plan.weights) == len(model.trainable_variables)
+    assert plan.n_state == len(model.non_trainable_variables)
     parts, state = random_parts(model, plan)
     x = np.random.default_rng(1).normal(size=(9, 5))
-    run = Run(namespace, training=training, is_real=np.ones(9))
-    y, new = plan(parts, state, x, run)
+    y, new = plan(parts, state, x, Run(namespace, training=training, is_real=np.ones(9)))
     text = model.to_json().replace('"rate": 0.3', '"rate": 0.0')
     without_dropout = keras.models.model_from_json(text)
     kept = [value for value in state if value.dtype.kind == "f"]
     expected, expected_state = keras_output(without_dropout, parts, kept, x, training)
-    assert_allclose(np.asarray(y), expected, rtol=1e-6)  # gelu's constants
-    for ours, theirs in zip([v for v in new if np.asarray(v).dtype.kind == "f"], expected_state):
-        assert_allclose(np.asarray(ours), theirs, rtol=1e-6)
+    assert_allclose(np.asarray(y), expected, rtol=1e-6, atol=1e-8)  # gelu's constants
+    new = [value for value in map(np.asarray, new) if value.dtype.kind == "f"]
+    for ours, theirs in zip(new, expected_state, strict=True):
+        assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
 
 
 def test_filling_rows_do_not_count_in_batch_statistics():
     model = everything()
     plan = make_plan(model.to_json())
     parts, state = random_parts(model, plan)
-    x = np.random.default_rng(1).normal(size=(9, 5))
-    whole, state_of_whole = plan(parts, state, x[:6], Run(training=True, is_real=np.ones(6)))
-    run = Run(training=True, is_real=np.r_[np.ones(6), np.zeros(3)])
-    filled, state_of_filled = plan(parts, state, x, run)
-    assert_allclose(filled[:6], whole, rtol=1e-12)
-    for a, b in zip(state_of_whole, state_of_filled):
+    x, is_real = np.random.default_rng(1).normal(size=(9, 5)), np.repeat([1.0, 0.0], [6, 3])
+    whole, after = plan(parts, state, x[:6], Run(training=True, is_real=np.ones(6)))
+    filled, after_filled = plan(parts, state, x, Run(training=True, is_real=is_real))
+    for a, b in zip([filled[:6], *after_filled], [whole, *after], strict=True):
         assert_allclose(a, b, rtol=1e-12)
 
 
-def test_a_member_axis_is_as_many_networks():
+@pytest.mark.parametrize("training", [False, True])
+def test_a_member_axis_is_as_many_networks(training):
     model = everything()
     plan = make_plan(model.to_json())
-    x = np.random.default_rng(1).normal(size=(4, 9, 5))
-    alone = [random_parts(model, plan, seed) for seed in range(4)]
-    parts = [np.stack(values) for values in zip(*(parts for parts, _ in alone))]
-    state = [np.stack(values) for values in zip(*(state for _, state in alone))]
+    x = np.random.default_rng(1).normal(size=(3, 9, 5))
+    alone = [random_parts(model, plan, seed) for seed in range(3)]
+    parts, state = ([np.stack(v) for v in zip(*values)] for values in zip(*alone))
+    run = Run(training=training, is_real=np.ones(9))
     for rows in (x, x[0]):  # rows of their own, or shared
-        for training in (False, True):
-            run = Run(training=training, is_real=np.ones(9))
-            together, new = plan(parts, state, rows, run)
-            for k in range(4):
-                single, own_state = plan(*alone[k], rows[k] if rows.ndim == 3 else rows, run)
-                assert_allclose(together[k], single, rtol=1e-12)
-                for a, b in zip(new, own_state):
-                    assert_allclose(np.asarray(a)[k], b, rtol=1e-12)
+        together, new = plan(parts, state, rows, run)
+        for k in range(3):
+            single, own_state = plan(*alone[k], rows[k] if rows.ndim == 3 else rows, run)
+            for a, b in zip([together, *new], [single, *own_state], strict=True):
+                assert_allclose(np.asarray(a)[k], b, rtol=1e-12)
 
 
 def test_dropout_masks_multiply():
-    model = keras.Sequential([keras.Input((3,)), layers.Dropout(0.5), layers.Dense(1)])
+    model = sequential((3,), layers.Dropout(0.5), layers.Dense(1))
     plan = make_plan(model.to_json())
     mask = np.array([[2.0, 0, 2], [0, 0, 2]])
     x, kernel = np.arange(6.0).reshape(2, 3) + 1, np.ones((3, 1))
@@ -124,14 +162,14 @@ def several_inputs():
 
 @cases(
     "model",
-    keras.Sequential([keras.Input((3,)), layers.UnitNormalization()]),
-    keras.Sequential([keras.Input((4, 3)), layers.Dense(2)]),
-    keras.Sequential([keras.Input((3,)), layers.Dense(2, activity_regularizer="l2")]),
-    keras.Sequential([keras.Input((3,)), layers.Dense(2, kernel_constraint="max_norm")]),
-    keras.Sequential([keras.Input((3,)), layers.Dense(2, dtype="float64")]),
-    keras.Sequential([keras.Input((3,)), layers.BatchNormalization(axis=1), layers.Softmax()]),
+    sequential((3,), layers.UnitNormalization()),
+    sequential((4, 3), layers.Dense(2)),
+    sequential((3,), layers.Dense(2, activity_regularizer="l2")),
+    sequential((3,), layers.Dense(2, kernel_constraint="max_norm")),
+    sequential((3,), layers.Dense(2, dtype="float64")),
+    sequential((3,), layers.BatchNormalization(axis=1), layers.Softmax()),
     keras.Sequential([keras.Input((3,), dtype="int32"), layers.Dense(2)]),
-    keras.Sequential([keras.Input((3,)), layers.Dropout(1.0), layers.Dense(2)]),
+    sequential((3,), layers.Dropout(1.0), layers.Dense(2)),
     shared(),
     several_inputs(),
     ids=lambda model: "+".join(layer.__class__.__name__ for layer in model.layers),
@@ -153,31 +191,3 @@ def test_plans_do_not_hang_on_names():
     assert without_names(network("a", "relu")) == without_names(network("b", "relu"))
     # A layer may be called like a value.
     assert without_names(network("relu", "relu")) != without_names(network("tanh", "tanh"))
-
-
-def frozen():
-    """Layers that do not train between others that do."""
-    inputs = keras.Input((5,))
-    x = layers.Rescaling([1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 0.0, -1.0, 2.0])(inputs)
-    x = layers.Dense(6, activation="relu", trainable=False, kernel_regularizer="l2")(x)
-    x = layers.BatchNormalization(trainable=False)(x)
-    x = layers.BatchNormalization(momentum=0.6)(layers.Dense(6)(x))
-    x = layers.Rescaling(0.5, 1.0)(x)
-    x = layers.LayerNormalization(trainable=False)(x)
-    return keras.Model(inputs, layers.Dense(2)(x))
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_frozen_layers_are_state_and_stand_still(training):
-    model = frozen()
-    plan = make_plan(model.to_json())
-    assert len(plan.weights) == len(model.trainable_variables)
-    assert plan.n_state == len(model.non_trainable_variables)
-    parts, state = random_parts(model, plan)
-    x = np.random.default_rng(1).normal(size=(7, 5))
-    expected, new = keras_output(model, parts, state, x, training)
-    run = Run(ARRAYS, training=training, is_real=np.ones(7))
-    ours, new_state = plan(parts, state, x, run)
-    assert_allclose(ours, expected, rtol=1e-6, atol=1e-8)
-    for a, b in zip(new_state, new):
-        assert_allclose(a, b, rtol=1e-6, atol=1e-9)

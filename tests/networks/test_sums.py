@@ -1,7 +1,5 @@
 """Sums that Keras computes wrongly are found, and no others."""
 
-import re
-
 import numpy as np
 import pytest
 from plans import wrong_sum
@@ -22,15 +20,12 @@ def model_of(kind, shapes):
 
 def rows_that_differ(kind, shapes, rng):
     """Numbers of rows, up to 6, for which Keras differs from NumPy."""
-    model, found = model_of(kind, shapes), []
-    rank = max(map(len, shapes))
+    model, found, rank = model_of(kind, shapes), [], max(map(len, shapes))
     for n_rows in range(1, 7):
         terms = [rng.normal(size=(n_rows, *shape)) for shape in shapes]
-        if kind != "+":  # layers give all terms the same rank
-            same_rank = [(n_rows, *(1,) * (rank - len(s)), *s) for s in shapes]
-            wanted = sum(term.reshape(shape) for term, shape in zip(terms, same_rank))
-        else:
-            wanted = sum(terms)
+        # Layers give all terms the same rank.
+        same_rank = [(n_rows, *(1,) * (rank - len(shape)), *shape) for shape in shapes]
+        wanted = sum(t.reshape(s) if kind != "+" else t for t, s in zip(terms, same_rank))
         wanted = wanted / len(terms) if kind == "Average" else wanted
         got = np.asarray(model([term.astype("float32") for term in terms]))
         if got.shape != wanted.shape or not np.allclose(got, wanted, atol=1e-5):
@@ -41,9 +36,8 @@ def rows_that_differ(kind, shapes, rng):
 def random_shapes(kind, rng):
     """Shapes of two or three terms that can be broadcast."""
     while True:
-        rank = rng.integers(1, 4)
-        ranks = rng.integers(1, rank + 1, rng.integers(2, 4))
-        ranks = np.full(len(ranks), rank) if kind == "+" or rng.random() < 0.7 else ranks
+        rank, n_terms = rng.integers(1, 4), rng.integers(2, 4)
+        ranks = rng.integers(1, rank + 1, n_terms) if kind != "+" else [rank] * n_terms
         shapes = [tuple(rng.integers(1, 4, rank).tolist()) for rank in ranks]
         padded = [(1,) * (max(ranks) - len(shape)) + shape for shape in shapes]
         if all(len({*sizes} - {1}) < 2 for sizes in zip(*padded)):
@@ -52,32 +46,26 @@ def random_shapes(kind, rng):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums_are_refused_exactly_if_keras_differs_from_numpy(kind, global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    n_refused = 0
-    for _ in range(30):
+    rng, n_refused = np.random.default_rng(global_random_seed), 0
+    for _ in range(20):
         shapes = random_shapes(kind, rng)
         said, rows = wrong_sum(model_of(kind, shapes)), rows_that_differ(kind, shapes, rng)
         assert (said is not None) == bool(rows), (shapes, rows, said)
         if said is not None and len(shapes) == 2:
-            (listed,) = re.findall("With (.*) rows", said)
-            assert listed == " or ".join(map(str, rows))
+            assert f"With {' or '.join(map(str, rows))} rows" in said
         n_refused += said is not None
-    assert n_refused > 5
+    assert n_refused > 3
 
 
 def test_the_advice_can_be_followed():
-    swapped = model_of("+", [(1,), (4,)])
-    assert "to one of shape (None, 4)" in wrong_sum(model_of("+", [(4,), (1,)]))
-    assert "Swap the two terms" in wrong_sum(model_of("+", [(4,), (1,)]))
-    assert wrong_sum(swapped) is None
+    said = wrong_sum(model_of("+", [(4,), (1,)]))
+    assert "to one of shape (None, 4)" in said and "Swap the two terms" in said
+    assert wrong_sum(model_of("+", [(1,), (4,)])) is None
     outer = [(1, 6), (6, 1)]
-    assert wrong_sum(model_of("+", outer)) and wrong_sum(model_of("+", outer[::-1]))
     assert "Write `a - (-b)`" in wrong_sum(model_of("+", outer))
+    assert wrong_sum(model_of("+", outer[::-1]))
     one, other = map(keras.Input, outer)
-    difference = keras.Model([one, other], one - (-other))
-    assert wrong_sum(difference) is None
-    x = [np.random.default_rng(0).normal(size=(1, *shape)).astype("float32") for shape in outer]
-    np.testing.assert_allclose(np.asarray(difference(x)), x[0] + x[1], rtol=1e-6)
+    assert wrong_sum(keras.Model([one, other], one - (-other))) is None
     assert wrong_sum(model_of("Add", [(1, 3, 1), (3,), (1,)])) is not None
 
 

@@ -1,20 +1,23 @@
-"""The compiled program compared with ``model.fit`` with equal callbacks, weights and order."""
+"""Training compared with ``model.fit`` and with loops of Keras' optimisers, from equal weights."""
 
 from functools import partial
 
 import numpy as np
-import pytest
+import tensorflow as tf
 import training_data
-from numpy.testing import assert_allclose
+from heads import NomuHead, build_nomu, build_tabular
+from numpy.testing import assert_allclose, assert_array_equal
 from plans import draw_variables, sequential
-from tiers import cases, slow_after
-from training_data import OPTIMIZERS, STEADY, rule_of, train_member
+from tiers import cases
+from training_data import OPTIMIZERS, STEADY, assign, flat_weights, train_member, train_stack
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
+from skuq.tables import TrainingData
 from skuq.training import Recipe
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
+PLAIN = {**STEADY, "keep": "last"}
 
 
 class HeadLoss(keras.losses.Loss):
@@ -26,57 +29,28 @@ class HeadLoss(keras.losses.Loss):
         return self.head.loss(y_true, y_pred)
 
 
-def make_model(n_outputs=1, regularizer=None):
-    layers = keras.layers
-    first = layers.Dense(12, activation="tanh", kernel_regularizer=regularizer)
-    return sequential((3,), first, layers.Dense(8, "swish"), layers.Dense(2 * n_outputs))
+def make_model(n_outputs=1, regularizer=None, bias_regularizer=None):
+    penalties = {"kernel_regularizer": regularizer, "bias_regularizer": bias_regularizer}
+    dense = partial(keras.layers.Dense, **penalties)
+    return sequential((3,), dense(12, "tanh"), dense(8, "swish"), dense(2 * n_outputs))
 
 
-def make_optimizer(name, learning_rate, **settings):
-    settings = {"learning_rate": learning_rate, **settings}
-    return keras.optimizers.get({"class_name": name, "config": settings})
-
-
-def callbacks_of(recipe):
-    plateau, stop = recipe.reduce_lr_patience, recipe.early_stopping_patience
-    return [
-        keras.callbacks.ReduceLROnPlateau(patience=plateau, factor=recipe.reduce_lr_factor),
-        keras.callbacks.EarlyStopping(patience=stop, restore_best_weights=True),
-        keras.callbacks.TerminateOnNaN(),
-    ]
-
-
-def split_flat(model, flat):
-    sizes = [int(np.prod(v.shape)) for v in model.trainable_variables]
-    parts = np.split(flat, np.cumsum(sizes)[:-1])
-    return [p.reshape(v.shape) for p, v in zip(parts, model.trainable_variables)]
-
-
-def fit_with_keras(model, head, recipe, data, flat, optimizer, callbacks):
-    """History and final flat weights of Keras' own training, rows in their order."""
-    for variable, value in zip(model.trainable_variables, split_flat(model, flat)):
-        variable.assign(value)
+def compare(recipe, ours, theirs, optimizer, callbacks=(), n_outputs=1):
+    """Train with equal first weights and order of rows; compare weights and history."""
+    data, head = make_data(n_outputs=n_outputs), GaussianHead(n_outputs)
+    initial = draw_variables(ours, 3)
+    options = {"start": [initial], "permutations": [np.arange], "jit": False}
+    member = train_member(ours, head, recipe, data, 1, **options)
+    assign(theirs, initial[0])
     # Without XLA: the same numbers, and a second less to compile.
-    model.compile(optimizer, HeadLoss(head), jit_compile=False)
-    validation = {"validation_data": (data.x_valid, data.y_valid, data.weight_valid)}
+    theirs.compile(optimizer, HeadLoss(head), jit_compile=False)
     settings = {"batch_size": recipe.batch_size, "epochs": recipe.epochs, "callbacks": callbacks}
+    settings |= {"validation_data": (data.x_valid, data.y_valid, data.weight_valid)}
     settings |= {"sample_weight": data.weight, "shuffle": False, "verbose": 0}
-    history = model.fit(data.x, data.y, **validation, **settings)
-    weights = [ops.convert_to_numpy(v).ravel() for v in model.trainable_variables]
-    return history.history, np.concatenate(weights)
-
-
-def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4):
-    model, head = make_model(n_outputs, regularizer), GaussianHead(n_outputs)
-    initial = draw_variables(model, 3)
-    options = {"start": [initial], "permutations": [np.arange], "jit": jit}
-    member = train_member(model, head, recipe, data, 1, **options)
-    fitting = make_optimizer(recipe.optimizer, recipe.learning_rate), callbacks_of(recipe)
-    history, weights = fit_with_keras(model, head, recipe, data, initial[0], *fitting)
-    assert len(member.history["loss"]) == len(history["loss"])
-    assert_allclose(member.history["val_loss"], history["val_loss"], rtol=rtol, atol=1e-5)
-    assert_allclose(member.history["learning_rate"], history["learning_rate"], rtol=1e-6)
-    assert_allclose(member.weights, weights, rtol=rtol, atol=rtol * np.abs(weights).max())
+    history = theirs.fit(data.x, data.y, **settings).history
+    weights = flat_weights(theirs)
+    assert_allclose(member.weights, weights, rtol=1e-4, atol=1e-4 * np.abs(weights).max())
+    assert_allclose(member.history["loss"], history["loss"], rtol=1e-4, atol=1e-5)
     return member, history
 
 
@@ -90,91 +64,55 @@ def compare(recipe, data, *, n_outputs=1, jit=False, regularizer=None, rtol=1e-4
 )
 def test_rule_of_takes_the_steps_of_keras_optimizers(optimizer, settings, rng):
     w = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
-    variable, rule, rate = keras.Variable(w), rule_of(optimizer, **settings), 0.03
-    keras_optimizer = make_optimizer(optimizer, rate, **settings)
+    variable, rule, rate = keras.Variable(w), training_data.rule_of(optimizer, **settings), 0.03
+    config = {"learning_rate": rate, **settings}
+    keras_optimizer = keras.optimizers.get({"class_name": optimizer, "config": config})
     slots = rule.init(w)
-    for t in range(1, 9):
+    for t in range(1, 5):
         g = ops.convert_to_tensor(rng.normal(size=7).astype("float32"))
         w, slots = rule.update(w, slots, g, ops.cast(t, "float32"), rate)
         keras_optimizer.apply([g], [variable])
     assert_allclose(w, variable, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("rate, plateau, stop", slow_after(1, [(0.1, 1, 4), (0.05, 3, 8)]))
-def test_equals_fit_through_plateaus_and_early_stopping(rate, plateau, stop):
-    patience = {"reduce_lr_patience": plateau, "early_stopping_patience": stop}
-    recipe = Recipe("adam", rate, batch_size=10, epochs=200, reduce_lr_factor=0.3, **patience)
-    member, history = compare(recipe, make_data())
-    assert len(history["loss"]) < 200  # stopped early
+def test_equals_fit_through_plateaus_and_early_stopping():
+    """Two outputs, and a layer's own penalty."""
+    recipe = Recipe(
+        "adam", 0.1, batch_size=10, epochs=200, reduce_lr_factor=0.3, reduce_lr_patience=1,
+        early_stopping_patience=4,
+    )  # fmt: skip
+    callbacks = [
+        keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.3),
+        keras.callbacks.EarlyStopping(patience=4, restore_best_weights=True),
+        keras.callbacks.TerminateOnNaN(),
+    ]
+    models = make_model(2, "l2"), make_model(2, "l2")
+    member, history = compare(recipe, *models, keras.optimizers.Adam(0.1), callbacks, n_outputs=2)
+    assert len(member.history["loss"]) == len(history["loss"]) < 200  # stopped early
     assert len(np.unique(history["learning_rate"])) > 2  # and reduced before
+    assert_allclose(member.history["val_loss"], history["val_loss"], rtol=1e-4, atol=1e-5)
+    assert_allclose(member.history["learning_rate"], history["learning_rate"], rtol=1e-6)
     assert member.best_epoch == int(np.argmin(history["val_loss"]))
 
 
-@pytest.mark.slow
-@cases(
-    ("recipe", "rows", "settings"),
-    (Recipe("adam", 0.02, batch_size=500, epochs=8), {}, {}),
-    (Recipe("nadam", 0.01, batch_size=16, epochs=10), {"n_outputs": 3}, {"n_outputs": 3}),
-    (Recipe("adam", 0.01, batch_size=16, epochs=10), {}, {"regularizer": "l2"}),
-)
-def test_equals_fit_with(recipe, rows, settings):
-    compare(recipe, make_data(**rows), **settings)
-
-
-def test_divergence_keeps_the_best_epoch_or_raises():
-    data, head, model = make_data(), GaussianHead(), make_model()
-    with pytest.raises(FloatingPointError, match="diverged.*learning_rate=1e"):
-        train_member(model, head, Recipe("sgd", learning_rate=1e30, epochs=5), data, 1)
-
-
-def compare_optimizer(recipe, optimizer, data=None, keras_model=None):
-    """Our recipe against Keras' own optimizer object, without callbacks, last weights."""
-    data = make_data() if data is None else data
-    head, initial = GaussianHead(), draw_variables(make_model(), 3)
-    options = {"start": [initial], "permutations": [np.arange], "jit": False}
-    member = train_member(make_model(), head, recipe, data, 1, **options)
-    keras_model = make_model() if keras_model is None else keras_model
-    history, weights = fit_with_keras(keras_model, head, recipe, data, initial[0], optimizer, [])
-    assert_allclose(member.weights, weights, rtol=1e-4, atol=1e-4 * np.abs(weights).max())
-    return member, history
-
-
-PLAIN = {**STEADY, "keep": "last"}
-
-
-@pytest.mark.slow
-def test_equals_fit_with_clipped_gradients_and_weight_decay():
-    recipe = Recipe("sgd", 0.05, batch_size=16, epochs=6, clip_norm=0.3, **PLAIN)
-    compare_optimizer(recipe, keras.optimizers.SGD(0.05, global_clipnorm=0.3))
-    recipe = Recipe("rmsprop", 0.02, batch_size=16, epochs=6, weight_decay=0.1, **PLAIN)
-    compare_optimizer(recipe, keras.optimizers.RMSprop(0.02, weight_decay=0.1))
-
-
-@pytest.mark.slow
-def test_equals_fit_with_l2_on_all_weights():
+def test_equals_fit_with_clipped_gradients_weight_decay_and_l2_on_all_weights():
     """The recipe's penalty is Keras' regulariser on kernels and biases."""
-    recipe = Recipe("adam", 0.02, batch_size=16, epochs=6, l2=0.01, **PLAIN)
-    penalised = make_model()
-    for layer in penalised.layers:
-        layer.kernel_regularizer = layer.bias_regularizer = keras.regularizers.L2(0.01)
-    penalised = keras.models.model_from_json(penalised.to_json())
-    optimizer = keras.optimizers.Adam(0.02)
-    member, history = compare_optimizer(recipe, optimizer, keras_model=penalised)
-    assert_allclose(member.history["loss"], history["loss"], rtol=1e-4)
+    settings = {"clip_norm": 0.3, "weight_decay": 0.1, "l2": 0.01}
+    recipe = Recipe("rmsprop", 0.02, batch_size=16, epochs=6, **settings, **PLAIN)
+    optimizer = keras.optimizers.RMSprop(0.02, global_clipnorm=0.3, weight_decay=0.1)
+    penalty = keras.regularizers.L2(0.01)
+    compare(recipe, make_model(), make_model(1, penalty, penalty), optimizer)
 
 
 def test_adversarial_training_is_the_papers_algorithm():
     """One full-batch step of gradient descent, worked out with TensorFlow's own tape."""
-    import tensorflow as tf
-
     data, head, initial = make_data(), GaussianHead(), draw_variables(make_model(), 3)
     epsilon, rate = 0.05, 0.1
     recipe = Recipe("sgd", rate, batch_size=500, epochs=1, adversarial_epsilon=epsilon, **PLAIN)
     options = {"start": [initial], "permutations": [np.arange], "jit": False}
     member = train_member(make_model(), head, recipe, data, 1, **options)
     model = make_model()
-    for variable, value in zip(model.trainable_variables, split_flat(model, initial[0])):
-        variable.assign(value)
+    variables = [v.value for v in assign(model, initial[0])]
     x = tf.constant(data.x)
 
     def loss(x):
@@ -184,11 +122,179 @@ def test_adversarial_training_is_the_papers_algorithm():
         tape.watch(x)
         value = loss(x)
     moved = x + epsilon * np.ptp(data.x, axis=0) * tf.sign(tape.gradient(value, x))
-    variables = [v.value for v in model.trainable_variables]
     with tf.GradientTape() as tape:
-        tape.watch(variables)
         total = 0.5 * (loss(x) + loss(moved))
-    gradient = tape.gradient(total, [v._value for v in model.trainable_variables])
+    gradient = tape.gradient(total, variables)
     expected = initial[0] - rate * np.concatenate([np.ravel(g) for g in gradient])
     assert_allclose(member.weights, expected, rtol=1e-4, atol=1e-5)
     assert_allclose(member.history["loss"], [float(total)], rtol=1e-5)
+
+
+def table_with_codes():
+    """Three numbers and a column of codes."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(45, 4))
+    x[:, 1] = rng.integers(0, 5, 45)
+    y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(45, 1))
+    return TrainingData.without_validation(x, y, rng.uniform(0.5, 2, 45))
+
+
+def realmlp():
+    return build_tabular(
+        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 5}, category_dim=3,
+        embedding={"columns": [0, 2, 3], "n_frequencies": 5, "scale": 0.5},
+    )  # fmt: skip
+
+
+def reference_run(model, recipe, data, flat, factors, rates, decays):
+    """Full batches of Keras' own Adam, one optimiser a variable."""
+    variables = assign(model, flat)
+    settings = {"beta_2": recipe.beta_2, "weight_decay": 1.0}
+    optimizers = [keras.optimizers.Adam(1.0, **settings) for _ in variables]
+    x, y = tf.constant(data.x), tf.constant(data.y)
+    for rate, decay in zip(rates, decays):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(data.weight * GaussianHead().loss(y, model(x)))
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        for optimizer, variable, gradient, factor in zip(optimizers, variables, gradients, factors):
+            optimizer.learning_rate.assign(recipe.learning_rate * rate * factor)
+            optimizer.weight_decay = recipe.weight_decay * decay
+            optimizer.apply([tf.convert_to_tensor(gradient)], [variable])
+    return flat_weights(model)
+
+
+def test_equals_keras_with_an_optimizer_for_each_variable():
+    """Factors of layers, cycles of the rate, a scheduled decay and beta_2, all at once."""
+    recipe = Recipe(
+        learning_rate=0.05, batch_size=500, epochs=8, beta_2=0.9, schedule="coslog4",
+        weight_decay=0.5, weight_decay_schedule="flat-cosine",
+        rate_factors_of_layers=(("scale", 6), ("embedding", 0.1), ("*/bias", 0.5)), **PLAIN,
+    )  # fmt: skip
+    model, data = realmlp(), table_with_codes()
+    flat, state = draw_variables(model, 3)
+    options = {"start": [(flat, state)], "permutations": [np.arange], "jit": False}
+    member = train_member(model, GaussianHead(), recipe, data, 1, **options)
+    factors = []
+    for variable in model.trainable_variables:
+        layer, name = variable.path.split("/")
+        factor = {"scale": 6, "embedding": 0.1}.get(layer)
+        factors.append(factor or (0.5 if name == "bias" else 1))
+    assert sorted(set(factors)) == [0.1, 0.5, 1, 6]
+    t = np.arange(8) / 8
+    rates = 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
+    decays = np.where(t < 0.5, 1, 0.5 + 0.5 * np.cos(np.pi * (2 * t - 1)))
+    weights = reference_run(model, recipe, data, flat, factors, rates, decays)
+    assert np.abs(weights - flat).max() > 0.1
+    assert_allclose(member.weights, weights, rtol=1e-3, atol=1e-4)
+
+
+PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
+SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))
+N_ARTIFICIAL, EPOCHS = 9, 6
+
+
+def few_rows(n=12):
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(-1, 1, (n, 2)), rng.normal(size=(n, 1))
+    return TrainingData.without_validation(x, y, np.ones(n))
+
+
+def recipe_of_nomu(**changes):
+    settings = {"learning_rate": 0.01, "batch_size": 2**30, "epochs": EPOCHS, **PLAIN}
+    settings |= {"n_artificial": N_ARTIFICIAL, "loss_settings": SETTINGS}
+    return Recipe(**{**settings, **changes})
+
+
+def nomu(l2=0.0):
+    return build_nomu((2,), 1, hidden_units=(8,), side_hidden_units=(6,), l2=l2, side_l2=2 * l2)
+
+
+def uniform(n, rng):
+    return rng.uniform(-1, 1, (n, 2))
+
+
+class Recorder(list):
+    """Draws inputs, and remembers them."""
+
+    def __call__(self, n, rng):
+        self.append(uniform(n, rng).astype("float32"))
+        return self[-1]
+
+
+def loop_of_nomu(table, initial, drawn, *, connect_gradient, l2, batches):
+    """The same training with Keras' Adam and a gradient tape, written apart."""
+    model = nomu(l2)
+    variables, adam = assign(model, initial), keras.optimizers.Adam(0.01)
+    drawn = iter(np.concatenate(drawn).reshape(-1, N_ARTIFICIAL, 2))
+    for _ in range(EPOCHS):
+        for rows in batches:
+            artificial = next(drawn)
+            with tf.GradientTape() as tape:
+                out = model(table.x[rows])
+                loss = tf.reduce_sum((out[:, :1] - table.y[rows]) ** 2)
+                r_rows = _raw_uncertainty(model, table.x[rows], connect_gradient)
+                r_apart = _raw_uncertainty(model, artificial, connect_gradient)
+                loss += PI_SQR * tf.reduce_sum(r_rows**2)
+                loss += PI_EXP * tf.reduce_mean(tf.exp(-C_EXP * r_apart))
+                loss += tf.add_n(model.losses)
+            adam.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    return flat_weights(model)
+
+
+def _raw_uncertainty(model, x, connect_gradient):
+    """r layer by layer, with the connection to f cut or not."""
+    features = model.get_layer("mean_hidden_1")(x)
+    if not connect_gradient:
+        features = tf.stop_gradient(features)
+    side = model.get_layer("side_hidden_1")(x)
+    return model.get_layer("side_output")(tf.concat([side, features], axis=1))
+
+
+@cases(("connect_gradient", "n_batches", "jit"), (False, 3, False), (True, 1, True), quick=1)
+def test_losses_with_artificial_inputs_equal_a_loop_with_a_tape(connect_gradient, n_batches, jit):
+    """Batches have the sum over their rows, and all of the artificial term."""
+    table, l2, recorder = few_rows(), 0.05, Recorder()
+    model = nomu(l2)
+    initial = draw_variables(model, 4)
+    head = NomuHead(stable=False, detached=None if connect_gradient else NomuHead.detached)
+    options = {"start": [initial], "permutations": [np.arange], "artificial": recorder, "jit": jit}
+    member = train_member(
+        model, head, recipe_of_nomu(batch_size=12 // n_batches), table, 1, **options
+    )
+    options = {"connect_gradient": connect_gradient, "l2": l2}
+    batches = np.split(np.arange(12), n_batches)
+    expected = loop_of_nomu(table, initial[0], recorder, batches=batches, **options)
+    # Single precision, through some steps of Adam.
+    assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
+
+
+def test_members_of_a_stack_have_settings_of_their_own():
+    settings = [{**dict(SETTINGS), "pi_exp": value} for value in (0.01, 2.0)]
+    recipes = [recipe_of_nomu(loss_settings=tuple(each.items())) for each in settings]
+    together = train_stack(nomu(), NomuHead(), recipes, few_rows(), [3, 3], artificial=uniform)
+    for member, settings, seed in zip(together, recipes, (3, 3)):
+        alone = train_member(nomu(), NomuHead(), settings, few_rows(), seed, artificial=uniform)
+        assert_allclose(member.weights, alone.weights, rtol=2e-3, atol=2e-5)
+    assert abs(together[0].weights - together[1].weights).max() > 1e-3
+
+
+def test_draws_do_not_depend_on_how_a_run_is_cut(monkeypatch):
+    whole, parts = Recorder(), Recorder()
+    train_member(nomu(), NomuHead(), recipe_of_nomu(), few_rows(), 1, artificial=whole)
+    monkeypatch.setattr("skuq.training._train._SLICE_SECONDS", 0.0)
+    train_member(nomu(), NomuHead(), recipe_of_nomu(), few_rows(), 1, artificial=parts)
+    assert_array_equal(np.concatenate(whole), np.concatenate(parts))
+
+
+def test_batch_statistics_are_those_of_rows_with_targets():
+    def normed(input_shape, n_outputs):
+        inputs = keras.Input(input_shape)
+        x = keras.layers.BatchNormalization(momentum=0.0)(inputs)
+        x = keras.layers.Dense(4, activation="relu")(x)
+        return keras.Model(inputs, keras.layers.Dense(n_outputs)(x))
+
+    model = build_nomu((2,), 1, mean_network=normed, side_hidden_units=(4,))
+    options = {"artificial": lambda n, rng: np.full((n, 2), 50.0)}
+    far = train_member(model, NomuHead(), recipe_of_nomu(epochs=1), few_rows(), 1, **options)
+    mean = next(value for value in far.state if value.shape == (2,))
+    assert_allclose(mean, few_rows().x.mean(axis=0), rtol=1e-5)

@@ -5,8 +5,8 @@ import pytest
 from heads import GaussianMixtureHead
 from numpy.testing import assert_allclose
 from plans import draw_variables, sequential
-from tiers import cases, slow_after
-from training_data import OPTIMIZERS, make_data, programs, train_member, train_stack
+from tiers import slow_after
+from training_data import make_data, programs, train_member, train_stack
 
 from skuq.backend import keras
 from skuq.networks import GaussianHead
@@ -40,11 +40,10 @@ def assert_equal_runs(stack, alone, rtol=1e-4):
         assert_allclose(one.held_out, two.held_out, rtol=10 * rtol, atol=1e-4)
 
 
-def compare(model, recipes, data, seeds=(1, 2, 3), jit=False, rtol=1e-4):
-    stack = train_stack(model, HEAD, recipes, data, seeds, jit=jit)
-    recipes = [recipes] * len(seeds) if isinstance(recipes, Recipe) else recipes
+def compare(model, recipes, data, seeds=(1, 2, 3), rtol=1e-4):
+    stack = train_stack(model, HEAD, recipes, data, seeds, jit=False)
     runs = zip(recipes, seeds)
-    alone = [train_member(model, HEAD, recipe, data, seed, jit=jit) for recipe, seed in runs]
+    alone = [train_member(model, HEAD, recipe, data, seed, jit=False) for recipe, seed in runs]
     assert_equal_runs(stack, alone, rtol)
     return stack
 
@@ -65,21 +64,14 @@ def test_members_of_a_stack_can_weigh_losses_differently():
     assert_equal_runs(train((1.0, 0.0)), alone)
 
 
-@pytest.mark.parametrize("optimizer", slow_after(1, OPTIMIZERS))
-def test_learning_rates_of_their_own(optimizer):
-    rates = (1e-3, 1e-2, 5e-2)
-    recipes = [Recipe(optimizer, rate, batch_size=16, epochs=6) for rate in rates]
-    compare(plain(), recipes, make_data())
-
-
-@pytest.mark.slow
-def test_every_setting_of_their_own_together():
+@pytest.mark.parametrize("optimizer", slow_after(1, ["nadam", "adadelta", "rmsprop"]))
+def test_every_setting_of_their_own_together(optimizer):
     """Also plateaus and early stopping: a member that has stopped stands still."""
     names = ("learning_rate", "reduce_lr_patience", "early_stopping_patience", "l2")
     names += ("weight_decay", "clip_norm", "dropout")
     same = {"batch_size": 16, "epochs": 60, "reduce_lr_factor": 0.5, "schedule": "cosine"}
     recipes = [
-        Recipe(**dict(zip(names, values)), **same, warmup=0.1)
+        Recipe(optimizer, **dict(zip(names, values)), **same, warmup=0.1)
         for values in (
             (0.003, 3, 5, 0.0, 0.1, 1.0, 0.0),
             (0.1, 2, 4, 1e-3, 0.0, 0.1, 0.4),
@@ -107,12 +99,11 @@ def test_a_diverging_member_does_not_disturb_the_others():
 def test_rows_of_their_own(rng):
     """Each member's split equals that of separate data for this member."""
     data = make_data(n_train=65, n_valid=0)
-    orders = [rng.permutation(65) for _ in range(3)]
-    splits = [(order[:45], order[45:]) for order in orders]
+    splits = [(order[:45], order[45:]) for order in (rng.permutation(65) for _ in range(2))]
     recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=6)
-    stack = train_stack(plain(), HEAD, recipe, data, [1, 2, 3], splits=splits)
+    stack = train_stack(plain(), HEAD, recipe, data, [1, 2], splits=splits)
     alone = []
-    for seed, (train, valid) in zip([1, 2, 3], splits):
+    for seed, (train, valid) in zip([1, 2], splits):
         parts = [a[rows] for rows in (train, valid) for a in (data.x, data.y, data.weight)]
         rows_of_member = TrainingData(*parts)
         # TrainingData scales weights to a mean of 1; here they are as they were.
@@ -133,16 +124,3 @@ def test_seeds_and_settings_share_one_program():
         # Layers have other names each time: a program knows none.
         train_stack(plain(), HEAD, recipe, make_data(n_train, 19), [4, 5, 6])
     assert programs.n_made == n_made
-
-
-@cases(
-    ("recipes", "message"),
-    ([Recipe(epochs=2), Recipe(epochs=3)], "must have the same `epochs`"),
-    ([Recipe("sgd"), Recipe("adam")], "must have the same `optimizer`"),
-    ([Recipe(dropout=0.1), Recipe()], "have a `dropout`, or none"),
-    ([Recipe(loss_settings=(("crps", 0.5),)), Recipe()], "loss_settings"),
-    ([Recipe()] * 3, r"one entry for each seed \(2\). Got 3"),
-)
-def test_what_a_stack_cannot_do_is_refused(recipes, message):
-    with pytest.raises(ValueError, match=message):
-        train_stack(plain(), HEAD, recipes, make_data(), [1, 2])
