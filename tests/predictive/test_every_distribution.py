@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from tiers import cases, slow_after
+from tiers import cases
 
 from skuq import predictive
 from skuq.predictive import EpistemicNormal, GaussianMixture, TwoPieceNormal
@@ -124,7 +124,6 @@ def members_of(m):
 def test_moments_are_those_of_the_weighted_members(kind, shape, global_random_seed):
     m = make(kind, shape, seed=global_random_seed)
     assert isinstance(m, predictive.Mixture)
-    assert m.member_means.shape == m.member_variances.shape == (3, *shape)
     mean = np.average(m.member_means, axis=0, weights=m.weights)
     aleatoric = np.average(m.member_variances, axis=0, weights=m.weights)
     epistemic = np.average((m.member_means - mean) ** 2, axis=0, weights=m.weights)
@@ -141,9 +140,8 @@ def test_intervals_are_quantiles(kind, shape):
     m = make(kind, shape)
     assert m.quantile(0.3).shape == shape
     assert_array_equal(m.interval(0.5), m.quantile([0.25, 0.75]))
-    several = m.interval([0.5, 0.8])
-    assert several.shape == (shape[0], 2, 2, *shape[1:])
-    assert_allclose(several, np.stack([m.interval(0.5), m.interval(0.8)], axis=1))
+    several = np.stack([m.interval(0.5), m.interval(0.8)], axis=1)
+    assert_allclose(m.interval([0.5, 0.8]), several)
 
 
 @every
@@ -174,11 +172,7 @@ def test_density_is_the_slope_of_the_cdf(kind, global_random_seed):
     for level in (0.011, 0.13, 0.55, 0.83, 0.992):
         y, step = m.quantile(level), 1e-5 * m.std
         slope = (m.cdf(y + step) - m.cdf(y - step)) / (2 * step)
-        # Rounding of the difference: 1e-16 / 1e-5. Mapped levels have steps in density, which a
-        # difference across one averages.
-        close = np.isclose(np.exp(m.log_prob(y)), slope, rtol=1e-5)
-        assert close.all() or (m.log_prob(y - step) != m.log_prob(y + step))[~close].all()
-        assert close.mean() > 0.8, (level, np.exp(m.log_prob(y)), slope)
+        assert_allclose(np.exp(m.log_prob(y)), slope, rtol=1e-5)  # rounding: 1e-16 / 1e-5
 
 
 @every
@@ -248,10 +242,10 @@ def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
 @every
 @shapes
 def test_scaled_is_stretched_about_the_mean(kind, shape):
-    m = make(kind, shape)
+    m, near = make(kind, shape), {"rtol": 1e-9, "atol": 1e-12}
     factor = 1.7 if len(shape) == 1 else np.array([0.5, 3.0])
     wide = m.scaled(factor)
-    assert_allclose(wide.mean, m.mean, rtol=1e-9, atol=1e-12)
+    assert_allclose(wide.mean, m.mean, **near)
     for part in ("variance", "aleatoric_variance", "epistemic_variance"):
         assert_allclose(getattr(wide, part), factor**2 * getattr(m, part), rtol=1e-9)
     y = np.random.default_rng(1).normal(size=shape)
@@ -261,10 +255,10 @@ def test_scaled_is_stretched_about_the_mean(kind, shape):
     assert_allclose(wide.log_prob(there), m.log_prob(y) - lost, rtol=1e-9, atol=1e-10)
     assert_allclose(wide.scaled(1 / factor).log_prob(y), m.log_prob(y), rtol=1e-7)
     there = m.mean + factor * (m.quantile(0.1) - m.mean)
-    assert_allclose(wide.quantile(0.1), there, rtol=1e-9, atol=1e-12)
-    assert_allclose(wide.rows(slice(0, 2)).quantile(0.1), there[:2], rtol=1e-9, atol=1e-12)
+    assert_allclose(wide.quantile(0.1), there, **near)
+    assert_allclose(wide.rows(slice(0, 2)).quantile(0.1), there[:2], **near)
     if len(shape) == 2:
-        assert_allclose(wide.output(1).quantile(0.1), there[:, 1], rtol=1e-9, atol=1e-12)
+        assert_allclose(wide.output(1).quantile(0.1), there[:, 1], **near)
 
 
 @plain
@@ -284,29 +278,22 @@ def test_units_and_offsets_do_not_matter(kind, unit, offset, tolerance):
 
 
 @kinds
-@pytest.mark.parametrize(
-    "outputs", slow_after(1, map(pytest.param, [(2,), ()])), ids=["two outputs", "one output"]
-)
-def test_total_of_draws_of_many_rows(kind, outputs):
+def test_total_of_draws_of_many_rows(kind):
     """The noise of rows averages out, and what the model does not know is common to all rows."""
-    n, n_draws = 60, 500
-    places = np.reshape([-1.5, -0.5, 0.5, 1.5], (4, 1, *[1] * len(outputs)))
-    places = places * np.ones((n, *outputs))
-    for loc, noise, expected in ((0 * places[:1], 1.0, np.sqrt(n)), (places, 1e-6, n)):
+    places = np.reshape([-1.5, -0.5, 0.5, 1.5], (4, 1, 1)) * np.ones((60, 2))
+    for loc, noise, expected in ((0 * places[:1], 1.0, np.sqrt(60)), (places, 1e-6, 60)):
         m = KINDS[kind](GaussianMixture(loc, np.full(loc.shape, noise)))
-        draws = m.sample(n_draws, rng=0)
+        draws = m.sample(500, rng=0)
         standard = (draws - draws.mean(axis=-1, keepdims=True)) / draws.std(axis=-1, keepdims=True)
-        found = standard.sum(axis=0).std(axis=-1) / expected
-        # Five standard errors of a standard deviation.
-        assert (abs(found - 1) < 5 / np.sqrt(2 * n_draws)).all(), found
+        found = standard.sum(axis=0).std(axis=-1)
+        assert_allclose(found, expected, rtol=5 / np.sqrt(2 * 500))  # five standard errors
 
 
 @kinds
-@pytest.mark.parametrize("shape", slow_after(1, map(pytest.param, SHAPES[::-1])), ids=str)
-def test_samples_are_of_the_distribution(kind, shape):
-    m, n_draws = make(kind, shape, seed=2), 20_000
+def test_samples_are_of_the_distribution(kind):
+    m, n_draws = make(kind, (4, 2), seed=2), 20_000
     draws = m.sample(n_draws, rng=1)
-    assert draws.shape == (*shape, n_draws)
+    assert draws.shape == (4, 2, n_draws)
     for level in (0.05, 0.3, 0.5, 0.9):
         share = (draws <= m.quantile(level)[..., None]).mean(axis=-1)
         assert (abs(share - level) < 5 * np.sqrt(level * (1 - level) / n_draws)).all()
@@ -326,18 +313,14 @@ def test_outputs_are_drawn_apart_but_share_the_member(kind):
 
 
 @kinds
-@pytest.mark.parametrize(
-    "shape", slow_after(2, map(pytest.param, [(3, 2), (1,), (3,), (2, 2), (1, 2)])), ids=str
-)
+@pytest.mark.parametrize("shape", [(2, 2), (1, 2), (1,)], ids=str)
 def test_tables_hold_values_of_each_row(kind, shape):
     m = make(kind, shape)
     n, *outputs = shape
     table = m.quantile([0.2, 0.5, 0.9]) + 0.1  # (n, 3[, m])
-    for method, outer in ((m.cdf, shape), (m.log_prob, (n,))):
+    for method in (m.cdf, m.log_prob):
         found = method(table)
-        assert found.shape == (n, 3, *outer[1:])
-        for k in range(3):
-            assert_array_equal(found[:, k], method(table[:, k]))
+        assert_array_equal(found, np.stack([method(table[:, k]) for k in range(3)], axis=1))
         # One row of limits serves all rows; a number serves all of them, too.
         assert_array_equal(method(table[:1]), method(np.repeat(table[:1], n, axis=0)))
         assert_array_equal(method(0.3), method(np.full(shape, 0.3)))
@@ -362,14 +345,14 @@ def test_other_shapes_are_refused(kind, shape):
     n, *outputs = shape
     tables = (n, 3) if outputs else (2, n, 3), (n, 3, 1, 1), (n + 1, 3, *outputs)
     for wrong in ((3,), (3, n), *tables):
+        expected = re.escape(f"y must have shape {shape}, ") + ".*" + re.escape(f" Got {wrong}.")
         for method in (m.cdf, m.log_prob):
-            expected = f"y must have shape {shape}, .* Got {wrong}."
-            with pytest.raises(ValueError, match=re.escape(expected).replace(r"\.\*", ".*")):
+            with pytest.raises(ValueError, match=expected):
                 method(np.zeros(wrong))
     for wrong in ((n + 1, 3, *outputs), (n, 3) if outputs else (n, 3, 1)):
         with pytest.raises(ValueError, match=r"Probabilities must .* Got \("):
             m.quantile(np.full(wrong, 0.5))
-    for wrong in ([0.5, 1.0], 0.0, np.full((n, 2, *outputs), np.nan)):
+    for wrong in ([0.5, 1.0], 0.0, np.nan):
         with pytest.raises(ValueError, match="strictly in"):
             m.quantile(wrong)
     for wrong in (1.5, "most", np.full((n, 3), 0.5)):
@@ -424,40 +407,35 @@ def test_what_tensorflow_probability_lacks_is_said():
 def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
     # Members without noise: the distribution function has steps at whole percentages.
     steps = GaussianMixture(np.arange(100.0)[:, None], np.full((100, 1), 1e-9))
-    (found,) = steps.interval(coverage)
-    for end, level in zip(found, ((1 - coverage) / 2, (1 + coverage) / 2)):
+    for end, level in zip(steps.interval(coverage)[0], ((1 - coverage) / 2, (1 + coverage) / 2)):
         asked = level if 1 - level < 1e-12 else float(f"{level:.12g}")
         assert_allclose(end, steps.quantile(asked)[0], rtol=0, atol=1e-6)
-    assert steps.interval(coverage).shape == (1, 2)
 
 
-PAIR = np.ones((1, 2, 1))
-
-
-def nested_of(loc, scale, probabilities):
-    return GaussianMixture(loc, scale, probabilities=probabilities)
+ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
 
 
 @cases(
     ("record", "arguments", "message"),
-    (GaussianMixture, ([[0.0]], [[0.0]]), "scale must be positive"),
-    (GaussianMixture, ([0.0], [1.0]), "shape"),
-    (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], [0.7, 0.7]), "sum to 1"),
-    *(
-        (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], wrong), "2 positive numbers")
-        for wrong in ([1.0], [1.0, 0.0], [np.nan, 0.5])
-    ),
-    (nested_of, (PAIR, PAIR[:, :1], 0.5 * PAIR), "must all have shape"),
-    (nested_of, (PAIR[0], PAIR[0], PAIR[0]), "must all have shape"),
-    (nested_of, (PAIR, PAIR, 0.6 * PAIR), "sum to 1"),
-    (nested_of, (PAIR, PAIR, [[[1.5], [-0.5]]]), "non-negative"),
-    (nested_of, (PAIR, PAIR, np.nan * PAIR), "sum to 1"),
+    (GaussianMixture, (ONE, 0 * ONE), "scale must be positive"),
+    (GaussianMixture, (ONE[0], ONE[0]), "must all have shape"),
+    (GaussianMixture, (TWO, TWO, [0.7, 0.7]), "sum to 1"),
+    (GaussianMixture, (TWO, TWO, [1.0]), "2 positive numbers"),
+    (GaussianMixture, (TWO, TWO, [1.0, 0.0]), "2 positive numbers"),
+    (GaussianMixture, (TWO, TWO, [np.nan, 0.5]), "2 positive numbers"),
+    (GaussianMixture, (PAIR, PAIR[:, :1], None, 0.5 * PAIR), "must all have shape"),
+    (GaussianMixture, (PAIR, PAIR, None, 0.6 * PAIR), "sum to 1"),
+    (GaussianMixture, (PAIR, PAIR, None, [[[1.5], [-0.5]]]), "non-negative"),
+    (GaussianMixture, (PAIR, PAIR, None, np.nan * PAIR), "sum to 1"),
+    (GaussianMixture, (ONE, ONE, None, None, TWO.T), r"spread must have shape \(r, 1\). Got"),
+    (GaussianMixture, (ONE, ONE, None, None, None, ONE), "shared_scale must have the shape"),
     (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
     (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
     (EpistemicNormal, ([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -"),
     (EpistemicNormal, ([0.0] * 2, [1.0] * 2, [1.0, np.nan]), "epistemic must be fin.* Got nan"),
     (EpistemicNormal, ([0.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "must not both be 0"),
     (EpistemicNormal, ([0.0], [1.7e308], [1.7e308]), "must not both be 0, and their root"),
+    (EpistemicNormal, (ONE[0], ONE[0], ONE[0], ONE[0]), r"functions must have shape \(r, 1\)"),
     (TwoPieceNormal, (0.0, 1.0, 1.0), "shape"),
     (TwoPieceNormal, ([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
     (TwoPieceNormal, ([0.0], [0.0], [1.0]), "lower must be positive where aleatoric is 0"),
