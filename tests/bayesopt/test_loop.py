@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+import surrogates
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.spatial.distance import cdist
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -14,25 +15,24 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from surrogates import Marginal
+from surrogates import SQUARE, Marginal
 from tiers import cases
 
-import skuq
 from skuq import CalibratedUncertaintyRegressor
-from skuq.bayesopt import BayesianOptimizer, MultiStart, UpperConfidenceBound
+from skuq.bayesopt import MultiStart, OutputwiseRegressor, UpperConfidenceBound
 from skuq.exceptions import SearchFailedError
 
-SQUARE = [(-1, 1)] * 2
 
-
-def search(bounds=SQUARE, *args, estimator=None, **settings):
-    start = {"maximizer": MultiStart(n_restarts=settings.pop("n_restarts", 10))}
-    settings = {**start, "n_draws": 32, "random_state": 0, **settings}
-    return BayesianOptimizer(estimator or Marginal(), bounds, *args, **settings)
+def search(bounds=SQUARE, acquisition="lei", estimator=None, **settings):
+    return surrogates.search(estimator or Marginal(), acquisition, bounds, **settings)
 
 
 def bowl(x):
     return (x[0] - 0.3) ** 2 + (x[1] + 0.2) ** 2
+
+
+def depth(x):
+    return -bowl(x)
 
 
 class Recorder(RegressorMixin, BaseEstimator):
@@ -73,9 +73,8 @@ def test_domain_encodes_and_decodes():
     assert domain.distance(points, points[:0]).tolist() == [math.inf] * 3
 
 
-def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
+def test_domain_gives_whole_numbers_equal_shares(rng):
     domain = search([(-1, 2), (0, 1)], integer=[0], categories=[1]).domain
-    rng = np.random.default_rng(global_random_seed)
     for X in (domain.sample(4000, rng), domain.design(4000, rng)):
         for column, n in ((0, 4), (1, 2)):
             _, counts = np.unique(X[:, column], return_counts=True)
@@ -85,49 +84,32 @@ def test_domain_gives_whole_numbers_equal_shares(global_random_seed):
     assert domain.n_points == len(domain.grid()) == len(np.unique(domain.grid(), axis=0)) == 8
 
 
+CALIBRATED = CalibratedUncertaintyRegressor(LinearRegression())
+TRANSFORMED = make_pipeline(TransformedTargetRegressor(Marginal()))
+
+
 @cases(
     ("settings", "error", "message"),
-    *(
-        ({"bounds": bounds}, ValueError, message)
-        for bounds, message in [
-            ([(1, 0)], "reversed"),
-            ([(0, 1), (2, 2)], "zero width"),
-            ([(0, np.inf)], "finite"),
-            ([(-1e308, 1e308)], "high - low"),
-            ([(0, 1, 2)], "pairs"),
-            ("box", "pairs.*Got 'box'"),
-            ([(0, 1), ["a", "b"]], "a column of codes"),
-        ]
-    ),
+    ({"bounds": [(1, 0)]}, ValueError, "reversed"),
+    ({"bounds": [(0, 1), (2, 2)]}, ValueError, "zero width"),
+    ({"bounds": [(-1e308, 1e308)]}, ValueError, "finite.* high - low"),
+    ({"bounds": [(0, 1), ["a", "b"]]}, ValueError, "pairs.* a column of codes"),
     ({"integer": [2]}, ValueError, "`integer`"),
     ({"integer": [0], "categories": [0]}, ValueError, "both"),
     ({"categories": [0]}, ValueError, "K - 1"),
     ({"acquisition": "best"}, ValueError, "best"),
     ({"acquisition": UpperConfidenceBound(-1.0)}, ValueError, "beta"),
-    ({"n_initial": 0}, ValueError, "n_initial"),
-    ({"n_draws": 2.5}, ValueError, "n_draws"),
+    ({"n_draws": 1}, ValueError, "n_draws"),
     ({"maximizer": "luck"}, ValueError, "'maximizer' (?!.*Direct')"),
     ({"maximizer": MultiStart("direct")}, ValueError, "'method' parameter"),
     ({"objective": 3}, TypeError, "objective"),
-    ({"n_draws": 1}, ValueError, "n_draws"),
     ({"callback": "x"}, TypeError, "`callback` must be a function"),
     ({"direction": "min"}, ValueError, "'direction' parameter"),
-    ({"noisy": 1}, TypeError, "'noisy' parameter"),
-    *(
-        ({"estimator": estimator}, TypeError, message)
-        for estimator, message in [
-            ("gp", "estimator"),
-            (Marginal, "not its class"),
-            (LinearRegression(), "no uncertainty to search by"),
-            (
-                CalibratedUncertaintyRegressor(LinearRegression()),
-                "no uncertainty to search by, and a calibration adds noise only",
-            ),
-            (make_pipeline(LinearRegression()), "no uncertainty"),
-            (LogisticRegression(), "Got the classifier"),
-            (make_pipeline(TransformedTargetRegressor(Marginal())), "not in units of y"),
-        ]
-    ),
+    ({"estimator": Marginal}, TypeError, "not its class"),
+    ({"estimator": make_pipeline(LinearRegression())}, TypeError, "no uncertainty"),
+    ({"estimator": CALIBRATED}, TypeError, "no uncertainty.* a calibration adds noise only"),
+    ({"estimator": LogisticRegression()}, TypeError, "Got the classifier"),
+    ({"estimator": TRANSFORMED}, TypeError, "not in units of y"),
 )
 def test_optimizer_refuses_settings(settings, error, message):
     with pytest.raises(error, match=message):
@@ -140,17 +122,16 @@ def test_ask_begins_with_a_latin_hypercube():
         assert_array_equal(np.sort(np.floor((column + 1) * 4)), np.arange(8))
 
 
-def test_ask_depends_on_what_was_told_alone():
+def test_ask_depends_on_what_was_told_alone(rng):
     one, other = search(), search()
-    X = np.random.default_rng(0).uniform(-1, 1, (6, 2))
-    y = [-bowl(x) for x in X]
+    X = rng.uniform(-1, 1, (6, 2))
+    y = [depth(x) for x in X]
     one.ask()  # asking leaves nothing behind but a pending point
     one.forget().tell(X, y)
     for x, value in zip(X, y):
         other.tell(x, value)
     assert_array_equal(one.ask(2), other.ask(2))
     assert_array_equal(one.ask(), other.ask())
-    assert_array_equal(one.forget().ask(2), other.forget().ask(2))
 
 
 def test_tell_takes_one_or_several():
@@ -158,21 +139,18 @@ def test_tell_takes_one_or_several():
     assert optimizer.best_x_ is None and math.isnan(optimizer.best_value_)
     assert optimizer.x_.shape == (0, 2) and optimizer.history_ == ()
     optimizer.tell([0.1, 0.2], 3).tell([[0.3, 0.4], [0.5, 0.6]], [5.0, 1.0])
-    assert optimizer.x_.shape == (3, 2)
-    assert_array_equal(optimizer.values_, [3, 5, 1])
+    optimizer.tell([[0.1, 0.2], [0.3, 0.4]], np.ma.masked_array([1.0, 2.0], mask=[False, True]))
+    optimizer.tell(optimizer.ask(), 4.0)  # one row and one number
+    assert_array_equal(optimizer.values_, [3, 5, 1, 1, np.nan, 4])
+    assert optimizer.x_.shape == (6, 2) and not len(optimizer.pending_)
     assert_array_equal(optimizer.best_x_, [0.3, 0.4])
     assert optimizer.best_value_ == 5
-    optimizer.tell([[0.1, 0.2], [0.3, 0.4]], np.ma.masked_array([1.0, 2.0], mask=[False, True]))
-    assert_array_equal(optimizer.values_[3:], [1.0, np.nan])
-    optimizer.tell(optimizer.ask(), 4.0)  # one row and one number
-    assert optimizer.values_[5] == 4 and not len(optimizer.pending_)
     output = np.array([1.0, 2.0])  # a simulator may use one array again and again
     optimizer = search(objective=total)
     for k in range(2):
         output += k
         optimizer.tell([0.1 * k, 0.2], output)
     assert_array_equal(optimizer.y_, [[1, 2], [2, 3]])
-    assert optimizer.best_value_ == 5
 
 
 def total(outputs):
@@ -183,30 +161,27 @@ TWO = [[0.0, 0.0], [0.1, 0.0]]
 
 
 @cases(
-    ("settings", "act", "message"),
-    ({}, lambda s: s.tell([0.0, 1.01], 1.0), "bounds"),
-    ({}, lambda s: s.tell([0.0], 1.0), "shape"),
-    ({}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), "objective"),
-    ({}, lambda s: s.tell(TWO, 1.0), "shape"),
-    ({}, lambda s: s.tell([0.0, 0.0], "high"), "numbers"),
-    ({}, lambda s: s.tell(TWO, np.array([1.0, 2 + 1j])), "numbers"),
-    ({}, lambda s: s.tell(["a", 1], 1.0), "`x` must be numbers: could not .*'a'"),
-    ({"integer": [0]}, lambda s: s.tell([0.5, 0.2], 1.0), "whole numbers"),
-    *(
-        ({"objective": objective}, lambda s: s.tell(TWO, [[1.0], [2.0]]), "make one number")
-        for objective in (lambda y: np.repeat(y, 2, axis=-1), lambda y: y.sum())
-    ),
-    ({"objective": total}, lambda s: s.tell(TWO, ["high", None]), "`y` must be numbers"),
-    ({}, lambda s: s.ask(0), "`q`"),
-    ({"integer": [0, 1]}, lambda s: s.ask(10), "All but 9"),
-    ({}, lambda s: s.maximize(bowl, 0), "`n_calls`"),
-    ({}, lambda s: s.minimize(bowl, 1, x0=TWO), "`x0` has 2"),
-    ({}, lambda s: s.maximize(lambda x: None, 9), "must return numbers. Got None"),
-    ({}, lambda s: s.tell(np.ma.masked_array([0.5, 0.6], [False, True]), 1.0), "bounds. Got n"),
+    ("settings", "act", "error", "message"),
+    ({}, lambda s: s.tell([0.0, 1.01], 1.0), ValueError, "bounds"),
+    ({}, lambda s: s.tell([0.0], 1.0), ValueError, "shape"),
+    ({}, lambda s: s.tell([0.0, 0.0], [1.0, 2.0]), ValueError, "objective"),
+    ({}, lambda s: s.tell(TWO, 1.0), ValueError, "shape"),
+    ({}, lambda s: s.tell(TWO, np.array([1.0, 2 + 1j])), ValueError, "numbers"),
+    ({}, lambda s: s.tell(["a", 1], 1.0), ValueError, "`x` must be numbers: could not .*'a'"),
+    ({}, lambda s: s.tell(np.ma.masked_array(TWO[0], [0, 1]), 1.0), ValueError, "bounds. Got n"),
+    ({"integer": [0]}, lambda s: s.tell([0.5, 0.2], 1.0), ValueError, "whole numbers"),
+    ({"objective": np.ravel}, lambda s: s.tell(TWO, TWO), ValueError, "make one number"),
+    ({"objective": total}, lambda s: s.tell(TWO, ["high", None]), ValueError, "`y` must be num"),
+    ({}, lambda s: s.ask(0), ValueError, "`q`"),
+    ({"integer": [0, 1]}, lambda s: s.ask(10), ValueError, "All but 9"),
+    ({}, lambda s: s.maximize(bowl, 0), ValueError, "`n_calls`"),
+    ({}, lambda s: s.maximize(3, 8), TypeError, "`func` must be a function"),
+    ({}, lambda s: s.minimize(bowl, 1, x0=TWO), ValueError, "`x0` has 2"),
+    ({}, lambda s: s.maximize(lambda x: None, 9), ValueError, "must return numbers. Got None"),
 )
-def test_optimizer_refuses_calls_and_keeps_nothing(settings, act, message):
+def test_optimizer_refuses_calls_and_keeps_nothing(settings, act, error, message):
     optimizer = search(**settings)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(error, match=message):
         act(optimizer)
     assert len(optimizer.x_) == 0
 
@@ -221,16 +196,14 @@ def test_maximize_leaves_a_failing_region():
     result = optimizer.maximize(half, 14)
     failed = np.isnan(result.values)
     assert_array_equal(failed, result.x_iters[:, 0] > 0)
-    later = np.arange(14)[:, None] > np.flatnonzero(failed)
-    later[:3] = False  # the initial design does not avoid failures
-    assert later.sum() > 5
-    assert cdist(result.x_iters, result.x_iters[failed])[later].min() > 0.05
+    assert result.fun <= 0
+    assert "OSError: the machine is too hot" in optimizer.messages_
     for k in range(np.flatnonzero(~failed)[2] + 1, 14):  # points that the model has proposed
         usable, lost = result.x_iters[:k][~failed[:k]], result.x_iters[:k][failed[:k]]
         x = result.x_iters[k : k + 1]
-        assert cdist(x, lost).min() > min(0.25 * np.sqrt(2), cdist(x, usable).min())
-    assert "OSError: the machine is too hot" in optimizer.messages_
-    assert result.fun <= 0
+        nearest = cdist(x, lost).min()
+        assert nearest > 0.05 * np.sqrt(2)
+        assert nearest > min(0.25 * np.sqrt(2), cdist(x, usable).min())
 
 
 def test_maximize_says_early_that_a_function_always_fails():
@@ -241,15 +214,12 @@ def test_maximize_says_early_that_a_function_always_fails():
     with pytest.raises(SearchFailedError, match="KeyError: 'alpha'"):
         optimizer.maximize(broken, 50)
     assert len(optimizer.x_) == 10
-    with pytest.raises(TypeError, match="`func` must be a function"):
-        optimizer.maximize(3, 8)
 
 
 @pytest.mark.parametrize("first", [[1.0, 2.0], None])
 def test_tell_takes_failures_among_outputs(first):
-    optimizer = search(objective=total)
+    optimizer = search(objective=total).tell([0.1, 0.1], first)
     outputs = [np.array([3.0, 4.0]), None, np.nan, [np.nan, 1.0]]
-    optimizer.tell([0.1, 0.1], first)
     optimizer.tell([[0.1 * k, 0.2] for k in range(4)], outputs)
     assert_array_equal(optimizer.values_[1:], [7, np.nan, np.nan, np.nan])
     assert optimizer.y_.shape == (5, 2)
@@ -263,28 +233,28 @@ def test_ask_does_not_propose_known_points_again(recorder):
     assert distances.min() > 1e-6
     assert result.x_iters[1:, 0].min() > 0.5  # yet they are near the best
     # Rounded proposals climb there, in a domain that is too large to list.
-    optimizer = search([(0, 9)] * 4, "mean", integer=range(4), estimator=recorder, n_initial=1)
+    optimizer = search([(0, 9)] * 4, "mean", recorder, integer=range(4), n_initial=1)
     assert optimizer.tell([0, 0, 0, 0], 0.0).ask()[0, 0] == 9
 
 
-def test_minimize_reports_in_the_users_sign():
-    down = search(acquisition="ucb").minimize(bowl, 12)
+def test_minimize_reports_in_the_users_sign(capsys):
+    down = search(acquisition="ucb", verbose=1).minimize(bowl, 12)
     assert down.fun == down.values.min() == bowl(down.x)
     assert down.fun < 0.01
     assert len(down.history) == 12 - 5
+    assert "best=" in capsys.readouterr().err
 
 
 def test_maximize_goes_on_where_it_was():
     given = [[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5]]
     whole, parts = search(), search(callback=lambda optimizer: len(optimizer.x_) == 7)
-    result = whole.maximize(lambda x: -bowl(x), 9, x0=given)
+    result = whole.maximize(depth, 9, x0=given)
     assert_array_equal(result.x_iters[:3], given)
     assert [record.n_results for record in result.history] == [5, 6, 7, 8]
-    assert "callback" in parts.maximize(lambda x: -bowl(x), 20, x0=given).message
+    assert "callback" in parts.maximize(depth, 20, x0=given).message
     assert len(parts.x_) == 7
     parts.callback = None
-    result = parts.maximize(lambda x: -bowl(x), 2)
-    assert_array_equal(result.x_iters, whole.x_)
+    assert_array_equal(parts.maximize(depth, 2).x_iters, whole.x_)
 
 
 def test_minimize_keeps_everything_when_interrupted():
@@ -302,41 +272,29 @@ def test_minimize_keeps_everything_when_interrupted():
     assert len(optimizer.minimize(bowl, 1).values) == 7
 
 
-def test_minimize_shows_progress_on_request(capsys):
-    search(verbose=1).minimize(bowl, 5 + 1)
-    assert "best=" in capsys.readouterr().err
-    search().minimize(bowl, 5 + 1)
-    assert capsys.readouterr().err == ""
-
-
 def test_maximize_and_ask_warn_of_few_calls_and_of_large_batches():
     with pytest.warns(UserWarning, match="n_initial=5"):
         search().maximize(bowl, 4)
-    assert search([(0, 1)] * 7).n_initial == 15
     optimizer = search(n_initial=1, n_restarts=2, acquisition="mean").tell([0.0, 0.0], 1.0)
     with pytest.warns(UserWarning, match="q=21"):
         optimizer.ask(21)
-    optimizer = search(acquisition=UpperConfidenceBound(lambda n: 0.1 * n))
+
+
+def test_beta_may_be_a_function_of_the_number_of_results(recorder):
+    bound = UpperConfidenceBound(lambda n: 0.1 * n)
+    optimizer = search([(0, 1)] * 2, bound, recorder, maximizer="direct")
     optimizer.maximize(bowl, 7)
-    assert [record.n_results for record in optimizer.history_] == [5, 6]
     assert_allclose([record.beta for record in optimizer.history_], [0.5, 0.6])
     assert min(record.seconds_fit for record in optimizer.history_) > 0
 
 
 def test_ask_seeds_the_clone_of_every_step(recorder):
+    model = make_pipeline(StandardScaler(), OutputwiseRegressor(recorder))
     for _ in range(2):
-        search(estimator=recorder, n_initial=2).maximize(bowl, 5)
+        search(estimator=model, n_initial=2).maximize(bowl, 5)
     seeds = [seed for _, _, seed in recorder.fits]
     assert recorder.random_state is None
-    assert seeds[:3] == seeds[3:]
-    assert len(set(seeds)) == 3
-    model = make_pipeline(StandardScaler(), skuq.bayesopt.OutputwiseRegressor(Marginal()))
-    seeds = []
-    for _ in range(2):
-        optimizer = search(estimator=model).tell(np.eye(5, 2), np.arange(5.0))
-        optimizer.ask()
-        seeds.append(optimizer.model_[-1].estimator.random_state)
-    assert isinstance(seeds[0], int) and seeds[0] == seeds[1]
+    assert seeds[:3] == seeds[3:] and len(set(seeds)) == 3
 
 
 def test_maximize_ends_when_the_domain_is_used_up():
@@ -345,11 +303,9 @@ def test_maximize_ends_when_the_domain_is_used_up():
     assert len(result.values) == 4
     assert "known" in result.message
     assert_array_equal(result.x, [1, 0])
-    with pytest.raises(ValueError, match="All but 0 points of the domain are known or pending"):
-        optimizer.ask()
     optimizer = search([(0, 1)] * 2, integer=[0, 1])
     optimizer.ask(3)
-    with pytest.raises(ValueError, match="All but 1"):
+    with pytest.raises(ValueError, match="All but 1 points of the domain are known or pending"):
         optimizer.ask(2)
 
 
@@ -366,13 +322,16 @@ def test_ask_with_mean_width_fixes_beta_once(recorder):
     optimizer.acquisition = UpperConfidenceBound(3.0)
     optimizer.ask()
     assert optimizer.history_[-1].beta == 3.0
+    optimizer.acquisition = UpperConfidenceBound
+    with pytest.raises(ValueError, match="'acquisition' parameter"):
+        optimizer.ask()
 
 
 def test_ask_with_dynamic_c_stops_at_the_first_new_proposal():
     """The peak of the mean is known and other points are uncertain: some doublings are enough."""
     X = np.array([[-0.9], [-0.3], [0.0], [0.3], [0.6]])
     bound = UpperConfidenceBound(1e-3, dynamic_c=True)
-    optimizer = search([(-1, 1)], bound, maximizer="direct", n_initial=5)
+    optimizer = search([(-1, 1)], bound, n_initial=5)
     optimizer.tell(X, -(X[:, 0] ** 2))
     x = optimizer.ask()
     record = optimizer.history_[0]
@@ -396,38 +355,30 @@ def test_tell_takes_an_objective_that_raises_or_is_not_finite_for_a_failure():
 
 
 class Failing(Marginal):
-    """A process that cannot be fitted to a number of results."""
+    """A process that cannot be fitted to six results."""
 
-    seeds, n_refused = [], 6
+    seeds = []
 
     def fit(self, X, y):
         self.seeds.append(self.random_state)
-        if len(X) == self.n_refused:
+        if len(X) == 6:
             raise FloatingPointError("diverged")
         return super().fit(X, y)
 
 
-def test_ask_tries_a_fit_that_fails_again_and_goes_on(monkeypatch):
+def test_ask_tries_a_fit_that_fails_again_and_goes_on():
     Failing.seeds.clear()
     optimizer = search(estimator=Failing(), n_initial=5)
     with pytest.warns(UserWarning, match="could not be fitted to 6 results.*diverged"):
         result = optimizer.minimize(bowl, 9)
     assert len(result.x_iters) == 9 and len(optimizer.history_) == 3
     assert len(Failing.seeds) == len(set(Failing.seeds)) == 5
-    monkeypatch.setattr(Failing, "n_refused", 10)
-    optimizer.ask()
-    with pytest.warns(UserWarning, match="could not be fitted to 9 results"):
-        optimizer.ask()  # the first point is pending: the tenth result is its prediction
-    assert len(optimizer.pending_) == 2
 
 
-@pytest.mark.parametrize(
+@cases(
     "settings",
-    [
-        {},
-        {"acquisition": UpperConfidenceBound(mean_width=0.3, dynamic_c=True)},
-        {"integer": [0], "bounds": [(0, 900), (-1, 1)]},
-    ],
+    {"acquisition": UpperConfidenceBound(mean_width=0.3, dynamic_c=True)},
+    {"integer": [0], "bounds": [(0, 900), (-1, 1)]},
 )
 def test_a_pickled_search_goes_on_with_the_same_points(settings):
     def value(x):
@@ -438,24 +389,18 @@ def test_a_pickled_search_goes_on_with_the_same_points(settings):
     optimizer.ask(2)
     other = pickle.loads(pickle.dumps(optimizer))
     assert_array_equal(other.ask(2), optimizer.ask(2))
-    a, b = (each.minimize(value, 3) for each in (optimizer, other))
-    assert_array_equal(a.x_iters, b.x_iters)
-    assert_array_equal(a.values, b.values)
+    a, b = (each.minimize(value, 2) for each in (optimizer, other))
+    assert_array_equal(np.c_[a.x_iters, a.values], np.c_[b.x_iters, b.values])
     assert_array_equal(other.pending_, optimizer.pending_)
     assert other.history_[:2] == optimizer.history_[:2]
     assert (other.messages_, other.beta_) == (optimizer.messages_, optimizer.beta_)
 
 
-def test_ask_follows_the_direction():
-    optimizer = search([(-2, 2)], direction="minimize", n_initial=3)
-    for _ in range(8):
-        x = optimizer.ask()
-        optimizer.tell(x, (x[:, 0] - 0.5) ** 2)
-    assert abs(optimizer.best_x_[0] - 0.5) < 0.1
-    assert optimizer.direction == "minimize" and "minimize" in repr(optimizer)
-    assert optimizer.best_value_ == np.min(optimizer.values_)
+def test_best_follows_the_direction():
+    optimizer = search(direction="minimize").tell(TWO, [1.0, 2.0])
+    assert optimizer.best_value_ == 1 and "minimize" in repr(optimizer)
     optimizer.direction = "maximize"
-    assert optimizer.best_value_ == np.max(optimizer.values_)
+    assert optimizer.best_value_ == 2
 
 
 def test_tell_warns_of_points_rounded_by_hand():
@@ -473,12 +418,3 @@ def test_tell_warns_of_points_rounded_by_hand():
         assert not len(optimizer.pending_)
         (x,) = optimizer.ask()
         optimizer.tell([x - [0.001, 0], x], [1.0, 2.0])  # settled by the same call
-
-
-def test_ask_reads_an_acquisition_that_was_set_later():
-    optimizer = search([(0, 1)], n_initial=1).tell([0.5], 1.0)
-    optimizer.acquisition = skuq.bayesopt.LeakyExpectedImprovement
-    with pytest.raises(ValueError, match="'acquisition' parameter"):
-        optimizer.ask()
-    optimizer.acquisition = "ucb"
-    assert optimizer.ask().shape == (1, 1)

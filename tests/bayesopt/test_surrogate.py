@@ -3,7 +3,6 @@
 import threading
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -15,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from surrogates import posterior_of
 
 from skuq import DeepEnsembleRegressor
-from skuq.bayesopt import BayesianOptimizer, MultiStart, OutputwiseRegressor
+from skuq.bayesopt import BayesianOptimizer, OutputwiseRegressor
 from skuq.networks import MLP
 
 X = np.random.RandomState(0).uniform(size=(12, 2))
@@ -28,12 +27,8 @@ def gaussian_process():
 
 
 def test_posterior_of_a_process_has_its_moments():
-    class Own:
-        def posterior_fn(self, n_draws, random_state):
-            return n_draws, random_state
-
-    assert posterior_of(Own(), 5, 3, ()) == (5, 3)
     model = gaussian_process().fit(X, Y[:, 0])
+    model.lock = threading.Lock()  # it cannot be copied
     posterior = posterior_of(model, 16, 0, ())
     mean, std = model.predict(NEW, return_std=True)
     draws = posterior(NEW)
@@ -44,22 +39,13 @@ def test_posterior_of_a_process_has_its_moments():
     assert not np.array_equal(posterior_of(model, 16, 1, ())(NEW), draws)
 
 
-def test_ask_draws_functions_without_noise(monkeypatch):
+def test_ask_draws_functions_without_noise():
     """Noise would make every point promising: acquisitions see the epistemic part alone."""
     noisy = Y[:, 0] + np.random.RandomState(2).normal(size=12)
-    ensemble = DeepEnsembleRegressor(n_members=3, epochs=5, network=MLP(hidden_units=(4,)))
-    model = ensemble.set_params(random_state=0).fit(X, noisy)
-    parts = model.predict_uncertainty(NEW)
+    ensemble = DeepEnsembleRegressor(2, epochs=3, network=MLP(hidden_units=(4,)), random_state=0)
+    model = ensemble.fit(X, noisy)
     draws = posterior_of(model, 64, 0, ())(NEW)
-    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-6)
-    assert (parts.aleatoric > 0.1).all()
-
-    def refused(*args, **kwargs):
-        raise AssertionError("draws of results, with noise")
-
-    monkeypatch.setattr(DeepEnsembleRegressor, "sample_y", refused)
-    search = BayesianOptimizer(model, [(0, 1)] * 2, maximizer=MultiStart("scipy", n_restarts=2))
-    search.tell(X, noisy).ask(2)
+    assert_allclose(draws.std(axis=0), model.predict_uncertainty(NEW).epistemic, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +61,6 @@ def test_posterior_of_a_process_has_no_noise(wrap):
     draws = [posterior_of(model, 8, 0, ())(NEW) for model in (found, expected)]
     assert_allclose(*draws, rtol=1e-9)
     assert found.predict(NEW, return_std=True)[1].min() > 0.5 * Y[:, 0].std()  # as it was
-
-
-def test_surrogates_that_cannot_be_copied_are_not():
-    model = gaussian_process().fit(X, Y[:, 0])
-    model.lock = threading.Lock()
-    assert np.isfinite(posterior_of(model, 8, 0, ())(NEW)).all()
 
 
 def test_maximize_by_a_process_of_one_output_with_an_axis():
@@ -110,9 +90,9 @@ def test_posterior_of_many_outputs_draws_them_independently():
     assert posterior_of(model, 8, 0, (3,))(NEW).shape == (8, 7, 3)
 
 
-@pytest.mark.parametrize("shape", [(), (6,), (3, 2)])
-def test_outputwise_keeps_the_shape_of_y(shape):
-    y = np.tensordot(X, np.random.RandomState(0).normal(size=(2, *shape)), 1)
+@pytest.mark.parametrize("shape", [(), (3, 2)])
+def test_outputwise_keeps_the_shape_of_y(shape, rng):
+    y = np.tensordot(X, rng.normal(size=(2, *shape)), 1)
     model = clone(OutputwiseRegressor(gaussian_process())).fit(X, y)
     mean, std = model.predict(X, return_std=True)
     assert mean.shape == std.shape == (12, *shape)
@@ -123,13 +103,7 @@ def test_outputwise_is_one_regressor_a_column():
     model = OutputwiseRegressor(gaussian_process()).fit(X, Y)
     mean, std = model.predict(NEW, return_std=True)
     for j in range(3):
-        alone = gaussian_process().fit(X, Y[:, j])
-        own_mean, own_std = alone.predict(NEW, return_std=True)
+        own_mean, own_std = gaussian_process().fit(X, Y[:, j]).predict(NEW, return_std=True)
         assert_allclose(mean[:, j], own_mean, rtol=1e-10)
         assert_allclose(std[:, j], own_std, rtol=1e-6)
     assert_array_equal(model.predict(NEW), mean)
-    frame = pd.DataFrame(X, columns=["a", "b"])
-    model = OutputwiseRegressor(gaussian_process()).fit(frame, Y)
-    assert model.feature_names_in_.tolist() == ["a", "b"]
-    with pytest.raises(ValueError, match="same order"):
-        model.predict(frame[["b", "a"]])

@@ -1,7 +1,6 @@
 """Stacking weights, compared with SciPy's optimisers and with properties of their definition."""
 
 import itertools
-import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -21,40 +20,38 @@ from skuq.estimators.tabular._kinds import averaging_factor, class_evidence
 from skuq.networks import GaussianHead
 
 
-def log_likelihood(seed, n_models, n_samples=60, spread=1.0):
-    return spread * np.random.default_rng(seed).normal(size=(n_models, n_samples))
+def log_likelihood(seed, n_models):
+    return np.random.default_rng(seed).normal(size=(n_models, 60))
 
 
-def objective(weights, given, row_weights=None):
-    """Mean log likelihood of the mixture."""
-    rows = special.logsumexp(given, axis=0, b=np.asarray(weights)[:, None])
-    return np.average(rows, weights=row_weights)
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("n_models", "weighted"), [(2, False), (2, True), (3, False)])
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("n_models", "weighted"), [(2, True), (3, False)])
 def test_stacking_weights_are_scipys_optimum(seed, n_models, weighted):
     given = log_likelihood(seed, n_models) + np.linspace(0.3, -0.1, n_models)[:, None]
     rows = np.random.default_rng(seed).uniform(0, 3, 60) if weighted else None
 
     def loss(logits):
-        return -objective(special.softmax(logits), given, rows)
+        mixed = special.logsumexp(given, axis=0, b=special.softmax(logits)[:, None])
+        return -np.average(mixed, weights=rows)
 
     settings = {"xatol": 1e-8, "fatol": 1e-12}
     best = optimize.minimize(loss, np.zeros(n_models), method="Nelder-Mead", options=settings)
     found = stacking_weights(given, rows)
-    assert_allclose(objective(found, given, rows), -best.fun, atol=1e-5)
+    assert_allclose(loss(np.log(found)), best.fun, atol=1e-5)
     assert_allclose(found, special.softmax(best.x), atol=1e-2)
 
 
-def test_stacking_weights_count_a_weight_of_two_twice():
-    given, rows = log_likelihood(3, 3), np.random.default_rng(0).integers(0, 4, 60)
+def test_stacking_weights_count_a_weight_of_two_twice(rng):
+    given, rows = log_likelihood(3, 3), rng.integers(0, 4, 60)
     repeated = stacking_weights(np.repeat(given, rows, axis=1))
     assert_allclose(stacking_weights(given, rows), repeated, rtol=1e-9)
     assert abs(stacking_weights(given) - repeated).max() > 0.01
-    given = log_likelihood(1, 3)
     far = given + np.linspace(-5000, 5000, 60)
     assert_allclose(stacking_weights(far), stacking_weights(given), atol=1e-9)
+    # A further row is one that one model alone predicts.
+    alone = np.log(np.eye(3)[[0, 2, 2]].T + 1e-300)
+    further = stacking_weights(np.append(given, alone, axis=1))
+    assert_allclose(stacking_weights(given, prior=[1.0, 0.0, 2.0]), further, atol=1e-5)
 
 
 def test_stacking_weights_of_impossible_rows():
@@ -62,59 +59,37 @@ def test_stacking_weights_of_impossible_rows():
     given[0, :5] = -np.inf  # possible by the second only, which must not get 0
     found = stacking_weights(given)
     assert 0 < found[1] < 1
-    impossible = given.copy()
-    impossible[:, 5:10] = -np.inf
-    possible = np.delete(given, range(5, 10), 1)
-    assert_allclose(stacking_weights(impossible), stacking_weights(possible))
+    impossible = np.append(given, np.full((2, 3), -np.inf), axis=1)
+    assert_allclose(stacking_weights(impossible), found)
     assert_allclose(stacking_weights(np.full((4, 3), -np.inf)), 0.25)
 
 
 @cases(
-    ("given", "weight", "message"),
-    *(
-        (given, None, "`log_likelihood` must have shape")
-        for given in ([0.1, 0.2], np.zeros((2, 0)), np.zeros((0, 2)), np.zeros((1, 2, 3)))
-    ),
-    ([[0.0, np.nan]], None, "`log_likelihood` must have shape"),
-    (np.zeros((2, 3)), [1.0, 2.0], "sample_weight.shape"),
-    (np.zeros((2, 3)), np.ones((3, 1)), "1D array"),
-    (np.zeros((2, 3)), [1.0, -1.0, 1.0], "Negative values"),
-    (np.zeros((2, 3)), [1.0, np.nan, 1.0], "NaN"),
-    (np.zeros((2, 3)), np.zeros(3), "non-zero|All are 0"),
+    ("given", "options", "message"),
+    ([0.1, 0.2], {}, "`log_likelihood` must have shape"),
+    (np.zeros((0, 2)), {}, "`log_likelihood` must have shape"),
+    ([[0.0, np.nan]], {}, "`log_likelihood` must have shape"),
+    (np.zeros((2, 3)), {"sample_weight": [1.0, 2.0]}, "sample_weight.shape"),
+    (np.zeros((2, 3)), {"sample_weight": [1.0, -1.0, 1.0]}, "Negative values"),
+    (np.zeros((2, 3)), {"sample_weight": np.zeros(3)}, "non-zero|All are 0"),
+    (np.zeros((2, 3)), {"prior": [1.0, -1.0]}, "`prior` must have 2 numbers >= 0"),
 )
-def test_stacking_weights_refuse(given, weight, message):
+def test_stacking_weights_refuse(given, options, message):
     with pytest.raises(ValueError, match=message):
-        stacking_weights(given, weight)
+        stacking_weights(given, **options)
 
 
-def test_stacking_weights_are_drawn_to_those_of_further_rows():
-    """A further row is one that one model alone predicts."""
-    given = np.log([[0.9, 0.8, 0.7], [0.1, 0.4, 0.2]])
-    alone = np.log([[1.0], [1e-300]])
-    for prior, n_rows in (([2.0, 0.0], (2, 0)), ([1.0, 3.0], (1, 3))):
-        rows = [given, *[alone] * n_rows[0], *[alone[::-1]] * n_rows[1]]
-        expected = stacking_weights(np.concatenate(rows, axis=1))
-        assert_allclose(stacking_weights(given, prior=prior), expected, atol=1e-5)
-    with pytest.raises(ValueError, match="`prior` must have 2 numbers >= 0"):
-        stacking_weights(given, prior=[1.0, -1.0])
-
-
-@pytest.fixture
-def classifiers():
-    """Candidates(n): ten classifiers of n rows, of which the eighth is a little better."""
-
-    def make(n):
-        rng = np.random.default_rng(0)
-        y = rng.integers(3, size=n)
-        signal = np.array([1.0] * 7 + [2.0] + [1.0] * 2)[:, None, None] * np.eye(3)[y]
-        raw = signal + rng.normal(size=(10, n, 3))
-        return _rules.Candidates(raw, y[:, None].astype(float), CategoricalHead(3), is_unseen=True)
-
-    return make
+def classifiers(n):
+    """Ten classifiers of n rows, of which the eighth is a little better."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=n)
+    signal = np.array([1.0] * 7 + [2.0] + [1.0] * 2)[:, None, None] * np.eye(3)[y]
+    raw = signal + rng.normal(size=(10, n, 3))
+    return _rules.Candidates(raw, y[:, None].astype(float), CategoricalHead(3), is_unseen=True)
 
 
 @pytest.mark.parametrize(("n", "chosen"), [(5, {0, 1, 2, 3, 4}), (2000, {7})])
-def test_stacking_selection_needs_rows_to_leave_the_first_candidates(classifiers, n, chosen):
+def test_stacking_selection_needs_rows_to_leave_the_first_candidates(n, chosen):
     candidates = classifiers(n)
     selection = StackingSelection().choose(candidates, 5)
     first = selection.indices if n == 5 else selection.indices[:1]
@@ -125,20 +100,19 @@ def test_stacking_selection_needs_rows_to_leave_the_first_candidates(classifiers
     assert_allclose(selection.loss, log_loss(candidates.codes, mixed, labels=range(3)))
 
 
-def test_automatic_selection_stacks_unseen_rows_only(classifiers):
+def test_automatic_selection_stacks_unseen_rows_only():
     candidates, rule = classifiers(200), _rules.AutomaticSelection(ForwardSelection())
     stacked = rule.choose(candidates, 3)
     assert_allclose(stacked.loss, StackingSelection().choose(candidates, 3).loss)
     forward = rule.choose(replace(candidates, is_unseen=False), 3)
     assert_allclose(forward.weights, 1 / 3)
-    candidates = replace(classifiers(500), head=GaussianHead(1))
     y = candidates.y
     raw = [np.hstack([y + scale, np.zeros_like(y)]) for scale in (3.0, 2.0, 0.1)]
-    selection = StackingSelection(min_members=1).choose(replace(candidates, raw=raw), 3)
-    assert selection.indices.tolist() == [2]
+    normals = replace(candidates, head=GaussianHead(1), raw=raw)
+    assert StackingSelection(min_members=1).choose(normals, 3).indices.tolist() == [2]
 
 
-def test_mixtures_of_given_weights_get_a_temperature(classifiers):
+def test_mixtures_of_given_weights_get_a_temperature():
     """Logits that are a tenth larger get a temperature that is: it is not one of a grid."""
     candidates, weights = classifiers(3000), np.full(10, 0.1)
     scaled = [replace(candidates, raw=f * np.log(candidates.proba)) for f in (6, 6.6)]
@@ -160,7 +134,7 @@ def test_averages_of_more_members_get_the_temperature_at_which_they_are_as_sure(
     assert_allclose(averaging_factor(logits[:3], np.ones(4000), 1), 1)
 
 
-def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
+def test_classes_without_a_row_to_judge_by_keep_their_share():
     """A class of one row is never predicted for rows held out; it may come again all the same."""
     candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
     logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
@@ -171,13 +145,19 @@ def test_classes_without_a_row_to_judge_by_keep_their_share(classifiers):
     assert constant[0] < 0.5 * shares[0]
 
 
-@pytest.mark.parametrize(("signal", "low", "high"), [(0.0, 0.5, 1.0), (6.0, 0.0, 0.03)])
-def test_shares_get_the_weight_that_few_rows_do_not_give_to_models(signal, low, high, rng):
-    """Of 24 rows: sure models that know nothing, and ones that know the class."""
-    codes = np.arange(24) % 2
-    logits = rng.normal(scale=2.0, size=(3, 24, 2)) + signal * np.eye(2)[codes]
-    given = logits, codes, np.ones(24), np.full(2, 0.5)
-    _, found = _stacking.fit_class_mixture(*given)
+@cases(
+    ("n", "signal", "evidence", "low", "high"),
+    (24, 0.0, None, 0.5, 1.0),  # sure models that know nothing
+    (24, 6.0, None, 0.0, 0.03),
+    (10, 6.0, None, 0.05, 0.08),
+    (10, 6.0, -1.0, 0.3, 0.5),  # rows that models happen to predict
+    (10, 6.0, 3.0, 0.08, 0.1),
+)
+def test_shares_get_what_few_rows_do_not_give_to_models(n, signal, evidence, low, high, rng):
+    codes = np.arange(n) % 2
+    logits = rng.normal(scale=2.0, size=(3, n, 2)) + signal * np.eye(2)[codes]
+    given = logits, codes, np.ones(n), np.full(2, 0.5)
+    _, found = _stacking.fit_class_mixture(*given, evidence=evidence)
     assert low < sum(found.constant) < high
 
 
@@ -206,22 +186,8 @@ def test_evidence_of_classes_is_a_ratio_of_likelihoods(rng):
     assert class_evidence(x, 0 * codes) == class_evidence(0 * x, codes) == 0
 
 
-def test_evidence_of_classes_in_a_wide_table_takes_little_memory():
-    x = np.random.default_rng(0).normal(size=(40, 5000))
-    tracemalloc.start()
-    class_evidence(x, np.arange(40) % 2)
-    assert tracemalloc.get_traced_memory()[1] < 10 * x.nbytes
-    tracemalloc.stop()
-
-
 def test_ten_rows_of_noise_are_less_evidence_than_separate_classes(rng):
     x, codes = rng.normal(size=(100, 10, 5)), np.arange(10) % 2
     noise = [class_evidence(rows, codes) for rows in x]
     signal = [class_evidence(rows + 2 * codes[:, None], codes) for rows in x]
     assert np.mean(np.array(noise) > 1) < 0.1 < 0.9 < np.mean(np.array(signal) > 1)
-    # Held-out rows that models happen to predict are weighed down by the former only.
-    logits = np.stack([3 * np.eye(2)[codes]] * 2)
-    given = logits, codes, np.ones(10), np.full(2, 0.5)
-    fit, evidence = _stacking.fit_class_mixture, (np.mean(noise), None, np.mean(signal))
-    added = [sum(fit(*given, evidence=e)[1].constant) for e in evidence]
-    assert added[0] > 2 * added[1] > 2 * added[2]

@@ -1,36 +1,62 @@
-"""Properties of all displays, tested on each of them."""
+"""Displays: properties of all of them, and what each of them draws."""
 
 import sys
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from matplotlib import colors
 from matplotlib import pyplot as plt
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import BaseEstimator
+from sklearn.linear_model import BayesianRidge, LinearRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from tiers import cases
 
 from skuq import plotting
 from skuq.ensembles import select_teams
+from skuq.plotting import CoverageWidthDisplay as Width
+from skuq.plotting import PredictionBandDisplay as Band
+from skuq.plotting import QuantileCalibrationDisplay as Calibration
+from skuq.plotting import RetentionDisplay as Retention
+from skuq.plotting import SearchHistoryDisplay, TeamDisplay
+from skuq.predictive import GaussianMixture
+from skuq.search import Catalog, TrialRecord
+
+plt.switch_backend("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
 
 RNG = np.random.default_rng(0)
 Y, STD = RNG.normal(size=30), RNG.uniform(0.5, 2, size=30)
-ROWS = Y, Y + 0.5 * RNG.normal(size=30), STD
 
 
-def _teams():
-    right = RNG.random((5, 80)) < 0.7
-    y = RNG.integers(0, 2, size=80)
-    return select_teams(np.where(right, y, 1 - y), y)
+def select(n_models, n_rows, **settings):
+    """Choose a team of models that are right on about 7 of 10 rows."""
+    right = np.random.default_rng(0).random((n_models, n_rows))
+    right = right < np.linspace(0.65, 0.8, n_models)[:, None]
+    return select_teams(right.astype(int), np.ones(n_rows, int), **settings)
 
+
+CHOSEN = select(6, 300)
 
 # Each: a function of `ax` and keywords that draws.
 DRAW = {
     **{
-        name: partial(getattr(plotting, name).from_predictions, *ROWS)
+        name: partial(getattr(plotting, name).from_predictions, Y, 0.5 * Y, STD)
         for name in ("QuantileCalibrationDisplay", "CoverageWidthDisplay", "RetentionDisplay")
     },
-    "PredictionBandDisplay": plotting.PredictionBandDisplay(Y, Y, STD, aleatoric=STD / 2).plot,
-    "SearchHistoryDisplay": plotting.SearchHistoryDisplay([3.0, np.nan, 2.0]).plot,
-    "TeamDisplay": partial(plotting.TeamDisplay.from_teams, _teams()),
+    "PredictionBandDisplay": Band(Y, Y, STD, aleatoric=STD / 2).plot,
+    "SearchHistoryDisplay": SearchHistoryDisplay([3.0, np.nan, 2.0]).plot,
+    "TeamDisplay": partial(TeamDisplay.from_teams, CHOSEN),
 }
 
 
@@ -39,38 +65,28 @@ def test_every_display_is_in_the_suite():
 
 
 @pytest.mark.parametrize("name", DRAW)
-def test_display_draws_on_given_axes_and_opens_no_figure(name):
+def test_display_draws_on_given_axes_or_opens_a_figure_in_the_users_style(name):
+    before = dict(plt.rcParams)
     figure, (ax, other) = plt.subplots(1, 2)
     display = DRAW[name](ax=ax)
     assert type(display).__name__ == name
-    assert display.ax_ is ax
-    assert display.figure_ is figure
-    assert len(plt.get_fignums()) == 1
-    assert not other.has_data()
+    assert display.ax_ is ax and display.figure_ is figure
+    assert ax.get_xlabel() and ax.get_ylabel() and not other.has_data()
     figure.canvas.draw()
+    assert len(plt.get_fignums()) == 1
+    assert display.plot() is display
+    assert display.figure_ is not figure and display.figure_.axes[0] is display.ax_
+    assert len(plt.get_fignums()) == 2 and dict(plt.rcParams) == before
     with pytest.raises(TypeError, match="`ax` must be an Axes.*Got 3"):
         DRAW[name](ax=3)
 
 
 @pytest.mark.parametrize("name", DRAW)
-def test_display_opens_a_figure_and_labels_it_in_the_users_style(name):
-    before = dict(plt.rcParams)
-    display = DRAW[name]()
-    assert plt.get_fignums() == [display.figure_.number]
-    ax = display.ax_
-    assert ax.get_xlabel() and ax.get_ylabel()
-    assert display.figure_.axes[0] is ax
-    assert display.plot() is display
-    assert len(plt.get_fignums()) == 2 and dict(plt.rcParams) == before
-
-
-@pytest.mark.parametrize("name", DRAW)
-@pytest.mark.parametrize("width", ["linewidth", "lw"])
-def test_keywords_reach_the_artist_under_any_name(name, width):
+def test_keywords_reach_the_artist_under_any_name(name):
     keyword = "scatter_kwargs" if name == "TeamDisplay" else "line_kwargs"
     with pytest.raises(TypeError, match=r"must be dicts.*Got 3\."):
         DRAW[name](**{keyword: 3})
-    display = DRAW[name](**{keyword: {width: 3.5, "color": "#123456"}})
+    display = DRAW[name](**{keyword: {"lw": 3.5, "color": "#123456"}})
     found = display.scatters_["kept"] if name == "TeamDisplay" else display.line_
     assert np.ravel(found.get_linewidth())[0] == 3.5
     shown = found.get_color() if hasattr(found, "get_color") else found.get_facecolor()[0]
@@ -91,3 +107,218 @@ def test_missing_matplotlib_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r'pip install "skuq\[plot\]"'):
         DRAW["SearchHistoryDisplay"]()
+
+
+X = np.linspace(0, 5, 12)[:, None]
+
+
+class TwoMembers(BaseEstimator):
+    """Minimal regressor with the methods that displays need."""
+
+    def predict_distribution(self, X):
+        x = np.asarray(X)[:, 0]
+        return GaussianMixture(np.stack([x, x + 2]), np.ones((2, len(x))))
+
+    def predict_uncertainty(self, X):
+        return self.predict_distribution(X).uncertainty()
+
+    def fit(self, X, y):
+        return self
+
+
+def assert_band(band, mean, reach):
+    """Check lower and upper ends of a band by input."""
+    points = band.get_paths()[0].vertices
+    ends = [points[points[:, 0] == v, 1] for v in np.unique(points[:, 0])]
+    assert_allclose([np.min(y) for y in ends], mean - reach)
+    assert_allclose([np.max(y) for y in ends], mean + reach)
+
+
+def test_band_of_mixture_shows_both_parts_in_order_of_the_input():
+    X = np.array([[2.0], [0.0], [1.0]])
+    rows = {"X_train": X, "y_train": [1.0, 2.0, 3.0]}
+    display = Band.from_estimator(TwoMembers(), X, **rows, unit="kW", n_stds=3)
+    mean = np.array([1.0, 2.0, 3.0])
+    assert_allclose(display.line_.get_data(), [[0, 1, 2], mean])
+    # Both variances are 1: the aleatoric band is 3 wide, the total one 3 sqrt(2).
+    assert_band(display.aleatoric_band_, mean, 3)
+    assert_band(display.total_band_, mean, 3 * np.sqrt(2))
+    assert_allclose(display.scatter_.get_offsets(), [[2, 1], [0, 2], [1, 3]])
+    # The points are on top, and their rims tell them from bands and the mean.
+    assert display.scatter_.get_zorder() > display.line_.get_zorder()
+    assert colors.to_hex(display.scatter_.get_edgecolor()[0]) == "#ffffff"
+    assert display.ax_.get_ylabel() == "y (kW)"
+
+
+def test_band_of_other_regressors_is_the_total_one_only():
+    model = BayesianRidge().fit(X, X[:, 0])
+    display = Band.from_estimator(model, X)
+    mean, std = model.predict(X, return_std=True)
+    assert display.aleatoric_band_ is None and display.scatter_ is None
+    assert_band(display.total_band_, mean, 2 * std)
+
+
+def test_quantile_calibration_counts_targets_below_each_level():
+    display = Calibration.from_predictions(pit=[0.1, 0.4, 0.4, 0.9], n_levels=5)
+    found = display.line_.get_data()
+    assert_allclose(found, [[0, 0.25, 0.5, 0.75, 1], [0, 0.25, 0.75, 0.75, 1]])
+    assert "calibration error 0.05" in display.ax_.get_legend().get_texts()[1].get_text()
+
+
+def test_coverage_width_by_hand():
+    # |error| / std is 2, 0.5 and 1; the mean std is 2.
+    y, mean, std = [2.0, 1.0, -3.0], [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]
+    display = Width.from_predictions(y, mean, std, mark=1.5, unit="m")
+    assert_allclose(display.line_.get_data(), [[0, 1 / 3, 2 / 3, 1], [0, 2, 4, 8]])
+    assert_allclose(np.ravel(display.marker_.get_data()), [2 / 3, 6])
+    assert display.ax_.get_ylabel() == "mean width of intervals (m)"
+    assert Width.from_predictions([1.0], [0.0], [1.0]).marker_ is None
+
+
+def test_retention_by_hand():
+    display = Retention([4.0, 0.0, 2.0, 2.0], [0.1, 0.4, 0.2, 0.3]).plot()
+    retained = [0, 0.25, 0.5, 0.75, 1]
+    assert_allclose(display.line_.get_data(), [retained, [0, 1, 1.5, 2, 2]])
+    assert_allclose(np.interp(retained, *display.oracle_.get_data()), [0, 0, 0.5, 1, 2])
+    assert_allclose(display.random_.get_ydata(), [0, 2])
+    display = Retention.from_predictions([1.0, 2.0], [0.0, 0.0], [1.0, 2.0], bounds=False)
+    assert display.random_ is display.oracle_ is None
+    assert_allclose(display.line_.get_ydata(), [0, 0.5, 2.5])
+
+
+def test_retention_of_classifiers_counts_wrong_labels():
+    y = np.arange(12) // 6
+    model = GaussianNB().fit(X, y)
+    display = Retention.from_estimator(make_pipeline("passthrough", model), X, 1 - y)
+    assert_allclose(display.errors, 1)
+    assert_allclose(display.uncertainty, 1 - model.predict_proba(X).max(axis=1))
+    model.predict_uncertainty = lambda X: SimpleNamespace(total=np.arange(12.0))
+    for inside in (model, make_pipeline("passthrough", model)):
+        assert_allclose(Retention.from_estimator(inside, X, y).uncertainty, np.arange(12))
+
+
+CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
+
+
+@cases(
+    ("draw", "error", "message"),
+    (lambda: Band.from_estimator(TwoMembers(), np.zeros((3, 2))), ValueError, "n_samples, 1"),
+    (lambda: Band.from_estimator(TwoMembers(), [["b"]]), ValueError, "`X` must be num.*'b'"),
+    (lambda: Band.from_estimator(CLASSES, X), TypeError, "Got the classifier"),
+    (lambda: Width.from_predictions([1, 2], [1, 2], [1]), ValueError, "inconsistent n"),
+    (lambda: Width.from_predictions([1, 2], [1, 2], [1, 0]), ValueError, "positive"),
+    (lambda: Width([1], [1], [1]).plot(mark=-1), ValueError, "`mark` must not be negative"),
+    (lambda: Retention(np.ones((2, 2)), np.ones(2)).plot(), ValueError, "have the shape"),
+    (lambda: Retention([-1.0], [1.0]).plot(), ValueError, "negative"),
+    (lambda: Retention.from_estimator(CLASSES, X, [True]), ValueError, "inconsistent numbers"),
+    (lambda: Retention.from_estimator(CLASSES, X, ["a"] * 12), ValueError, r"at fit. Got \['a'\]"),
+    (lambda: Calibration.from_predictions([1.0]), ValueError, r"Give.*Got \['y_true'\]"),
+    (lambda: Calibration.from_estimator(TwoMembers(), X, np.c_[X, X]), ValueError, "shape"),
+    (lambda: Calibration.from_estimator(LinearRegression().fit(X, X), X, X), TypeError, "std"),
+    (lambda: SearchHistoryDisplay([np.nan]).plot(), ValueError, "None of the 1 trials was comp"),
+    (lambda: SearchHistoryDisplay([1.0]).plot(by="time"), ValueError, "seconds"),
+    (lambda: SearchHistoryDisplay([1.0]).plot(by="hour"), ValueError, "`by` must be one of"),
+    (lambda: SearchHistoryDisplay.from_catalog([1]), TypeError, "Catalog or its frame"),
+    (lambda: SearchHistoryDisplay.from_estimator(CHOSEN), TypeError, "have a `catalog_`"),
+    (lambda: TeamDisplay.from_teams(CHOSEN, size=9), ValueError, "No team of size 9"),
+    (lambda: TeamDisplay.from_teams(CHOSEN, score="x"), ValueError, "`score` must be one of"),
+    (lambda: TeamDisplay.from_teams([1]), TypeError, "TeamSelection"),
+)
+def test_displays_say_what_is_wrong(draw, error, message):
+    with pytest.raises(error, match=message):
+        draw()
+
+
+@pytest.mark.parametrize("display", [Retention, Width])
+def test_later_displays_find_room_on_shared_axes(display, rng):
+    y, std = rng.normal(size=50), rng.uniform(0.5, 1, 50)
+    small = display.from_predictions(y, 0.9 * y, std)
+    large = display.from_predictions(10 * y, np.zeros(50), 10 * std, ax=small.ax_)
+    low, high = large.ax_.get_ylim()
+    assert low == 0
+    assert high > max(np.max(line.get_ydata()) for line in large.ax_.lines)
+
+
+@cases(("display", "data"), (Width, "width"), (Retention, "errors"), (Calibration, "observed"))
+def test_a_y_of_one_column_is_one_output(display, data):
+    one = BayesianRidge().fit(X, np.sin(X[:, 0]))
+    column = SimpleNamespace(
+        predict=lambda X, return_std: tuple(part[:, None] for part in one.predict(X, True))
+    )
+    expected = getattr(display.from_estimator(one, X, X[:, 0]), data)
+    assert_array_equal(getattr(display.from_estimator(column, X, X), data), expected)
+    assert_array_equal(getattr(display.from_estimator(column, X, X[:, 0]), data), expected)
+
+
+def test_displays_open_pipelines():
+    model = make_pipeline(FunctionTransformer(lambda X: 2 * X), TwoMembers())
+    band = Band.from_estimator(model, X)
+    assert_allclose(band.aleatoric, 1)
+    assert_allclose(band.mean, 2 * X[:, 0] + 1)
+
+
+def test_search_history_by_trial_and_time():
+    failed = {"status": "failed", "message": "no"}
+    outcomes = [{"score": 3.0}, failed, {"score": 1.0}, {"score": 2.0}]
+    same = {"result": SimpleNamespace(n_epochs=1, best_epoch=0), "seconds": 0.5}
+    catalog = Catalog([TrialRecord(k, {}, **same, **outcomes[k]) for k in range(4)])
+    display = SearchHistoryDisplay.from_catalog(catalog)
+    assert_allclose(display.line_.get_data(), [range(4), [3, 3, 1, 1]])
+    assert display.failed_.get_xdata().tolist() == [1]
+    assert_allclose(display.scatter_.get_offsets(), [[0, 3], [2, 1], [3, 2]])
+    search = SimpleNamespace(best_estimator_=SimpleNamespace(catalog_=catalog))
+    nested = SimpleNamespace(best_estimator_=search)
+    by_time = SearchHistoryDisplay.from_estimator(nested, by="time")
+    assert_allclose(by_time.line_.get_xdata(), [0.5, 1, 1.5, 2])
+
+
+def test_search_history_of_outliers_and_failures():
+    display = SearchHistoryDisplay([1.0, 1.1, 1e9, 0.9, 1.2, 1.0]).plot()
+    assert display.beyond_.get_xdata().tolist() == [2]
+    assert display.ax_.get_ylim()[1] < 3
+    assert display.failed_ is None
+    display = SearchHistoryDisplay([np.nan, 2.0, 3.0]).plot()
+    assert display.line_.get_xdata().tolist() == [1, 2]
+    display = SearchHistoryDisplay([2.0, np.nan, 1.0], seconds=[3.0, np.nan, 4.0]).plot(by="time")
+    assert display.line_.get_xdata().tolist() == [3, 3, 7]
+
+
+def test_teams_are_drawn_by_what_became_of_them():
+    display = TeamDisplay.from_teams(CHOSEN)
+    teams = CHOSEN.teams_.dropna()
+    fates = {"alpha": ~teams["alpha"], "kmeans": teams["alpha"] & ~teams["kept"]}
+    for fate, rows in {**fates, "kept": teams["kept"]}.items():
+        offsets = display.scatters_[fate].get_offsets()
+        assert_allclose(offsets, teams.loc[rows, ["hq", "accuracy"]])
+    selected = teams[teams["team"] == CHOSEN.selected_].iloc[0]
+    assert_allclose(np.ravel(display.selected_.get_data()), [selected["hq"], selected["accuracy"]])
+    assert_allclose(display.best_.get_ydata(), CHOSEN.accuracies_.max())
+    assert_allclose(display.average_.get_ydata(), CHOSEN.accuracies_.mean())
+    assert display.colorbar_ is not None
+
+
+def test_threshold_divides_teams_of_one_size():
+    display = TeamDisplay.from_teams(CHOSEN, size=3)
+    (line,) = display.thresholds_
+    at = line.get_xdata()[0]
+    assert display.scatters_["kept"].get_offsets()[:, 0].max() < at
+    assert display.scatters_["kmeans"].get_offsets()[:, 0].min() >= at
+    assert display.colorbar_ is None
+    assert not TeamDisplay.from_teams(CHOSEN, score="q").thresholds_
+
+
+def test_teams_by_q_with_the_mean_as_the_threshold():
+    chosen = select(4, 100, score="q", filters=("mean",))
+    display = TeamDisplay.from_teams(chosen, score="q")
+    (line,) = display.thresholds_
+    assert_allclose(line.get_xdata(), chosen.teams_["q"].mean())
+    assert set(display.scatters_) == {"mean", "kept"}
+
+
+def test_search_history_of_regret_by_name():
+    regret = 2.0 - np.array([0.5, 1.5, 1.0])
+    first = SearchHistoryDisplay(regret, score_name="regret", name="one").plot()
+    second = SearchHistoryDisplay(list(regret / 2), name="two").plot(first.ax_)
+    assert_allclose(first.line_.get_ydata(), [1.5, 0.5, 0.5])
+    assert first.line_.get_color() != second.line_.get_color()
+    assert [text.get_text() for text in first.ax_.get_legend().get_texts()] == ["one", "two"]

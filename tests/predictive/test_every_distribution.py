@@ -3,38 +3,34 @@
 import copy
 import pickle
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from scipy import integrate
-from tiers import cases, slow_after
+from tiers import cases
 
 from skuq import predictive
 from skuq.predictive import EpistemicNormal, GaussianMixture, TwoPieceNormal
 
 
 class Bend:
-    """y = unit * (z + c * sqrt(1 + z**2)): a hyperbola with c in (-1, 1), one for each output."""
+    """y = z + c * sqrt(1 + z**2): a hyperbola with c in (-1, 1), one for each output."""
 
-    def __init__(self, c, unit=1.0):
-        self.c, self.unit = np.asarray(c), unit
+    def __init__(self, c):
+        self.c = np.asarray(c)
 
     def forward(self, y):
-        u = y / self.unit
-        return (u - self.c * np.sqrt(u**2 + 1 - self.c**2)) / (1 - self.c**2)
+        return (y - self.c * np.sqrt(y**2 + 1 - self.c**2)) / (1 - self.c**2)
 
     def inverse(self, z):
-        return self.unit * (z + self.c * np.sqrt(1 + z**2))
+        return z + self.c * np.sqrt(1 + z**2)
 
     def log_derivative(self, y):
-        u = y / self.unit
-        slope = (1 - self.c * u / np.sqrt(u**2 + 1 - self.c**2)) / (1 - self.c**2)
-        return np.log(slope) - np.log(self.unit)
+        return np.log((1 - self.c * y / np.sqrt(y**2 + 1 - self.c**2)) / (1 - self.c**2))
 
     def output(self, k):
-        return Bend(self.c[k], self.unit)
+        return Bend(self.c[k])
 
 
 # Distributions made of a `GaussianMixture`, with its places and its noise.
@@ -48,12 +44,9 @@ def nested(m):
     return GaussianMixture(loc, scale, m.weights, probabilities)
 
 
-def transformed(make):
-    def made(m):
-        bend = Bend(np.linspace(-0.6, 0.7, m.loc.shape[2]) if m.loc.ndim == 3 else 0.7)
-        return predictive.TransformedMixture(make(m), bend)
-
-    return made
+def transformed(m):
+    bend = Bend(np.linspace(-0.6, 0.7, m.mean.shape[1]) if m.mean.ndim == 2 else 0.7)
+    return predictive.TransformedMixture(m, bend)
 
 
 def two_parts(m):
@@ -66,43 +59,39 @@ def two_piece(m):
     return TwoPieceNormal(mean, 0.5 * model, 1.5 * model, noise)
 
 
-def spread(make):
-    """Of members that share the uncertainty of their function."""
-
-    def made(m):
-        arrays = np.random.default_rng(0).normal(size=(3, *m.mean.shape))
-        return make(m).widened(m.scale.mean(axis=0) * arrays)
-
-    return made
+def spread(m):
+    """Members share the uncertainty of their function."""
+    arrays = np.random.default_rng(0).normal(size=(3, *m.mean.shape))
+    return m.widened(m.scale.mean(axis=0) * arrays)
 
 
-def shared(make):
-    """Make mixtures in which a part of each normal's width is an error that all members share."""
-
-    def made(m):
-        m = make(m)
-        share = np.random.default_rng(2).uniform(size=m.scale.shape)
-        return replace(m, shared_scale=m.scale * share)
-
-    return made
+def shared(m):
+    """A part of each normal's width is an error that all members share."""
+    share = np.random.default_rng(2).uniform(size=m.scale.shape)
+    return replace(m, shared_scale=m.scale * share)
 
 
 PLAIN = {"gaussian": lambda m: m, "nested": nested}
-MIXTURES = {**PLAIN, **{f"transformed_{name}": transformed(PLAIN[name]) for name in PLAIN}}
-SPREAD = {"spread": spread(PLAIN["gaussian"]), "shared_nested": shared(nested)}
-SPREAD |= {"shared": spread(shared(PLAIN["gaussian"]))}
-SPREAD |= {f"transformed_{name}": transformed(SPREAD[name]) for name in ("shared", "shared_nested")}
-KINDS = {
-    **MIXTURES,
-    "scaled": lambda m: transformed(nested)(m).scaled(2.0),
+MIXTURES = PLAIN | {
+    "transformed_gaussian": transformed,
+    "transformed_nested": lambda m: transformed(nested(m)),
+}
+KINDS = MIXTURES | {
+    "scaled": lambda m: transformed(nested(m)).scaled(2.0),
     "normal": lambda m: EpistemicNormal(*two_parts(m)),
     "two_piece": two_piece,
 }
+SPREAD = {
+    "spread": spread,
+    "shared": lambda m: spread(shared(m)),
+    "shared_nested": lambda m: shared(nested(m)),
+    "transformed_shared": lambda m: transformed(spread(shared(m))),
+    "transformed_shared_nested": lambda m: transformed(shared(nested(m))),
+}
 SHAPES = [(6,), (4, 2)]
 
-GROUPS = KINDS, MIXTURES, PLAIN, {**KINDS, **SPREAD}, {**MIXTURES, **SPREAD}
-kinds, mixtures, plain, every, with_spread = (
-    pytest.mark.parametrize("kind", group) for group in GROUPS
+kinds, mixtures, plain, every = (
+    pytest.mark.parametrize("kind", group) for group in (KINDS, MIXTURES, PLAIN, KINDS | SPREAD)
 )
 shapes = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
@@ -113,27 +102,21 @@ def members(rng, k, shape):
 
 
 def make(kind, shape=(6,), k=3, seed=0):
-    return {**KINDS, **SPREAD}[kind](members(np.random.default_rng(seed), k, shape))
+    return (KINDS | SPREAD)[kind](members(np.random.default_rng(seed), k, shape))
 
 
-def arrays_of(mixture):
-    """Arrays of the members by name, in the order of the constructor."""
-    names = [f.name for f in fields(mixture) if f.name not in ("weights", "spread")]
-    return {name: getattr(mixture, name) for name in names if getattr(mixture, name) is not None}
-
-
-def moments_by_integration(mixture, n_points=20_001):
-    """Mean and variance of one row from its cdf F: E[Y] = a + int (1 - F) - int F, from a."""
-    a = mixture.quantile(0.5)[0]
-    ends = mixture.quantile(1 - 1e-13)[0], mixture.quantile(1e-13)[0]
-    many, moments = mixture.rows(np.zeros(n_points, dtype=int)), []
-    for end, tail in zip(ends, (lambda y: 1 - many.cdf(y), lambda y: many.cdf(y))):
-        # In u = asinh of the distance, so that long tails are short.
-        u = np.linspace(0, np.arcsinh(abs(end - a)), n_points)
-        slope = tail(a + np.sign(end - a) * np.sinh(u)) * np.cosh(u)
-        moments.append([integrate.simpson(power * slope, x=u) for power in (1, 2 * np.sinh(u))])
-    (up, up2), (down, down2) = moments
-    return a + up - down, up2 + down2 - (up - down) ** 2
+def members_of(m):
+    """The weights of the members, and each of them as a distribution."""
+    if isinstance(m, predictive.TransformedMixture):
+        return [(weight, replace(m, inner=alone)) for weight, alone in members_of(m.inner)]
+    if isinstance(m, EpistemicNormal | TwoPieceNormal):
+        return [(1.0, m)]
+    names = ("loc", "scale", "probabilities", "shared_scale")
+    arrays = {name: getattr(m, name) for name in names if getattr(m, name) is not None}
+    return [
+        (weight, replace(m, **{name: a[k : k + 1] for name, a in arrays.items()}, weights=None))
+        for k, weight in enumerate(m.weights)
+    ]
 
 
 @mixtures
@@ -141,37 +124,24 @@ def moments_by_integration(mixture, n_points=20_001):
 def test_moments_are_those_of_the_weighted_members(kind, shape, global_random_seed):
     m = make(kind, shape, seed=global_random_seed)
     assert isinstance(m, predictive.Mixture)
-    for name in ("mean", "variance", "std", "aleatoric_variance", "epistemic_variance"):
-        assert getattr(m, name).shape == shape
-    assert m.member_means.shape == m.member_variances.shape == (3, *shape)
-    assert_allclose(m.mean, np.average(m.member_means, axis=0, weights=m.weights))
-    assert_allclose(m.aleatoric_variance, np.average(m.member_variances, axis=0, weights=m.weights))
-    squares = (m.member_means - m.mean) ** 2
-    assert_allclose(m.epistemic_variance, np.average(squares, axis=0, weights=m.weights))
-    assert_allclose(m.variance, m.aleatoric_variance + m.epistemic_variance)
-    assert_allclose(m.std**2, m.variance)
-    for ddof in (0, 1):
-        mean, aleatoric, epistemic, total = m.uncertainty(ddof)
-        assert_allclose(total**2, aleatoric**2 + epistemic**2, rtol=1e-12)
-        assert_allclose(mean, m.mean, rtol=1e-14)
+    mean = np.average(m.member_means, axis=0, weights=m.weights)
+    aleatoric = np.average(m.member_variances, axis=0, weights=m.weights)
+    epistemic = np.average((m.member_means - mean) ** 2, axis=0, weights=m.weights)
+    expected = mean, aleatoric, epistemic, aleatoric + epistemic
+    assert_allclose((m.mean, m.aleatoric_variance, m.epistemic_variance, m.variance), expected)
+    parts = m.uncertainty()
+    assert_allclose((parts.mean, *np.square(parts[1:])), expected)
+    assert_allclose(m.std, parts.total)
 
 
 @kinds
 @shapes
-def test_results_have_the_rows_and_outputs(kind, shape):
+def test_intervals_are_quantiles(kind, shape):
     m = make(kind, shape)
-    y = np.random.default_rng(1).normal(size=shape)
-    assert m.log_prob(y).shape == shape[:1]
-    assert m.cdf(y).shape == m.cdf(0.3).shape == shape
-    assert_allclose(m.cdf(0.3), m.cdf(np.full(shape, 0.3)))
     assert m.quantile(0.3).shape == shape
-    assert m.quantile([0.3, 0.4, 0.5]).shape == (shape[0], 3, *shape[1:])
-    assert m.interval(0.5).shape == (shape[0], 2, *shape[1:])
-    assert_allclose(m.interval(0.5), m.quantile([0.25, 0.75]))
-    several = m.interval([0.5, 0.8])
-    assert several.shape == (shape[0], 2, 2, *shape[1:])
-    assert_allclose(several[:, 0], m.interval(0.5))
-    assert_allclose(several[:, 1], m.interval(0.8))
+    assert_array_equal(m.interval(0.5), m.quantile([0.25, 0.75]))
+    several = np.stack([m.interval(0.5), m.interval(0.8)], axis=1)
+    assert_allclose(m.interval([0.5, 0.8]), several)
 
 
 @every
@@ -182,16 +152,16 @@ def test_quantiles_invert_the_cdf(kind, shape, global_random_seed):
     found = m.quantile(levels)
     for j, level in enumerate(levels):
         assert_allclose(m.cdf(found[:, j]), level, rtol=1e-7, atol=1e-13)
-        assert_allclose(m.quantile(level), found[:, j], rtol=1e-10, atol=1e-12)
     probabilities = np.random.default_rng(1).uniform(0.01, 0.99, (4, *shape))
     found = [m.cdf(y) for y in m.inverse_cdf(probabilities)]
     assert_allclose(found, probabilities, rtol=1e-8)
+    assert np.isfinite(m.log_prob(m.mean + 100 * m.std)).all()
 
 
 @pytest.mark.parametrize("kind", [*PLAIN, "shared", "two_piece"])
 def test_cdf_goes_from_0_to_1(kind):
     # The sum of these weights, added up, is larger than 1 by rounding.
-    m = KINDS.get(kind, SPREAD.get(kind))(GaussianMixture(np.zeros((50, 6)), np.ones((50, 6))))
+    m = (KINDS | SPREAD)[kind](GaussianMixture(np.zeros((50, 6)), np.ones((50, 6))))
     assert (m.cdf(-np.inf) == 0).all() and (m.cdf([[-1e9, 1e9, np.inf]])[:, 1:] <= 1).all()
     assert_allclose(m.cdf(np.inf), 1, rtol=1e-12)
 
@@ -202,41 +172,16 @@ def test_density_is_the_slope_of_the_cdf(kind, global_random_seed):
     for level in (0.011, 0.13, 0.55, 0.83, 0.992):
         y, step = m.quantile(level), 1e-5 * m.std
         slope = (m.cdf(y + step) - m.cdf(y - step)) / (2 * step)
-        # Rounding of the difference: 1e-16 / 1e-5. Mapped levels have steps in density, which a
-        # difference across one averages.
-        close = np.isclose(np.exp(m.log_prob(y)), slope, rtol=1e-5)
-        assert close.all() or (m.log_prob(y - step) != m.log_prob(y + step))[~close].all()
-        assert close.mean() > 0.8, (level, np.exp(m.log_prob(y)), slope)
+        assert_allclose(np.exp(m.log_prob(y)), slope, rtol=1e-5)  # rounding: 1e-16 / 1e-5
 
 
-@pytest.mark.parametrize("kind", ["normal", "two_piece"])
-def test_density_of_independent_outputs_is_a_product(kind):
-    m, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
-    alone = [m.output(j).log_prob(y[:, j]) for j in range(2)]
-    assert_allclose(m.log_prob(y), np.sum(alone, axis=0), rtol=1e-12)
-
-
-@with_spread
+@every
 def test_joint_density_is_a_sum_over_members_of_products(kind, global_random_seed):
     m = make(kind, (4, 2), seed=global_random_seed)
-    y = np.random.default_rng(1).normal(size=(4, 2))
-    inner = m.inner if isinstance(m, predictive.TransformedMixture) else m
-    total = 0.0
-    for k, weight in enumerate(m.weights):
-        alone = {name: array[k : k + 1] for name, array in arrays_of(inner).items()}
-        alone = replace(inner, **alone, weights=None)
-        if inner is not m:
-            alone = predictive.TransformedMixture(alone, m.transform)
+    y, total = np.random.default_rng(1).normal(size=(4, 2)), 0.0
+    for weight, alone in members_of(m):
         total += weight * np.exp(sum(alone.output(j).log_prob(y[:, j]) for j in range(2)))
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-10)
-
-
-@with_spread
-def test_moments_are_those_of_the_cdf(kind, global_random_seed):
-    m = make(kind, (1,), k=2, seed=global_random_seed)
-    mean, variance = moments_by_integration(m)
-    assert_allclose(m.mean, mean, rtol=1e-6, atol=1e-6)
-    assert_allclose(m.variance, variance, rtol=1e-6)
 
 
 @mixtures
@@ -268,49 +213,39 @@ def test_spread_is_epistemic_and_shared_by_the_rows_of_a_draw(kind, shape):
     if kind == "spread":
         assert_allclose(parts.aleatoric, plain.aleatoric)
         assert_allclose(m.shared_variance, (m.spread**2).sum(axis=0))
-    draws = m.sample(40_000, rng=0)
-    assert_allclose(draws.std(axis=-1), m.std, rtol=0.03)
+    assert_allclose(m.sample(40_000, rng=0).std(axis=-1), m.std, rtol=0.03)
     # Equal rows share what the model does not know, in blocks of their own, too.
     rows = m.rows(np.zeros(2, dtype=int))
-    one, two = rows.sample(40_000, rng=0).reshape(2, -1, 40_000)[:, 0]
-    assert_allclose(np.cov(one, two)[0, 1], m.epistemic_variance.ravel()[0], rtol=0.2)
-    again = rows.sample(40_000, rng=1, seed=3).reshape(2, -1, 40_000)[0, 0]
-    other = rows.sample(40_000, rng=2, seed=3).reshape(2, -1, 40_000)[1, 0]
-    assert_allclose(np.cov(again, other)[0, 1], m.epistemic_variance.ravel()[0], rtol=0.2)
+    whole = rows.sample(40_000, rng=0)
+    blocks = [rows.sample(40_000, rng=k, seed=3)[k] for k in (1, 0)]
+    for one, two in (whole, blocks):
+        found = np.cov(one.reshape(-1, 40_000)[0], two.reshape(-1, 40_000)[0])[0, 1]
+        assert_allclose(found, m.epistemic_variance.ravel()[0], rtol=0.2)
 
 
 @every
 @shapes
-def test_rows_are_those_of_the_whole(kind, shape):
-    m = make(kind, shape)
-    y = np.random.default_rng(1).normal(size=shape)
-    for rows in (slice(2, 3), slice(1, 3), np.array([3, 0])):
-        part = m.rows(rows)
+def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
+    m, y = make(kind, shape), np.random.default_rng(1).normal(size=shape)
+    parts = [(m.rows(rows), rows) for rows in (slice(1, 3), np.array([3, 0]))]
+    for part, rows in parts:
         assert_allclose(part.log_prob(y[rows]), m.log_prob(y)[rows], rtol=1e-12)
-        assert_allclose(part.cdf(y[rows]), m.cdf(y)[rows], rtol=1e-12)
-        expected = [of_part[rows] for of_part in m.uncertainty()]
+    if len(shape) == 2:
+        parts += [(m.output(k), (slice(None), k)) for k in range(2)]
+    for part, at in parts:
+        assert_allclose(part.cdf(y[at]), m.cdf(y)[at], rtol=1e-12)
+        assert_allclose(part.quantile(0.9), m.quantile(0.9)[at], rtol=1e-12)
+        expected = [of_part[at] for of_part in m.uncertainty()]
         assert_allclose(part.uncertainty(), expected, rtol=1e-12)
-        assert_allclose(part.quantile([0.2, 0.7]), m.quantile([0.2, 0.7])[rows], rtol=1e-12)
-
-
-@every
-def test_outputs_are_those_of_the_whole(kind):
-    m, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
-    for k in range(2):
-        marginal = m.output(k)
-        assert_allclose(marginal.cdf(y[:, k]), m.cdf(y)[:, k], rtol=1e-12)
-        expected = [of_part[:, k] for of_part in m.uncertainty()]
-        assert_allclose(marginal.uncertainty(), expected, rtol=1e-12)
-        assert_allclose(marginal.quantile(0.9), m.quantile(0.9)[:, k], rtol=1e-12)
 
 
 @every
 @shapes
 def test_scaled_is_stretched_about_the_mean(kind, shape):
-    m = make(kind, shape)
+    m, near = make(kind, shape), {"rtol": 1e-9, "atol": 1e-12}
     factor = 1.7 if len(shape) == 1 else np.array([0.5, 3.0])
     wide = m.scaled(factor)
-    assert_allclose(wide.mean, m.mean, rtol=1e-9, atol=1e-12)
+    assert_allclose(wide.mean, m.mean, **near)
     for part in ("variance", "aleatoric_variance", "epistemic_variance"):
         assert_allclose(getattr(wide, part), factor**2 * getattr(m, part), rtol=1e-9)
     y = np.random.default_rng(1).normal(size=shape)
@@ -318,77 +253,47 @@ def test_scaled_is_stretched_about_the_mean(kind, shape):
     assert_allclose(wide.cdf(there), m.cdf(y), rtol=1e-9)
     lost = np.log(factor * np.ones(shape[1:])).sum()
     assert_allclose(wide.log_prob(there), m.log_prob(y) - lost, rtol=1e-9, atol=1e-10)
-    there = m.mean + factor * (m.quantile(0.1) - m.mean)
-    assert_allclose(wide.quantile(0.1), there, rtol=1e-9, atol=1e-12)
     assert_allclose(wide.scaled(1 / factor).log_prob(y), m.log_prob(y), rtol=1e-7)
-    rows = wide.rows(slice(0, 2))
-    assert_allclose(rows.quantile(0.1), there[:2], rtol=1e-9, atol=1e-12)
+    there = m.mean + factor * (m.quantile(0.1) - m.mean)
+    assert_allclose(wide.quantile(0.1), there, **near)
+    assert_allclose(wide.rows(slice(0, 2)).quantile(0.1), there[:2], **near)
     if len(shape) == 2:
-        assert_allclose(wide.output(1).quantile(0.1), there[:, 1], rtol=1e-9, atol=1e-12)
-
-
-@mixtures
-@pytest.mark.parametrize("unit", [1e8, 1e-8])
-def test_units_do_not_matter(kind, unit, global_random_seed):
-    m = make(kind, seed=global_random_seed)
-
-    def in_unit(record):
-        if isinstance(record, predictive.TransformedMixture):
-            return predictive.TransformedMixture(record.inner, Bend(record.transform.c, unit))
-        in_units_of_y = ("loc", "scale")
-        arrays = arrays_of(record).items()
-        return replace(record, **{name: a * unit for name, a in arrays if name in in_units_of_y})
-
-    other = in_unit(m)
-    y = np.random.default_rng(1).normal(size=6)
-    assert_allclose(other.mean, unit * m.mean, rtol=1e-9)
-    assert_allclose(other.std, unit * m.std, rtol=1e-9)
-    assert_allclose(other.uncertainty(1).epistemic, unit * m.uncertainty(1).epistemic, rtol=1e-9)
-    assert_allclose(other.log_prob(unit * y), m.log_prob(y) - np.log(unit), rtol=1e-9)
-    levels = [1e-6, 0.3, 0.999]
-    assert_allclose(other.quantile(levels), unit * m.quantile(levels), rtol=1e-9)
+        assert_allclose(wide.output(1).quantile(0.1), there[:, 1], **near)
 
 
 @plain
-def test_offsets_do_not_matter(kind):
-    m = make(kind)
-    name, location = next(iter(arrays_of(m).items()))
-    far = replace(m, **{name: location + 1e8})
-    # Rounding at 1e8 is 7.5e-9 a value, against spreads of order 1.
-    assert_allclose(far.variance, m.variance, rtol=1e-6)
-    assert_allclose(far.epistemic_variance, m.epistemic_variance, rtol=1e-6)
-    y = m.quantile(0.37)
-    assert_allclose(far.log_prob(y + 1e8), m.log_prob(y), rtol=1e-6, atol=1e-6)
-    assert_allclose(far.quantile([0.1, 0.9]) - 1e8, m.quantile([0.1, 0.9]), atol=1e-6)
-
-
-@kinds
-@pytest.mark.parametrize(
-    "outputs", slow_after(1, map(pytest.param, [(2,), ()])), ids=["two outputs", "one output"]
+@cases(
+    ("unit", "offset", "tolerance"),
+    (1e8, 0.0, 1e-9),
+    (1e-8, 0.0, 1e-9),
+    (1.0, 1e8, 1e-6),  # rounding at 1e8 is 7.5e-9 a value, against spreads of order 1
 )
-def test_total_of_draws_of_many_rows(kind, outputs):
-    """The noise of rows averages out, and what the model does not know is common to all rows."""
-    n, n_draws = 60, 500
-    places = np.broadcast_to([[-1.5], [-0.5], [0.5], [1.5]], (4, n))
-    places = np.broadcast_to(places.reshape(4, n, *[1] * len(outputs)), (4, n, *outputs))
-    for loc, noise, expected in ((0 * places[:1], 1.0, np.sqrt(n)), (places, 1e-6, n)):
-        m = KINDS[kind](GaussianMixture(loc, np.full(loc.shape, noise)))
-        draws = m.sample(n_draws, rng=0)
-        standard = (draws - draws.mean(axis=-1, keepdims=True)) / draws.std(axis=-1, keepdims=True)
-        found = standard.sum(axis=0).std(axis=-1) / expected
-        # Five standard errors of a standard deviation. Mapped levels reach from one member to
-        # the next in some rows, by the rows' noise.
-        low = 0.85 if len(loc) > 1 else 1 - 5 / np.sqrt(2 * n_draws)
-        assert (low < found).all() and (found < 1 + 5 / np.sqrt(2 * n_draws)).all(), found
+def test_units_and_offsets_do_not_matter(kind, unit, offset, tolerance):
+    m, near, levels = make(kind), {"rtol": tolerance, "atol": tolerance}, [1e-6, 0.3, 0.999]
+    other = replace(m, loc=unit * m.loc + offset, scale=unit * m.scale)
+    assert_allclose(np.divide(other.uncertainty(1)[1:], unit), m.uncertainty(1)[1:], **near)
+    y = m.quantile(levels)
+    assert_allclose((other.quantile(levels) - offset) / unit, y, **near)
+    assert_allclose(other.log_prob(unit * y + offset) + np.log(unit), m.log_prob(y), **near)
 
 
 @kinds
-@pytest.mark.parametrize("shape", slow_after(1, map(pytest.param, SHAPES[::-1])), ids=str)
-def test_samples_are_of_the_distribution(kind, shape):
-    m = make(kind, shape, seed=2)
-    n_draws = 20_000
+def test_total_of_draws_of_many_rows(kind):
+    """The noise of rows averages out, and what the model does not know is common to all rows."""
+    places = np.reshape([-1.5, -0.5, 0.5, 1.5], (4, 1, 1)) * np.ones((60, 2))
+    for loc, noise, expected in ((0 * places[:1], 1.0, np.sqrt(60)), (places, 1e-6, 60)):
+        m = KINDS[kind](GaussianMixture(loc, np.full(loc.shape, noise)))
+        draws = m.sample(500, rng=0)
+        standard = (draws - draws.mean(axis=-1, keepdims=True)) / draws.std(axis=-1, keepdims=True)
+        found = standard.sum(axis=0).std(axis=-1)
+        assert_allclose(found, expected, rtol=5 / np.sqrt(2 * 500))  # five standard errors
+
+
+@kinds
+def test_samples_are_of_the_distribution(kind):
+    m, n_draws = make(kind, (4, 2), seed=2), 20_000
     draws = m.sample(n_draws, rng=1)
-    assert draws.shape == (*shape, n_draws)
+    assert draws.shape == (4, 2, n_draws)
     for level in (0.05, 0.3, 0.5, 0.9):
         share = (draws <= m.quantile(level)[..., None]).mean(axis=-1)
         assert (abs(share - level) < 5 * np.sqrt(level * (1 - level) / n_draws)).all()
@@ -408,19 +313,14 @@ def test_outputs_are_drawn_apart_but_share_the_member(kind):
 
 
 @kinds
-@pytest.mark.parametrize(
-    "shape", slow_after(2, map(pytest.param, [(3, 2), (1,), (3,), (2, 2), (1, 2)])), ids=str
-)
+@pytest.mark.parametrize("shape", [(2, 2), (1, 2), (1,)], ids=str)
 def test_tables_hold_values_of_each_row(kind, shape):
     m = make(kind, shape)
     n, *outputs = shape
-    levels = np.array([0.2, 0.5, 0.9])
-    table = m.quantile(levels) + 0.1  # (n, 3[, m])
-    for method, outer in ((m.cdf, shape), (m.log_prob, (n,))):
+    table = m.quantile([0.2, 0.5, 0.9]) + 0.1  # (n, 3[, m])
+    for method in (m.cdf, m.log_prob):
         found = method(table)
-        assert found.shape == (n, 3, *outer[1:])
-        for k in range(3):
-            assert_array_equal(found[:, k], method(table[:, k]))
+        assert_array_equal(found, np.stack([method(table[:, k]) for k in range(3)], axis=1))
         # One row of limits serves all rows; a number serves all of them, too.
         assert_array_equal(method(table[:1]), method(np.repeat(table[:1], n, axis=0)))
         assert_array_equal(method(0.3), method(np.full(shape, 0.3)))
@@ -432,15 +332,10 @@ def test_tables_hold_values_of_each_row(kind, shape):
     # The table of levels is read in the same way.
     p = np.random.default_rng(0).uniform(0.05, 0.95, (n, 4, *outputs))
     found = m.quantile(p)
-    assert found.shape == p.shape
-    for row in range(n):
-        for k in (0, 3):
-            common = [m.quantile(level) for level in p[row, k].ravel()]
-            for output, quantile in enumerate(common):
-                at = (row, output) if outputs else (row,)
-                assert_allclose(found[row, k][at[1:]], quantile[at], rtol=1e-9)
+    for index in np.ndindex(p.shape):
+        at = index[:1] + index[2:]
+        assert_allclose(found[index], m.quantile(p[index])[at], rtol=1e-9)
     assert_array_equal(m.quantile(p[:1]), m.quantile(np.repeat(p[:1], n, axis=0)))
-    assert_allclose(m.cdf(found), p, rtol=1e-6)
 
 
 @kinds
@@ -450,19 +345,17 @@ def test_other_shapes_are_refused(kind, shape):
     n, *outputs = shape
     tables = (n, 3) if outputs else (2, n, 3), (n, 3, 1, 1), (n + 1, 3, *outputs)
     for wrong in ((3,), (3, n), *tables):
+        expected = re.escape(f"y must have shape {shape}, ") + ".*" + re.escape(f" Got {wrong}.")
         for method in (m.cdf, m.log_prob):
-            expected = f"y must have shape {shape}, .* Got {wrong}."
-            with pytest.raises(ValueError, match=re.escape(expected).replace(r"\.\*", ".*")):
+            with pytest.raises(ValueError, match=expected):
                 method(np.zeros(wrong))
     for wrong in ((n + 1, 3, *outputs), (n, 3) if outputs else (n, 3, 1)):
         with pytest.raises(ValueError, match=r"Probabilities must .* Got \("):
             m.quantile(np.full(wrong, 0.5))
-        with pytest.raises(ValueError, match=r"`coverage` must .* be a number or have shape \(k"):
-            m.interval(np.full(wrong, 0.5))
-    for wrong in ([0.5, 1.0], 0.0, np.full((n, 2, *outputs), np.nan)):
+    for wrong in ([0.5, 1.0], 0.0, np.nan):
         with pytest.raises(ValueError, match="strictly in"):
             m.quantile(wrong)
-    for wrong in (1.5, "most"):
+    for wrong in (1.5, "most", np.full((n, 3), 0.5)):
         with pytest.raises(ValueError, match="`coverage` must"):
             m.interval(wrong)
 
@@ -476,24 +369,12 @@ def test_masked_targets_are_missing(kind):
 
 
 @every
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-def test_records_are_copied_and_pickled(kind, copied):
+def test_records_are_copied_and_pickled(kind):
     m = make(kind)
-    again = copied(m)
-    assert_array_equal(again.quantile(0.3), m.quantile(0.3))
-    assert_array_equal(again.uncertainty(), m.uncertainty())
-    assert_array_equal(again.sample(3, rng=0), m.sample(3, rng=0))
-
-
-@every
-@shapes
-def test_everything_is_finite(kind, shape):
-    m = make(kind, shape)
-    y = m.mean + 100 * m.std
-    found = *m.uncertainty(), m.variance, m.log_prob(y), m.cdf(y), m.sample(5, rng=0)
-    for array in (*found, m.quantile([1e-9, 0.5, 1 - 1e-9])):
-        assert np.isfinite(array).all()
-    assert all((part >= 0).all() for part in m.uncertainty()[1:])
+    for again in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        assert_array_equal(again.quantile(0.3), m.quantile(0.3))
+        assert_array_equal(again.uncertainty(), m.uncertainty())
+        assert_array_equal(again.sample(3, rng=0), m.sample(3, rng=0))
 
 
 @every
@@ -526,51 +407,39 @@ def test_what_tensorflow_probability_lacks_is_said():
 def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
     # Members without noise: the distribution function has steps at whole percentages.
     steps = GaussianMixture(np.arange(100.0)[:, None], np.full((100, 1), 1e-9))
-    (found,) = steps.interval(coverage)
-    for end, level in zip(found, ((1 - coverage) / 2, (1 + coverage) / 2)):
+    for end, level in zip(steps.interval(coverage)[0], ((1 - coverage) / 2, (1 + coverage) / 2)):
         asked = level if 1 - level < 1e-12 else float(f"{level:.12g}")
         assert_allclose(end, steps.quantile(asked)[0], rtol=0, atol=1e-6)
-    assert steps.interval(coverage).shape == (1, 2)
 
 
-PAIR = np.ones((1, 2, 1))
-
-
-def nested_of(loc, scale, probabilities):
-    return GaussianMixture(loc, scale, probabilities=probabilities)
+ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
 
 
 @cases(
     ("record", "arguments", "message"),
-    (GaussianMixture, ([[0.0]], [[0.0]]), "positive"),
-    (GaussianMixture, ([0.0], [1.0]), "shape"),
-    (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], [0.7, 0.7]), "sum to 1"),
-    *(
-        (GaussianMixture, ([[0.0], [1.0]], [[1.0], [1.0]], wrong), "2 positive numbers")
-        for wrong in ([1.0], [1.0, 0.0], [np.nan, 0.5])
-    ),
+    (GaussianMixture, (ONE, 0 * ONE), "scale must be positive"),
+    (GaussianMixture, (ONE[0], ONE[0]), "must all have shape"),
+    (GaussianMixture, (TWO, TWO, [0.7, 0.7]), "sum to 1"),
+    (GaussianMixture, (TWO, TWO, [1.0]), "2 positive numbers"),
+    (GaussianMixture, (TWO, TWO, [1.0, 0.0]), "2 positive numbers"),
+    (GaussianMixture, (TWO, TWO, [np.nan, 0.5]), "2 positive numbers"),
+    (GaussianMixture, (PAIR, PAIR[:, :1], None, 0.5 * PAIR), "must all have shape"),
+    (GaussianMixture, (PAIR, PAIR, None, 0.6 * PAIR), "sum to 1"),
+    (GaussianMixture, (PAIR, PAIR, None, [[[1.5], [-0.5]]]), "non-negative"),
+    (GaussianMixture, (PAIR, PAIR, None, np.nan * PAIR), "sum to 1"),
+    (GaussianMixture, (ONE, ONE, None, None, TWO.T), r"spread must have shape \(r, 1\). Got"),
+    (GaussianMixture, (ONE, ONE, None, None, None, ONE), "shared_scale must have the shape"),
     (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
-    (EpistemicNormal, (0.0, 1.0, 1.0), "shape"),
     (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
     (EpistemicNormal, ([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -"),
     (EpistemicNormal, ([0.0] * 2, [1.0] * 2, [1.0, np.nan]), "epistemic must be fin.* Got nan"),
-    (EpistemicNormal, ([0.0], [1.0], [np.inf]), "epistemic must be finite"),
     (EpistemicNormal, ([0.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "must not both be 0"),
     (EpistemicNormal, ([0.0], [1.7e308], [1.7e308]), "must not both be 0, and their root"),
-    (TwoPieceNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
-    (TwoPieceNormal, ([0.0], [1.0], [1.0], [[1.0]]), "shape"),
+    (EpistemicNormal, (ONE[0], ONE[0], ONE[0], ONE[0]), r"functions must have shape \(r, 1\)"),
     (TwoPieceNormal, (0.0, 1.0, 1.0), "shape"),
-    (TwoPieceNormal, ([0.0], [-1.0], [1.0]), "lower must be finite and at least 0. Got -1"),
-    (TwoPieceNormal, ([0.0], [1.0], [np.nan]), "upper must be finite"),
     (TwoPieceNormal, ([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
     (TwoPieceNormal, ([0.0], [0.0], [1.0]), "lower must be positive where aleatoric is 0"),
     (TwoPieceNormal, ([0.0] * 2, [1.0] * 2, [0.0] * 2, [1.0, 0.0]), "upper must be positive"),
-    (nested_of, (PAIR, 0 * PAIR, 0.5 * PAIR), "scale must be positive"),
-    (nested_of, (PAIR, PAIR[:, :1], 0.5 * PAIR), "must all have shape"),
-    (nested_of, (PAIR[0], PAIR[0], PAIR[0]), "must all have shape"),
-    (nested_of, (PAIR, PAIR, 0.6 * PAIR), "sum to 1"),
-    (nested_of, (PAIR, PAIR, [[[1.5], [-0.5]]]), "non-negative"),
-    (nested_of, (PAIR, PAIR, np.nan * PAIR), "sum to 1"),
 )
 def test_bad_parameters_are_refused(record, arguments, message):
     with pytest.raises(ValueError, match=message):

@@ -1,0 +1,216 @@
+"""Scores against other libraries, optimisers, and values by hand."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import optimize, stats
+from scipy.spatial.distance import pdist
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import auc, brier_score_loss, log_loss
+
+from skuq import metrics
+
+
+def draw(seed, *shape):
+    rng, shape = np.random.default_rng(seed), shape or (40,)
+    return rng.normal(size=shape), 0.5 * rng.normal(size=shape), rng.uniform(0.1, 1.5, shape)
+
+
+def draw_mixtures(seed, *shape):
+    rng = np.random.default_rng(seed)
+    loc, scale = rng.normal(size=(4, *shape)), rng.uniform(0.1, 3, (4, *shape))
+    return rng.normal(size=shape), loc, scale, rng.dirichlet(np.ones(4))
+
+
+def test_nll_is_scipys(global_random_seed):
+    y, mean, std = draw(global_random_seed)
+    expected = -stats.norm(mean, std).logpdf(y).mean()
+    assert_allclose(metrics.gaussian_nll_loss(y, mean, std), expected)
+
+
+def test_mixture_nll_is_tensorflow_probabilitys(global_random_seed):
+    tfd = pytest.importorskip("tensorflow_probability").distributions
+    y, loc, scale, weights = draw_mixtures(global_random_seed, 20, 3)
+    normal = tfd.Independent(tfd.Normal(np.moveaxis(loc, 0, 1), np.moveaxis(scale, 0, 1)), 1)
+    mixture = tfd.MixtureSameFamily(tfd.Categorical(probs=weights), normal)
+    expected = -np.mean(mixture.log_prob(y)) / 3
+    assert_allclose(metrics.mixture_nll_loss(y, loc, scale, weights), expected, rtol=1e-6)
+
+
+def test_crps_is_scoringrules(global_random_seed):
+    scoringrules = pytest.importorskip("scoringrules")
+    y, mean, std = draw(global_random_seed, 50, 2)
+    assert_allclose(metrics.crps_loss(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
+    y, loc, scale, weights = draw_mixtures(global_random_seed, 50, 2)
+    members = (np.moveaxis(part, 0, -1) for part in (loc, scale))
+    expected = scoringrules.crps_mixnorm(y, *members, np.broadcast_to(weights, (50, 2, 4)))
+    assert_allclose(metrics.crps_mixture_loss(y, loc, scale, weights), expected.mean(), rtol=1e-6)
+
+
+def test_mixture_nll_is_finite_far_away_and_leaves_out_members_of_no_weight():
+    # Both densities underflow: log of half a normal density at 100, the other is nothing.
+    expected = np.log(2) - stats.norm.logpdf(100)
+    assert_allclose(metrics.mixture_nll_loss([100.0], [[0.0], [-50.0]], np.ones((2, 1))), expected)
+    y, loc, scale, _ = draw_mixtures(0, 6)
+    for loss in (metrics.mixture_nll_loss, metrics.crps_mixture_loss):
+        expected = loss(y, loc[:2], scale[:2])
+        assert_allclose(loss(y, loc, scale, [0.5, 0.5, 0, 0]), expected)
+
+
+def test_rescaled_auc_is_the_area_under_the_curve(global_random_seed):
+    y, mean, std = draw(global_random_seed)
+    _, coverage, width = metrics.coverage_width_curve(y, mean, std)
+    area = np.diff(coverage) @ width[1:]
+    assert_allclose(metrics.coverage_width_auc(y, mean, std), area)
+    # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
+    y, mean, std = np.array([1.0, 1.0, 6.0]), np.zeros(3), np.array([1.0, 0.5, 1.5])
+    assert_allclose(metrics.coverage_width_auc(y, mean, std), (2 + 4 + 8) / 3)
+
+
+def test_rescaled_curve_puts_ties_into_one_point_and_starts_with_exact_predictions():
+    scale, coverage, width = metrics.coverage_width_curve([0, 0, 1, -1], np.zeros(4), np.ones(4))
+    assert_allclose((scale, coverage, width), ([0, 1], [0.5, 1], [0, 2]))
+    # A row without weight has no point on the curve, even if it is the last.
+    weight = {"sample_weight": [1, 1, 0]}
+    curve = metrics.coverage_width_curve([0, 1, 5], np.zeros(3), np.ones(3), **weight)
+    assert_allclose(curve, ([0, 1], [0.5, 1], [0, 2]))
+
+
+def test_rescaled_nll_min_is_found_by_an_optimiser(global_random_seed):
+    y, mean, std = draw(global_random_seed)
+    found = optimize.minimize_scalar(
+        lambda log_c: metrics.gaussian_nll_loss(y, mean, np.exp(log_c) * std)
+    )
+    assert_allclose(metrics.nll_min_loss(y, mean, std), found.fun, rtol=1e-9)
+    assert metrics.nll_min_loss(y, y, std) == -np.inf
+
+
+def test_intervals_by_hand():
+    assert metrics.coverage_score([0, 1, 2], [0, 0, 0], [1, 1, 1]) == pytest.approx(2 / 3)
+    assert metrics.coverage_score([0.0, 1.0], [-np.inf, 2.0], [np.inf, 3.0]) == 0.5
+    assert metrics.mean_width([-np.inf], [0.0]) == np.inf
+    lower, upper = [-np.inf, 0.0], [np.inf, 1.0]
+    assert metrics.mean_width(lower, upper, sample_weight=[0, 1]) == 1
+    assert metrics.interval_loss([0.5, 0.5], lower, upper, 0.9, sample_weight=[0, 1]) == 1
+    assert metrics.mean_width([0.0, 0.0], [1.0, 3.0], sample_weight=[1e308, 1e308]) == 2
+
+
+def test_intervals_and_quantiles_are_scoringrules(rng):
+    scoringrules = pytest.importorskip("scoringrules")
+    y, centre, half = 2 * rng.normal(size=(3, 40, 2))
+    ends = centre - abs(half), centre + abs(half)
+    for coverage in (0.5, 0.9):
+        expected = scoringrules.interval_score(y, *ends, 1 - coverage).mean()
+        assert_allclose(metrics.interval_loss(y, *ends, coverage), expected)
+    quantiles, levels = rng.normal(size=(40, 3, 2)), [0.1, 0.5, 0.7]
+    pairs = zip(np.moveaxis(quantiles, 1, 0), levels)
+    expected = np.mean([scoringrules.quantile_score(y, *pair) for pair in pairs])
+    assert_allclose(metrics.quantile_loss(y, quantiles, levels), expected)
+
+
+def test_calibration_curve_and_error_are_uncertainty_toolboxs(global_random_seed):
+    toolbox = pytest.importorskip("uncertainty_toolbox.metrics_calibration")
+    y, mean, std = draw(global_random_seed)
+    # Its quantile levels are counted from above.
+    given, keywords = (y, std, mean), {"prop_type": "quantile", "num_bins": 100}
+    expected = toolbox.get_proportion_lists_vectorized(*given, **keywords)
+    curve = metrics.quantile_calibration_curve(y, mean, std, n_levels=100)
+    assert_allclose(curve, expected, atol=1e-12)
+    error = toolbox.mean_absolute_calibration_error(*given, **keywords)
+    assert_allclose(metrics.calibration_error(y, mean, std, n_levels=100), error)
+
+
+def test_calibration_limits():
+    even = (np.arange(1000) + 0.5) / 1000
+    assert metrics.calibration_error(pit=even) < 0.001
+    # Too wide: quantiles are off by up to 1/4.
+    assert metrics.calibration_error(pit=0.25 + 0.5 * even) == pytest.approx(0.125, abs=0.01)
+
+
+def draw_classes(seed, n_classes=4):
+    rng = np.random.default_rng(seed)
+    proba = rng.dirichlet(0.6 * np.ones(n_classes), size=300)
+    y = (rng.uniform(size=(300, 1)) > proba.cumsum(axis=1)).sum(axis=1)
+    return np.where(rng.uniform(size=300) < 0.2, rng.integers(n_classes, size=300), y), proba
+
+
+def test_brier_is_sklearns(global_random_seed):
+    y, proba = draw_classes(global_random_seed)
+    expected = np.mean(np.sum((proba - np.eye(4)[y]) ** 2, axis=1))
+    assert_allclose(metrics.brier_loss(y, proba), expected)
+    two = proba[:, :2] / proba[:, :2].sum(axis=1, keepdims=True)
+    assert_allclose(metrics.brier_loss(y % 2, two), 2 * brier_score_loss(y % 2, two[:, 1]))
+
+
+@pytest.mark.parametrize("n_bins", [1, 10, 15])
+def test_ece_is_that_of_sklearns_curve(global_random_seed, n_bins):
+    y, proba = draw_classes(global_random_seed)
+    correct, confidence = proba.argmax(axis=1) == y, proba.max(axis=1)
+    # The curve has no points for empty bins.
+    accuracy, mean = calibration_curve(correct, confidence, n_bins=n_bins)
+    bins = np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], confidence)
+    expected = np.average(np.abs(accuracy - mean), weights=np.unique_counts(bins).counts)
+    assert_allclose(metrics.ece_loss(y, proba, n_bins=n_bins), expected)
+    # Confidences 0.5 and 0.6 are in different halves: gaps 0.5 right and 0.6 wrong.
+    assert_allclose(metrics.ece_loss([0, 1], [[0.5, 0.5], [0.6, 0.4]], n_bins=2), 0.55)
+
+
+@pytest.mark.parametrize("loss", [metrics.brier_loss, metrics.ece_loss])
+def test_labels_may_be_anything_in_any_order(loss):
+    y, proba = draw_classes(0)
+    names = np.array(["cat", "dog", "eel", "fox"])
+    expected = loss(y, proba)
+    assert loss(list(names[y].astype(object)), proba) == expected
+    order = [2, 0, 3, 1]
+    assert_allclose(loss(names[y], proba[:, order], labels=names[order]), expected)
+    # A class that has no row.
+    kept = y != 3
+    some = loss(y[kept], proba[kept], labels=range(4))
+    assert some == loss(names[y[kept]], proba[kept], labels=names)
+
+
+def draw_members(seed, n_members=3, n=50, n_classes=4):
+    rng = np.random.default_rng(seed)
+    return rng.integers(n_classes, size=n), rng.dirichlet(np.ones(n_classes), (n_members, n))
+
+
+def test_members_losses_are_sklearns(global_random_seed):
+    y, members = draw_members(global_random_seed)
+    weights = np.array([0.5, 0.3, 0.2])
+    average = metrics.average_member_nll_loss(y, members, weights)
+    assert_allclose(average, weights @ [log_loss(y, proba) for proba in members])
+    expected = log_loss(y, np.tensordot(weights, members, axes=1))
+    assert_allclose(metrics.ensemble_nll_loss(y, members, weights), expected)
+    best = members[members[:, np.arange(50), y].argmax(axis=0), np.arange(50)]
+    assert_allclose(metrics.oracle_nll_loss(y, members), log_loss(y, best))
+
+
+def test_members_probability_0_is_cut_off_as_sklearn_does():
+    members = np.array([[[0.0, 1.0]], [[0.0, 1.0]]])
+    expected = log_loss([0], members[0], labels=[0, 1])
+    for name in ("oracle_nll_loss", "ensemble_nll_loss", "average_member_nll_loss"):
+        assert_allclose(getattr(metrics, name)([0], members, labels=[0, 1]), expected)
+
+
+def test_members_disagreement_is_the_mean_hamming_distance(global_random_seed):
+    _, members = draw_members(global_random_seed, n_members=5)
+    labels = members.argmax(axis=2)
+    expected = pdist(labels, "hamming").mean()
+    assert_allclose(metrics.disagreement_score(members), expected)
+    assert_allclose(metrics.disagreement_score(np.array(list("abcd"))[labels]), expected)
+
+
+def test_retention_area_is_sklearns_under_the_curve(rng):
+    errors, uncertainty = rng.exponential(size=40), rng.uniform(size=40)
+    curve = metrics.error_retention_curve(errors, uncertainty)
+    assert_allclose(metrics.retention_auc(errors, uncertainty), auc(*curve))
+    curve = metrics.error_retention_curve([3.0, 1.0, 2.0, 2.0], [0.9, 0.1, 0.5, 0.2])
+    assert_allclose(curve, ([0, 0.25, 0.5, 0.75, 1], [0, 0.25, 0.75, 1.25, 2]))
+
+
+def test_retention_ties_are_an_average_over_orders(rng):
+    area, errors = metrics.retention_auc, rng.exponential(size=12)
+    uncertainty = np.repeat([1.0, 2.0, 3.0], 4)
+    orders = [area(errors, uncertainty + 1e-9 * rng.uniform(size=12)) for _ in range(4000)]
+    assert_allclose(area(errors, uncertainty), np.mean(orders), rtol=1e-2)
+    assert_allclose(area(errors, np.ones(12)), errors.mean() / 2)
