@@ -50,7 +50,7 @@ def make_operator_problem(name):
     - "interferometer": position of two mirrors. A function is 16 images of 64 x 64 pixels, in
       0 to 255; the objective is the visibility of the light's interference. Queries are
       (column, row), in 64ths. The simulator has two Gaussian beams, with constants measured on
-      the runs of :func:`load_interferometer`, which are of another one.
+      published runs of another one.
     - "cell_towers": downtilts, in 0 to 10 degrees, and powers, in 30 to 50 dBm, of 15 antennas.
       A function is the strength of the strongest signal and of the interference by all others on
       a map of 50 x 50 cells; the objective is that of section 6.4, the weighted sum of both

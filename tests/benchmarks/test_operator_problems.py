@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import OPERATOR_PROBLEMS, load_interferometer, make_operator_problem
+from problems import OPERATOR_PROBLEMS, make_operator_problem
 from scipy.optimize import approx_fprime
 from scipy.special import logsumexp
 
@@ -117,26 +117,6 @@ def test_interferometer_objective_by_hand(rng):
         assert abs(objective(np.full((4096, 16), level))) < 0.1
     draws = rng.normal(100, 300, (4096, 16))  # are taken for images
     assert_array_equal(objective(draws), objective(np.clip(draws, 0, 255)))
-
-
-def test_interferometer_stored_runs(neon_dir):
-    problem, path = make_operator_problem("interferometer"), neon_dir / "interferometer_rpnbo.npz"
-    runs = load_interferometer(path)
-    assert_array_equal(runs.inputs, runs.all_inputs[:, :15])
-    assert abs(runs.all_inputs).max() <= 1
-    assert (np.diff(runs.best_values) >= 0).all()
-    stored = problem.objective(runs.outputs)
-    # Sums of 4096 numbers up to 255, stored in float32.
-    assert_allclose(stored.max(axis=1), runs.best_values[:, 0], atol=2e-6)
-    values = problem.objective(problem(runs.inputs.reshape(-1, 4)))
-    assert np.corrcoef(values, stored.ravel())[0, 1] > 0.99
-    assert np.abs(values - stored.ravel()).max() < 0.02
-    # Pixels and queries belong together.
-    with np.load(path) as arrays:
-        image = arrays["s_init"][3, 4, 5]  # (row, column)
-    column, row = np.round(64 * problem.query_points[700]).astype(int).tolist()
-    assert (row, column) == (10, 60)
-    assert runs.outputs[3, 4, 700, 5] == image[row, column]
 
 
 def test_cell_towers_by_hand(rng):

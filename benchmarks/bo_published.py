@@ -1,6 +1,7 @@
-"""Figures of the papers on NEON and NOMU that benchmarks/bo.py prints beside its own."""
+"""Figures of the papers on NEON and NOMU, beside those of Bayesian optimisation here."""
 
 import numpy as np
+from data import folder
 
 #: NOMU (Heiss et al. 2022), Table 14: average final regrets and half of their 95 % intervals, over
 #: 100 runs (50 in 10 and 20 dimensions) of networks of three times 1024 units:
@@ -32,22 +33,15 @@ for _line in _TABLE_14.strip().splitlines():
         REGRETS.setdefault(_method, {})[_function] = tuple(_pair)
 
 
-def reference_runs(data_dir):
-    """The NEON authors' runs."""
-    return np.load(data_dir / "neon" / "reference_runs.npz")
+def pollutants_start(seed):
+    """The first five inputs of one of the ten runs of the NEON authors: (5, 4)."""
+    with np.load(folder() / "neon" / "reference_runs.npz") as runs:
+        return runs["pollutants_u_ei_leaky"][seed, :5].astype(float)
 
 
-def pollutants_start(reference, seed):
-    """The first five inputs of one of their ten runs: (5, 4)."""
-    runs = reference["pollutants_u_ei_leaky"]
-    if seed >= len(runs):
-        raise ValueError(f"There are {len(runs)} initial designs of pollutants. Got seed {seed}.")
-    return runs[seed, :5].astype(float)
-
-
-def brusselator_start(data_dir):
+def brusselator_start():
     """The five inputs of the Brusselator that come with the authors' program: (5, 4)."""
-    with np.load(data_dir / "neon" / "brusselator_initial.npz") as stored:
+    with np.load(folder() / "neon" / "brusselator_initial.npz") as stored:
         return stored["u"].astype(float)
 
 

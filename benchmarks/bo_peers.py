@@ -111,4 +111,4 @@ class Optuna:
         return np.array(points)
 
 
-METHODS = {"botorch": BoTorch, "optuna": Optuna}
+PEERS = {"botorch": BoTorch, "optuna": Optuna}

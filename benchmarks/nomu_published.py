@@ -1,4 +1,4 @@
-"""Tables of the NOMU paper (Heiss et al. 2022) that benchmarks/nomu.py prints beside its own.
+"""Tables of the NOMU paper (Heiss et al. 2022).
 
 Signs are those of the intervals' order where the text lost them (three of Table 6 cannot be
 known so; they are marked), and those of Table 12's NLL_min are inferred. Tables 2, 6-8, 10-12
