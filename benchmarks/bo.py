@@ -16,8 +16,8 @@ import time
 from functools import partial
 
 import numpy as np
-from bo_peers import PEERS
-from bo_problems import FUNCTIONS, PROBLEMS, SUITE, scaled
+from bo_peers import PEERS, Uniform
+from bo_problems import FUNCTIONS, PROBLEMS, SUITE
 from nomu import gaussian_process, nomu
 from problems import make_operator_problem
 from runner import Benchmark, each, growing
@@ -130,9 +130,6 @@ def paper_process(acquisition, task):
     return gaussian_process(0), {"acquisition": acquisition, "maximizer": "direct"}
 
 
-# Searches: `tell` points and what evaluating them gave, and `ask` for more.
-
-
 class Own:
     """A search of skuq."""
 
@@ -161,40 +158,8 @@ class Own:
         return np.array(self.search.ask(q))
 
     def step(self):
-        """What the search tells of its last step."""
+        """What is kept of the last step."""
         return dataclasses.asdict(self.search.history_[-1])
-
-
-class Peer:
-    """A search of another library."""
-
-    def __init__(self, name, task, seed, steps):
-        self.search = PEERS[name](task.bounds.tolist(), task.categories, seed)
-
-    def tell(self, x, found):
-        self.search.tell(np.asarray(x).tolist(), [value for _, value in found])
-
-    def ask(self, q):
-        return np.array(self.search.ask(q))
-
-    def step(self):
-        return {}
-
-
-class Uniform(Peer):
-    """Random points; a search that goes on has those that it would have had."""
-
-    def __init__(self, task, seed, steps):
-        self.rng, self.task, self.begun = np.random.default_rng([seed, 1]), task, False
-
-    def tell(self, x, found):
-        if not self.begun:
-            self.rng.random((len(x) - len(self.task.start), len(self.task.bounds)))
-        self.begun = True
-
-    def ask(self, q):
-        u = self.rng.random((q, len(self.task.bounds)))
-        return scaled(u, self.task.bounds, self.task.categories)
 
 
 def search(task, method, seed, kept):
@@ -250,8 +215,7 @@ ON_FUNCTIONS = {
 OF_SUITE = {
     "neon": own(neon_of_suite),
     "gp": own(process, composite=False),
-    **RANDOM,
-    **{name: (partial(Peer, name), None) for name in PEERS},
+    **{name: (peer, None) for name, peer in PEERS.items()},
 }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from bo_published import brusselator_start, pollutants_start
+from data import folder
 from problems import make_bnn_function, make_function, make_operator_problem
 from problems.operators import PIXEL_WEIGHTS, coverage, visibility
 from scipy.optimize import differential_evolution
@@ -60,6 +60,18 @@ def scaled(u, bounds, categories=()):
     for column in categories:
         x[:, column] = np.floor(u[:, column] * (high[column] + 1))
     return x
+
+
+def pollutants_start(seed):
+    """The first five inputs of one of the ten runs of the NEON authors: (5, 4)."""
+    with np.load(folder() / "neon" / "reference_runs.npz") as runs:
+        return runs["pollutants_u_ei_leaky"][seed, :5].astype(float)
+
+
+def brusselator_start():
+    """The five inputs of the Brusselator that come with the authors' program: (5, 4)."""
+    with np.load(folder() / "neon" / "brusselator_initial.npz") as stored:
+        return stored["u"].astype(float)
 
 
 # Composite problems

@@ -1,4 +1,4 @@
-"""Classes on tables: large ones, small and middle sets, few rows, 4,000 random rows, beside peers.
+"""Classes on tables: large ones, small and middle sets and few rows, beside peers.
 
 Estimators have their defaults but for what a method's name says; those of pytabkit have what it
 advises for log loss. skuq's were chosen on inner parts of the training rows of all whole
@@ -144,5 +144,4 @@ def usual(problem, method):
 
 
 N_SPLITS = dict.fromkeys(CLASSES, 5) | dict.fromkeys(LARGE_CLASSES, 1)
-N_SPLITS |= {f"{name}, 4000 rows": 3 for name in LARGE_CLASSES}
 BENCHMARKS = {"classes": Benchmark(CLASSES, METHODS, each(classified), N_SPLITS, usual)}

@@ -123,16 +123,6 @@ def whole(name, split):
     )
 
 
-def random_rows(name, split):
-    """4,000 random rows of a table to train on, and 10,000 others to test on."""
-    train, test, target = table(name)
-    frame = pd.concat([train, test])
-    order = np.random.RandomState(split).permutation(len(frame))
-    X, y = frame.drop(columns=target), frame[target].astype(str).to_numpy()
-    train, test = order[:4_000], order[4_000:14_000]
-    return X.iloc[train], y[train], X.iloc[test], y[test]
-
-
 def stratified(load, split):
     """Four fifths of the rows of a set of scikit-learn to train on."""
     X, y = load(return_X_y=True, as_frame=True)
@@ -168,5 +158,4 @@ FEW_ROWS = {
     for name, load in KNOWN.items()
     for n in FEW
 }
-RANDOM = {f"{name}, 4000 rows": partial(random_rows, name) for name in LARGE_CLASSES}
-CLASSES = WHOLE | MIDDLE | FEW_ROWS | RANDOM
+CLASSES = WHOLE | MIDDLE | FEW_ROWS

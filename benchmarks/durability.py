@@ -1,12 +1,10 @@
-"""Durable searches: survival of kills, resumption, and their cost in disk, time and memory.
+"""Durable searches: survival of kills, resumption, and their cost in disk.
 
 - kill: the process of a 40-trial search gets SIGKILL at a random moment, and another goes on;
   twenty times. Counts trials that had finished and are lost, and trials trained twice.
 - workers: one search of 40 trials, ten of whose worker processes get SIGKILL.
 - resume: a catalog of 500 trials of the paper's space: seconds until a new trial builds its
   network, in the caller and in processes of their own; bytes on disk beside those of the weights.
-- overhead: searches of one-second trials with and without a folder, side by side.
-- memory: 5 000 tiny trials; resident memory of the searching process.
 """
 
 import logging
@@ -82,10 +80,10 @@ def wave(n=300):
     return X, np.sin(X[:, 0]) + 0.1 * rng.normal(size=n)
 
 
-def tiny_search(folder, n_trials, search="agebo", **settings):
+def tiny_search(folder, n_trials, **settings):
     from skuq import AutoDEUQRegressor
 
-    settings |= {"space": TinySpace(), "epochs": 5, "search": search, "random_state": 0}
+    settings |= {"space": TinySpace(), "epochs": 5, "search": "agebo", "random_state": 0}
     return AutoDEUQRegressor(n_trials, catalog_dir=folder, **settings)
 
 
@@ -235,73 +233,13 @@ def resume_once(folder, n_trials, n_jobs):
     model.space.file.unlink()
 
 
-def overhead(seed):
-    """Compare a search with and without a folder, whose trials take a second each."""
-    from skuq.networks import Member
-    from skuq.networks._dense import build_mlp
-    from skuq.search import CatalogFolder, Search
-    from skuq.search._proposers import RandomProposer
-    from skuq.search._records import HeldOut
-
-    space, rng = TinySpace().decisions(), np.random.default_rng(0)
-    member = Member(
-        network=build_mlp((10,), 1, [100, 100]).to_json(),
-        weights=rng.normal(size=10 * 100 + 100 + 100 * 100 + 100 + 101).astype("float32"),
-        state=(),
-        history={name: rng.normal(size=100) for name in ("loss", "val_loss", "learning_rate")},
-        best_epoch=3,
-        held_out=rng.normal(size=(250, 2)).astype("float32"),
-        seed=1,
-        seconds=1.0,
-        tier="xla",
-    )
-
-    def evaluate(configuration, seed):
-        time.sleep(1.0)
-        return member
-
-    row, held_out = {}, HeldOut(np.arange(3), np.ones((3, 1)), np.ones(3))
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("durable", "plain")[:: -1 if seed % 2 else 1]:
-            started = time.perf_counter()
-            proposer = RandomProposer(space.architecture + space.hyperparameters)
-            with CatalogFolder(folder, {"run": seed, "name": name}) as store:
-                store.begin(1, {}, held_out, b"")
-                kept = store if name == "durable" else None
-                Search(evaluate, proposer, 20, 1, store=kept).run()
-            row[name] = time.perf_counter() - started
-    return row
-
-
-def memory(seed, n_trials=5000):
-    """Resident megabytes of the searching process after each 500 trials."""
-    resident = []
-
-    class Watch(logging.Handler):
-        seen = 0
-
-        def emit(self, record):
-            number = re.match(r"trial (\d+)", record.getMessage())
-            self.seen += number is not None
-            if number and self.seen % 500 == 1:
-                pages = int(Path("/proc/self/statm").read_text().split()[1])
-                resident.append(pages * os.sysconf("SC_PAGE_SIZE") / 1e6)
-
-    log = logging.getLogger("skuq")
-    log.setLevel(logging.INFO)
-    log.addHandler(Watch())
-    with tempfile.TemporaryDirectory() as folder:
-        model = tiny_search(folder, n_trials, "random", n_jobs=2).fit(*wave())
-    return {"trials": len(model.catalog_), "resident_mb": resident}
-
-
-PARTS = {part.__name__: part for part in (kill, workers, resume, overhead, memory)}
+PARTS = {part.__name__: part for part in (kill, workers, resume)}
 BENCHMARKS = {
     "durability": Benchmark(
         {name: lambda seed, part=part: part for name, part in PARTS.items()},
         {"skuq": None},
         each(lambda part, method, seed: part(seed)),
-        {"kill": 20, "workers": 1, "resume": 1, "overhead": 5, "memory": 1},
+        {"kill": 20, "workers": 1, "resume": 1},
     )
 }
 

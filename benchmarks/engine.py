@@ -10,15 +10,9 @@ training NLL in the last epoch. "torch kernel" is PyTorch's fused Adam called wi
 around it.
 """
 
-import contextlib
 import functools
-import importlib
 import math
-import os
-import resource
 import time
-from pathlib import Path
-from unittest import mock
 
 import numpy as np
 from data import uci
@@ -66,16 +60,7 @@ def trial_data():
     return training_data(*((X[part], y[part]) for part in parts))
 
 
-def random_data(n_train, n_valid, n_features):
-    from skuq.tables import TrainingData
-
-    rng = np.random.default_rng(0)
-    sizes = (n_train, n_valid)
-    parts = [(rng.normal(size=(n, n_features)), rng.normal(size=(n, 1)), np.ones(n)) for n in sizes]
-    return TrainingData(*parts[0], *parts[1])
-
-
-def wide_table(n_rows, n_features):
+def wide_table(n_rows=100_000, n_features=13):
     """(X, y) to fit quickly, and many rows to predict."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((300, n_features))
@@ -100,12 +85,6 @@ def dense_network(n_features, hidden_units, n_raw=2):
     return keras.Sequential([keras.Input((n_features,)), *layers, keras.layers.Dense(n_raw)])
 
 
-def plain_recipe(**settings):
-    from skuq.training import Recipe
-
-    return Recipe(reduce_lr_patience=None, early_stopping_patience=None, **settings)
-
-
 def train(model, recipe, data, seeds, head=None, **settings):
     """Train networks, and raise the error if one diverges."""
     from skuq.networks import GaussianHead
@@ -122,28 +101,6 @@ def train(model, recipe, data, seeds, head=None, **settings):
 # Measuring
 
 
-@contextlib.contextmanager
-def program_seconds():
-    """A list of the seconds of every call of a compiled program."""
-    engine = importlib.import_module("skuq.training._train")
-    get, seconds = engine.programs.get, []
-
-    def timed(*arguments):
-        program = get(*arguments)
-
-        def call(*tensors):
-            started = time.perf_counter()
-            carry, history = program(*tensors)
-            engine.to_host(history)  # waits for the program's end
-            seconds.append(time.perf_counter() - started)
-            return carry, history
-
-        return call
-
-    with mock.patch.object(engine.programs, "get", timed):
-        yield seconds
-
-
 def median_seconds(call, n_calls):
     """Median time of a warm call."""
     for _ in range(1 + n_calls // 10):
@@ -154,10 +111,6 @@ def median_seconds(call, n_calls):
         call()
         times.append(time.perf_counter() - started)
     return float(np.median(times))
-
-
-def resident_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def with_totals(results):
@@ -237,23 +190,27 @@ def ensemble_skuq(epochs, n_members=5):
     """Our ensemble, in one vectorised program."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
+    from skuq.training import Recipe
 
     data = ensemble_data()
-    with program_seconds() as seconds_in_programs:
-        started = time.perf_counter()
-        model = dense_network(data.x.shape[1], (HIDDEN,))
-        recipe = plain_recipe(
-            optimizer="adam", learning_rate=LEARNING_RATE, batch_size=BATCH, epochs=epochs
-        )
-        head = GaussianHead(min_scale=MIN_SCALE)
-        members = train(model, recipe, data, range(n_members), head, stacked=True)
-        seconds = time.perf_counter() - started
+    started = time.perf_counter()
+    model = dense_network(data.x.shape[1], (HIDDEN,))
+    recipe = Recipe(
+        optimizer="adam",
+        learning_rate=LEARNING_RATE,
+        batch_size=BATCH,
+        epochs=epochs,
+        reduce_lr_patience=None,
+        early_stopping_patience=None,
+    )
+    head = GaussianHead(min_scale=MIN_SCALE)
+    members = train(model, recipe, data, range(n_members), head, stacked=True)
+    seconds = time.perf_counter() - started
     losses = [member.history["loss"] for member in members]
     assert {len(loss) for loss in losses} == {epochs}, "not the same work"
     return {
         "seconds": seconds,
         "nll": float(np.mean([loss[-1] for loss in losses])),
-        "seconds_in_programs": sum(seconds_in_programs),
         "tier": members[0].tier,
     }
 
@@ -340,7 +297,7 @@ def torch_loop(epochs):
     return {"seconds": time.perf_counter() - started, "nll": float(np.mean(losses))}
 
 
-def torch_stack(epochs, kernel, n_members=5):
+def torch_stack(epochs, n_members=5):
     """All members in one: batched products and one Adam over the stacked parameters."""
     torch, data = _torch(), ensemble_data()
     started = time.perf_counter()
@@ -354,7 +311,7 @@ def torch_stack(epochs, kernel, n_members=5):
         parameters.append(torch.stack([net[k].bias.detach()[None] for net in networks]))
     parameters = [p.contiguous().requires_grad_() for p in parameters]
     w1, b1, w2, b2 = parameters
-    update = (_kernel_adam if kernel else _fused_adam)(torch, parameters)
+    update = _adam(torch, parameters)
 
     def total_nll(x, y):
         hidden = torch.relu(torch.baddbmm(b1, x, w1))
@@ -375,18 +332,7 @@ def torch_stack(epochs, kernel, n_members=5):
     return {"seconds": time.perf_counter() - started, "nll": total.item() / n / n_members}
 
 
-def _fused_adam(torch, parameters):
-    optimizer = torch.optim.Adam(parameters, lr=LEARNING_RATE, eps=EPSILON, fused=True)
-
-    def update(grads):
-        for parameter, gradient in zip(parameters, grads):
-            parameter.grad = gradient
-        optimizer.step()
-
-    return update
-
-
-def _kernel_adam(torch, parameters):
+def _adam(torch, parameters):
     """PyTorch's fused Adam without torch.optim's Python around it."""
     first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     steps = [torch.zeros(()) for _ in parameters]
@@ -398,24 +344,6 @@ def _kernel_adam(torch, parameters):
         torch._fused_adam_(parameters, list(grads), first, second, [], steps, **settings)
 
     return update
-
-
-def ten_seeds():
-    """One architecture, built anew for every seed as in a search."""
-    from skuq.backend import keras  # noqa: F401  # before the clock starts
-    from skuq.training import Recipe
-
-    space, configurations = trials(SEEDED)
-    data, seeds = trial_data(), []
-    recipe = Recipe(**{**space.recipe(configurations[3]), "epochs": EPOCHS})
-    for seed in range(10):
-        model = space.build(configurations[3], (8,), 2)
-        with program_seconds() as runs:
-            started = time.perf_counter()
-            train(model, recipe, data, [seed])
-            seconds = time.perf_counter() - started
-        seeds.append({"seconds": seconds, "overhead": seconds - sum(runs)})
-    return {"seconds": sum(s["seconds"] for s in seeds), "seeds": seeds}
 
 
 # Prediction
@@ -437,6 +365,22 @@ def one_row_skuq(n_calls=1000):
     return {"seconds": seconds, "seconds_with_std": with_std}
 
 
+def many_rows_skuq():
+    X, y, many = wide_table()
+    model = deep_ensemble(X, y)
+    return {"seconds": median_seconds(lambda: model.predict(many), 3)}
+
+
+def many_rows_keras(batch_size):
+    x = wide_table()[2].astype("float32")
+    networks = [dense_network(x.shape[1], (HIDDEN,)) for _ in range(5)]
+
+    def predict():
+        return [model.predict(x, batch_size=batch_size, verbose=0) for model in networks]
+
+    return {"seconds": median_seconds(predict, 3)}
+
+
 def one_row_sklearn(n_calls=1000):
     from sklearn.neural_network import MLPRegressor
 
@@ -445,96 +389,11 @@ def one_row_sklearn(n_calls=1000):
     return {"seconds": median_seconds(lambda: model.predict(X[:1]), n_calls)}
 
 
-def many_rows_skuq(searched, n_rows=100_000, n_features=13):
-    """`searched`: five architectures of the search space instead of five equal networks."""
-    X, y, many = wide_table(n_rows, n_features)
-    if not searched:
-        model = deep_ensemble(X, y)
-        return {"seconds": median_seconds(lambda: model.predict(many), 3)}
-    from skuq.training import Recipe, predict_members
-
-    space, configurations = trials(SEEDED)
-    recipe, data = Recipe(epochs=1, learning_rate=1e-4), random_data(200, 100, n_features)
-    members = [
-        train(space.build(c, (n_features,), 2), recipe, data, [seed])[0]
-        for seed, c in enumerate(configurations[:5])
-    ]
-    return {"seconds": median_seconds(lambda: predict_members(members, many), 3)}
-
-
-def many_rows_keras(searched, batch_size, n_rows=100_000, n_features=13):
-    if searched:
-        space, configurations = trials(SEEDED)
-        networks = [space.build(c, (n_features,), 2) for c in configurations[:5]]
-    else:
-        networks = [dense_network(n_features, (HIDDEN,)) for _ in range(5)]
-    x = wide_table(n_rows, n_features)[2].astype("float32")
-
-    def predict():
-        return [model.predict(x, batch_size=batch_size, verbose=0) for model in networks]
-
-    return {"seconds": median_seconds(predict, 3)}
-
-
-# Memory and steps
-
-
-def memory_of_trials(checkpoints=(50, 500)):
-    """Resident bytes after so many trials of different architectures."""
-    from skuq.backend import keras  # noqa: F401  # before the clock starts
-    from skuq.training import Recipe
-
-    space, configurations = trials(checkpoints[-1])
-    data, resident, n_failed = random_data(134, 66, 8), [], 0
-    started = time.perf_counter()
-    for n, configuration in enumerate(configurations, start=1):
-        recipe = Recipe(**{**space.recipe(configuration), "epochs": 2})
-        try:
-            train(space.build(configuration, (8,), 2), recipe, data, [n])
-        except FloatingPointError:
-            n_failed += 1
-        if n in checkpoints:
-            resident.append(resident_bytes())
-    seconds = time.perf_counter() - started
-    return {"seconds": seconds, "resident_bytes": resident, "n_failed": n_failed}
-
-
-def memory_of_prediction(n_rows=1_000_000, n_features=90):
-    """Peak while predicting, beyond what the process held with its input, and the output."""
-    X, y, many = wide_table(n_rows, n_features)
-    model = deep_ensemble(X, y)
-    model.predict(many[:10], return_std=True)
-    # Resident now rather than the peak so far, which may lie higher and hide something.
-    before, started = resident_bytes(), time.perf_counter()
-    output = model.predict(many, return_std=True)
-    seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"seconds": seconds, "extra_bytes": peak - before - sum(p.nbytes for p in output)}
-
-
-def step_time(n_rows, jit, n_steps=4000, n_calls=3):
-    """Seconds a step of an already compiled program: the fastest of several trainings."""
-    steps_per_epoch = math.ceil(n_rows / 256)
-    epochs = max(1, round(n_steps / steps_per_epoch))
-    # Few validation rows: the step is measured, not the pass after each epoch.
-    data, model = random_data(n_rows, 8, 20), dense_network(20, (64, 64))
-    recipe, totals = plain_recipe(batch_size=256, epochs=epochs), []
-    for _ in range(1 + n_calls):
-        with program_seconds() as runs:
-            train(model, recipe, data, [0], jit=jit)
-        totals.append(sum(runs))
-    per_step = [total / (epochs * steps_per_epoch) for total in totals[1:]]
-    return {"seconds": min(per_step), "first": totals[0]}
-
-
 FITS = {"fit true:16": True, "fit false:16": False}  # through XLA or not, 16 steps a call
 SIDES = {
     "30 trials": {"skuq": trials_skuq}
     | {name: functools.partial(trials_fit, jit) for name, jit in FITS.items()},
-    "ten seeds": {"skuq": ten_seeds},
     "one row": {"skuq": one_row_skuq, "scikit-learn": one_row_sklearn},
-    "memory of trials": {"skuq": memory_of_trials},
-    "memory of prediction": {"skuq": memory_of_prediction},
 }
 for _n in (40, 400):
     _ours = {"skuq": functools.partial(ensemble_skuq, _n)}
@@ -545,21 +404,15 @@ for _n in (40, 400):
         "torch loop": functools.partial(torch_loop, _n)
     }
     SIDES[f"ensemble beside stack, {_n} epochs"] = _ours | {
-        f"torch {name}": functools.partial(torch_stack, _n, name == "kernel")
-        for name in ("fused", "kernel")
+        "torch kernel": functools.partial(torch_stack, _n)
     }
     SIDES[f"fifty members, {_n} epochs"] = _ours | {
         "skuq, 50": functools.partial(ensemble_skuq, _n, 50)
     }
-for _searched, _name in ((False, "five 1x50"), (True, "five searched")):
-    SIDES[f"many rows, {_name}"] = {"skuq": functools.partial(many_rows_skuq, _searched)} | {
-        f"keras, batch {size or 'default'}": functools.partial(many_rows_keras, _searched, size)
-        for size in (None, 8192)
-    }
-for _jit, _name in ((False, "graph"), (True, "xla")):
-    SIDES[f"step, {_name}"] = {
-        f"{n} rows": functools.partial(step_time, n, _jit) for n in (1000, 10_000, 100_000)
-    }
+SIDES["many rows, five 1x50"] = {"skuq": many_rows_skuq} | {
+    f"keras, batch {size or 'default'}": functools.partial(many_rows_keras, size)
+    for size in (None, 8192)
+}
 
 
 def timed(sides, method, seed):

@@ -14,16 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from data import folder
 from runner import Benchmark, each
-from scipy import sparse
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis as LDA
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis as QDA
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.naive_bayes import GaussianNB, MultinomialNB
+from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -131,37 +129,6 @@ def digits(run):
     return fitted_split(models, X, y, train, *held_out[:: -1 if run % 2 else 1])
 
 
-def cora(run):
-    """Words of papers; run 0 is the published split, others shuffle what it held out."""
-    data = np.load(folder() / "citation_graphs" / "cora.npz")
-    raw = sparse.csr_matrix(
-        (data["x_data"], data["x_indices"], data["x_indptr"]), data["x_shape"], dtype=float
-    )
-    n, edges = raw.shape[0], data["edges"]
-    graph = sparse.coo_matrix((np.ones(edges.shape[1]), edges), (n, n))
-    graph = graph + graph.T + sparse.identity(n)
-    scale = sparse.diags(np.ravel(graph.sum(axis=1)) ** -0.5)
-    smoother = scale @ graph @ scale
-    # One matrix for all models: each takes its half of the columns.
-    X, n_words = np.hstack([raw.toarray(), (smoother @ smoother @ raw).toarray()]), raw.shape[1]
-    choose, judge = data["val_idx"], data["test_idx"]
-    if run:
-        held_out = np.random.default_rng(run).permutation(np.concatenate([choose, judge]))
-        choose, judge = np.split(held_out, [len(choose)])
-    models = [
-        make_pipeline(ColumnTransformer([("half", "passthrough", half)]), model)
-        for half in (slice(n_words), slice(n_words, None))
-        for model in (
-            LogisticRegression(C=10, max_iter=1000),
-            MultinomialNB(),
-            KNeighborsClassifier(10, metric="cosine"),
-            RandomForestClassifier(random_state=run),
-            MLPClassifier(max_iter=300, random_state=run),
-        )
-    ]
-    return fitted_split(models, X, data["y"].astype(int), data["train_idx"], choose, judge)
-
-
 def options(part, order):
     """Return the options of a vote (M, N, K), the models' support of each, and the right ones.
 
@@ -261,5 +228,5 @@ def outcome(split, rules, seed):
     return {"judged": judged}
 
 
-POOLS = {f.__name__: f for f in (cifar10, imagenet, cifar10_all, digits, cora)}
+POOLS = {f.__name__: f for f in (cifar10, imagenet, cifar10_all, digits)}
 BENCHMARKS = {"hq": Benchmark(POOLS, {"all rules": None}, each(outcome), 10)}

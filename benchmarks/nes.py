@@ -5,9 +5,6 @@
   and 10 are chosen on validation rows and judged on test rows: pendigits (other writers), letter,
   electricity and bank (later rows). Beside them scikit-learn's gradient boosting, also calibrated,
   on the training and validation rows together ("temperature" needs scikit-learn 1.8).
-- nes_shift: choosing on shifted validation rows against clean ones. Pendigits and letter have
-  corrupted cells in severities 1 to 5, of other kinds where judged than where chosen; electricity
-  and bank have the end of the training period to choose on ("recent").
 - nes_images: DARTS cells on a subset of Fashion-MNIST, far smaller than the paper's. NES-RE looks
   at clean and shifted validation images. Ensembles are chosen and judged clean and on severities 1,
   3 and 5, of the paper's families of corruptions, and once more on MNIST digits, which are of no
@@ -26,7 +23,7 @@ import numpy as np
 import pandas as pd
 import sklearn
 from data import folder, table
-from problems import corrupt_images, corrupt_table
+from problems import corrupt_images
 from runner import Benchmark
 from scipy.stats import entropy
 from sklearn.calibration import CalibratedClassifierCV
@@ -42,10 +39,6 @@ METHODS = ("NES-RE", "NES-RS", "DeepEns (RS)", "DeepEns + ES", "HyperEns")
 BOOSTING = ("HistGradientBoosting", "isotonic", "sigmoid", "temperature")
 N_TRIALS, EPOCHS, MAX_TRAIN = 80, 15, 6000
 DATASETS = ("pendigits", "letter", "electricity", "bank")
-NATURAL = ("electricity", "bank")  # in the order of time: later rows are shifted
-# The families are disjoint, as in the paper: one to choose on, another to test on.
-VALID_KINDS, TEST_KINDS = ("noise", "missing"), ("scaling", "permutation")
-RECENT = 0.1  # share of the training period, at its end, to choose on
 VALID = 0.25  # share of the training rows
 
 
@@ -58,57 +51,26 @@ class Rows(NamedTuple):
     X: np.ndarray
     y: np.ndarray
 
-    def take(self, rows):
-        return Rows(self.X[rows], self.y[rows])
-
 
 class Split(NamedTuple):
     train: Rows
     valid: Rows
     test: Rows
-    recent: Rows
 
 
-def all_rows(dataset):
-    """All rows, and how many at the beginning are for training; a column for each text."""
+def split(dataset, seed):
+    """Rows for one seed; of texts a column for each value ("unknown" is one of them)."""
     train, test, target = table(dataset)
     frame = pd.concat([train, test])
     inputs = frame.drop(columns=target)
     texts = inputs.select_dtypes(exclude="number")
-    # "unknown" is a value like others.
     encoded = OneHotEncoder(sparse_output=False).fit_transform(texts.fillna("unknown"))
     X = np.hstack([inputs.drop(columns=texts.columns).to_numpy(float), encoded])
+    y = np.unique(frame[target].to_numpy(), return_inverse=True)[1]
     n_train = int(0.7 * len(X)) if dataset == "electricity" else len(train)
-    return Rows(X, np.unique(frame[target].to_numpy(), return_inverse=True)[1]), n_train
-
-
-def split(dataset, recent, seed):
-    """Rows for one seed; with `recent` the end of the training period is kept apart."""
-    rows, n_train = all_rows(dataset)
-    n_early = n_train - int(RECENT * n_train) if recent else n_train
-    drawn = np.random.default_rng(seed).permutation(n_early)[:MAX_TRAIN]
+    drawn = np.random.default_rng(seed).permutation(n_train)[:MAX_TRAIN]
     valid, train = np.split(drawn, [int(VALID * len(drawn))])
-    parts = train, valid, np.arange(n_train, len(rows.y)), np.arange(n_early, n_train)
-    return dataset, Split(*map(rows.take, parts))
-
-
-def shifted_sets(dataset, parts, seed):
-    """Severity (or "recent") -> rows to choose on and rows to judge on; 0 is not shifted."""
-    if dataset in NATURAL:
-        return {"recent": (parts.recent, parts.test)}
-
-    def corrupted(rows, kinds, severity, part):
-        key = np.random.SeedSequence([seed, severity, part]).generate_state(1)[0]
-        X = corrupt_table(rows.X, kinds, severity, reference=parts.train.X, random_state=int(key))
-        return rows._replace(X=X)
-
-    return {0: (parts.valid, parts.test)} | {
-        severity: (
-            corrupted(parts.valid, VALID_KINDS, severity, 0),
-            corrupted(parts.test, TEST_KINDS, severity, 1),
-        )
-        for severity in range(1, 6)
-    }
+    return Split(*(Rows(X[part], y[part]) for part in (train, valid, np.arange(n_train, len(y)))))
 
 
 # Pools
@@ -125,7 +87,7 @@ class Searches:
     """The fits of one table and seed: each is trained when it is first asked for."""
 
     def __init__(self, parts, seed):
-        self.parts, self.deep = parts, {}
+        self.parts = parts
         self.estimator = NESClassifier(
             N_TRIALS,
             n_members=max(SIZES),
@@ -135,43 +97,37 @@ class Searches:
             random_state=seed,
         )
 
-    def search(self, strategy, **shift):
-        model = sklearn.clone(self.estimator).set_params(search=strategy)
-        return fit(model, self.parts.train, self.parts.valid, **shift)
+    def fit(self, model):
+        return fit(model, self.parts.train, self.parts.valid)
+
+    def search(self, strategy):
+        return self.fit(sklearn.clone(self.estimator).set_params(search=strategy))
 
     @cached_property
     def random(self):
         return self.search("random")
 
-    @cached_property
-    def evolved(self):
-        return self.search("re")
-
-    def deep_ensemble(self, position):
-        """Seeds of the architecture in one position of the random search."""
-        search = self.random[0]
-        trial = search.catalog_.completed[position]
-        if trial not in self.deep:
-            found = search.catalog_[trial].configuration
-            architecture = search.decisions_.architecture.restrict(found)
-            model = search.baseline("deep-ensemble", architecture=architecture)
-            self.deep[trial] = fit(model, self.parts.train, self.parts.valid)
-        return self.deep[trial]
+    def deep_ensemble(self):
+        """Seeds of the best architecture of the random search."""
+        search, valid = self.random[0], self.parts.valid
+        likelihood = log_likelihood(pool_proba(search, valid.X), valid.y)
+        trial = search.catalog_.completed[likelihood.mean(axis=1).argmax()]
+        found = search.catalog_[trial].configuration
+        architecture = search.decisions_.architecture.restrict(found)
+        return self.fit(search.baseline("deep-ensemble", architecture=architecture))
 
     def method(self, name):
         """The fitted pool, its seconds with all it needs, and networks trained for M members."""
-        if name in ("NES-RE", "NES-RS"):
-            model, seconds = self.evolved if name == "NES-RE" else self.random
-            return model, seconds, dict.fromkeys(SIZES, N_TRIALS)
+        if name == "NES-RE":
+            return *self.search("re"), dict.fromkeys(SIZES, N_TRIALS)
+        if name == "NES-RS":
+            return *self.random, dict.fromkeys(SIZES, N_TRIALS)
         if name == "DeepEns (RS)":
-            valid = self.parts.valid
-            best = best_single(log_likelihood(pool_proba(self.random[0], valid.X), valid.y))
-            model, seconds = self.deep_ensemble(best)
+            model, seconds = self.deep_ensemble()
             n_networks = {size: N_TRIALS + size for size in SIZES}
         else:
             kind = {"DeepEns + ES": "deep-ensemble-es", "HyperEns": "hyper-ensemble"}[name]
-            baseline = self.random[0].baseline(kind)
-            model, seconds = fit(baseline, self.parts.train, self.parts.valid)
+            model, seconds = self.fit(self.random[0].baseline(kind))
             n_networks = dict.fromkeys(SIZES, 2 * N_TRIALS)
         return model, seconds + self.random[1], n_networks
 
@@ -183,10 +139,6 @@ def pool_proba(model, X):
 
 def log_likelihood(proba, y):
     return np.log(np.maximum(proba[:, np.arange(len(y)), y], np.finfo(float).tiny))
-
-
-def best_single(likelihood):
-    return int(likelihood.mean(axis=1).argmax())
 
 
 def scores(y, members, weights):
@@ -214,8 +166,7 @@ def chosen_scores(likelihood, proba, y, n_members):
 
 def of_tables(data, methods, seed, kept):
     """All methods in all sizes."""
-    parts = data[1]
-    searches = Searches(parts, seed)
+    parts, searches = data, Searches(data, seed)
     for name in methods:
         if name in BOOSTING:
             yield name, boosted(parts, name, seed)
@@ -244,43 +195,6 @@ def boosted(parts, name, seed):
     seconds = time.perf_counter() - started
     proba = model.predict_proba(parts.test.X)[None]
     return {**scores(parts.test.y, proba, [1.0]), "seconds": seconds}
-
-
-def under_shift(data, methods, seed, kept):
-    """Every severity: ensembles chosen on clean rows, on that severity, on all severities."""
-    dataset, parts = data
-    sets, searches = shifted_sets(dataset, parts, seed), Searches(parts, seed)
-    judged_on = [tuple(rows) for severity, (rows, _) in sets.items() if severity != 0]
-    pools = {
-        "NES-RE": lambda: searches.search("re", shift_validation=judged_on),
-        "NES-RE-0": lambda: searches.evolved,
-        "NES-RS": lambda: searches.random,
-    }
-    for name in methods:
-        model, seconds = pools.get(name, pools["NES-RS"])()
-        valid = parts.valid
-        clean = log_likelihood(pool_proba(model, valid.X), valid.y)
-        shifted = {s: log_likelihood(pool_proba(model, r.X), r.y) for s, (r, _) in sets.items()}
-        every = np.hstack([shifted[s] for s in sets if s != 0])
-        found = {}
-        for severity, (_, test) in sets.items():
-            on = {"clean": clean, "shifted": shifted[severity], "all": every}
-            if name == "DeepEns (RS)":
-                best = {how: best_single(on[how]) for how in ("clean", "shifted")}
-                cell = {how: deep_scores(searches, k, test) for how, k in best.items()}
-            else:
-                proba = pool_proba(model, test.X)
-                cell = {
-                    how: {str(m): chosen_scores(rows, proba, test.y, m) for m in SIZES}
-                    for how, rows in on.items()
-                }
-            found[str(severity)] = cell
-        yield name, {"seconds": seconds, "severities": found}
-
-
-def deep_scores(searches, position, test):
-    proba = pool_proba(searches.deep_ensemble(position)[0], test.X)
-    return {str(m): scores(test.y, proba[:m], np.full(m, 1 / m)) for m in SIZES}
 
 
 # Images
@@ -372,11 +286,8 @@ def judged_images(models, data, chooses):
     return found
 
 
-SPLITS = {name: partial(split, name, False) for name in DATASETS}
-SHIFTED = {name: partial(split, name, name in NATURAL) for name in DATASETS}
-ON_SHIFTED = ("NES-RE", "NES-RE-0", "NES-RS", "DeepEns (RS)")
+SPLITS = {name: partial(split, name) for name in DATASETS}
 BENCHMARKS = {
     "nes": Benchmark(SPLITS, dict.fromkeys(METHODS + BOOSTING), of_tables, 3),
-    "nes_shift": Benchmark(SHIFTED, dict.fromkeys(ON_SHIFTED), under_shift, 3),
     "nes_images": Benchmark({"fashion": fashion}, dict.fromkeys(METHODS[:3]), of_images, 3),
 }

@@ -5,8 +5,6 @@ Problems, with the tables of the paper:
 - toy1d: ten functions of one feature, 8 noiseless points (1, 5, 6, 7); toy2d: eleven functions of
   two features, 16 points (8).
 - testbed: functions drawn from a Bayesian network (2, 10); manifold: with normal inputs (11).
-- sensitivity: the test bed of one feature for each number of the loss and the readout (16).
-- solar: the irradiance (12).
 - uci, uci_gap: 50 units (3, 13); on the gaps also "nomu_gaps", with ``validation="gaps"`` and
   ``connect_layers=0``. The seed is the split, or the feature that has the gap.
 
@@ -21,17 +19,13 @@ validation rows. Deep ensembles and MC dropout keep the last.
 import functools
 import sys
 import time
-from copy import copy
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
-from data import SMALL, folder, uci, uci_rows
-from nomu_published import GRID
-from problems import load_solar_irradiance, make_bnn_function, make_function, make_scarce_regression
+from data import SMALL, uci, uci_rows
+from problems import make_bnn_function, make_function, make_scarce_regression
 from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D
-from runner import Benchmark
-from sklearn.base import clone
+from runner import Benchmark, each
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
@@ -42,25 +36,12 @@ from skuq.tables._scaling import NoScaling
 from skuq.tables._targets import NumberTargets
 from skuq.training import Training
 
-PAPER_EPOCHS, PAPER_L2 = {"toy": 1024, "solar": 16384}, {"toy": 1e-8, "solar": 1e-19}
+EPOCHS, L2 = 1024, 1e-8
 N_SEARCH = 50  # settings that a hyper deep ensemble tries
 GP_FLOOR = 1e-3  # least std of a GP; without one, a cubic fitted exactly has any NLL_min
 FLOOR = 1e-6  # least std of the networks: about the precision of float32
 #: The paper's remedy for gaps: they are held out, too, and r sees X alone.
 GAP_CHANGES = {"validation": "gaps", "network__connect_layers": 0}
-#: The estimator's names of the numbers of the sensitivity analysis.
-PARAMETERS = {
-    **{name: f"loss__{name}" for name in ("pi_sqr", "pi_exp", "c_exp")},
-    "n_artificial": "artificial__n",
-}
-DEFAULT = "default"
-#: The sensitivity analysis, by names that stand in place of a method's.
-VARIANTS = {DEFAULT: {}} | {
-    f"{name}={value:g}": {name: value}
-    for name, grid in GRID.items()
-    for value in grid
-    if value != grid[2]
-}
 N_FEATURES = {"boston": 13, "concrete": 8, "energy": 8, "wine": 11, "yacht": 6}
 KINDS = ("nomu", "nomu_gradient", "mc_dropout", "deep_ensemble", "hyper_deep_ensemble")
 METHODS = {"nomu": ("nomu", None), "nomu_gaps": ("nomu_gaps", None), "gp": ("gp", None)}
@@ -126,16 +107,15 @@ def unscaled(estimator):
     return type(f"Unscaled{estimator.__name__}", (estimator,), {"fit": fit})
 
 
-def rival(kind, width, solar, n_rows, seed):
+def rival(kind, width, n_rows, seed):
     """An ensemble or MC dropout. The paper's data are in [-1, 1], and not standardised."""
-    source = "solar" if solar else "toy"
-    l2, units = PAPER_L2[source] / n_rows, (width // 4, width, width // 2)
+    l2, units = L2 / n_rows, (width // 4, width, width // 2)
     common = {
         "loss": "mse",
         "noise_std": 0.0,
         "learning_rate": 1e-3,
         "batch_size": n_rows,
-        "epochs": PAPER_EPOCHS[source],
+        "epochs": EPOCHS,
         "early_stopping_patience": None,
         "random_state": seed,
     }
@@ -148,7 +128,7 @@ def rival(kind, width, solar, n_rows, seed):
         return unscaled(skuq.DeepEnsembleRegressor)(
             5, network=dense(units), training=Training(l2=l2), validation=None, **common
         )
-    l2 = PAPER_L2[source] / int(0.8 * n_rows)
+    l2 = L2 / int(0.8 * n_rows)
     return unscaled(skuq.HyperDeepEnsembleRegressor)(
         5,
         n_trials=N_SEARCH,
@@ -166,11 +146,11 @@ def unfitted(part, kind, width, X, seed):
     if kind == "gp":
         return gaussian_process(seed)
     if kind.startswith("nomu"):
-        settings = {"toy1d": "toy", "toy2d": "toy", "manifold": "testbed", "sensitivity": "testbed"}
+        settings = {"toy1d": "toy", "toy2d": "toy", "manifold": "testbed"}
         changes = {"network__connect_gradient": kind == "nomu_gradient"}
         changes = GAP_CHANGES if kind == "nomu_gaps" else changes
         return nomu(settings.get(part, part), d, seed, width, **changes)
-    return rival(kind, width, part == "solar", n, seed)
+    return rival(kind, width, n, seed)
 
 
 def mean_std(model, X):
@@ -194,10 +174,6 @@ def toy(part, names, n_features, name, seed):
 def drawn(part, inputs, n_features, seed):
     function = make_bnn_function(n_features, random_state=seed)
     return part, make_scarce_regression(function, inputs=inputs, random_state=seed)
-
-
-def solar(seed):
-    return "solar", load_solar_irradiance(folder() / "solar_irradiance" / "irradiance.csv")
 
 
 def gap(name, seed):
@@ -228,8 +204,6 @@ PROBLEMS = {
 for _d in (1, 2, 5, 10, 20):
     PROBLEMS[f"testbed bnn{_d}d"] = functools.partial(drawn, "testbed", "uniform", _d)
     PROBLEMS[f"manifold gauss{_d}d"] = functools.partial(drawn, "manifold", "gaussian", _d)
-PROBLEMS["sensitivity bnn1d"] = functools.partial(drawn, "sensitivity", "uniform", 1)
-PROBLEMS["solar solar"] = solar
 PROBLEMS |= {f"uci {name}": lambda k, name=name: ("uci", uci(name, k)) for name in sorted(SMALL)}
 PROBLEMS |= {f"uci_gap {name}": functools.partial(gap, name) for name in sorted(SMALL)}
 
@@ -254,72 +228,33 @@ def judged(y, mean, std):
     }
 
 
-def scored(part, parts, kind, width, seed):
+def scored(data, method, seed):
     """One fit and its scores."""
-    X, y, X_test, y_test = parts
+    (part, (X, y, X_test, y_test)), (kind, width) = data, method
     model = unfitted(part, kind, width, X, seed)
     started = time.perf_counter()
     model.fit(X, y)
     row = {"seconds": time.perf_counter() - started}
     mean, std = mean_std(model, X_test)
-    if part in ("uci", "uci_gap"):
-        row["nll"] = gaussian_nll_loss(y_test, mean, std)
-        row["rmse"] = np.sqrt(np.mean((y_test - mean) ** 2))
-        return row | {"c": model.c_, "l_min": model.l_min_, "l_max": model.l_max_}
-    row |= judged(y_test, mean, std)
-    if part == "solar":  # for a picture, a number a year
-        row["train_rmse"] = np.sqrt(np.mean((mean_std(model, X)[0] - y) ** 2))
-        x = np.linspace(-1, 1, 391)
-        row["curve"] = [np.round(v, 4).tolist() for v in (x, *mean_std(model, x[:, None]))]
-    return row
-
-
-def variants(parts, missing, seed):
-    """The sensitivity analysis on one function; the ends of the readout need no other fit."""
-    X, y, X_test, y_test = parts
-    base, default = unfitted("sensitivity", "nomu", 256, X, seed), None
-    # The default comes first: others read it otherwise.
-    for name in sorted({DEFAULT, *missing}, key=list(VARIANTS).index):
-        changes, seconds = VARIANTS[name], 0.0
-        if changes.keys() & {"l_min", "l_max"}:
-            model = copy(default)
-            readout = replace(model.fitted_.readout, **changes)
-            model.fitted_ = replace(model.fitted_, readout=readout)
-        else:
-            changed = {PARAMETERS[key]: value for key, value in changes.items()}
-            model, started = clone(base).set_params(**changed), time.perf_counter()
-            model.fit(X, y)
-            seconds = time.perf_counter() - started
-            default = model if name == DEFAULT else default
-        if name in missing:
-            yield name, {"seconds": seconds, **judged(y_test, *mean_std(model, X_test))}
-
-
-def rows(data, methods, seed, kept):
-    part, parts = data
-    if part == "sensitivity":
-        yield from variants(parts, methods, seed)
-        return
-    for name, (kind, width) in methods.items():
-        yield name, scored(part, parts, kind, width, seed)
+    if not part.startswith("uci"):
+        return row | judged(y_test, mean, std)
+    row |= {"c": model.c_, "l_min": model.l_min_, "l_max": model.l_max_}
+    row["nll"] = gaussian_nll_loss(y_test, mean, std)
+    return row | {"rmse": np.sqrt(np.mean((y_test - mean) ** 2))}
 
 
 def usual(problem, method):
-    part, name = problem.split(" ")
-    kind, width = METHODS.get(method, (method, None))
-    if part == "sensitivity":
-        return method in VARIANTS
-    if part in ("uci", "uci_gap"):
+    (part, name), (kind, width) = problem.split(" "), METHODS[method]
+    if part.startswith("uci"):
         gaps = kind == "nomu_gaps" and part == "uci_gap"
         return (method == "nomu" or gaps) and problem != "uci_gap wine"
-    if method in VARIANTS or width == 1024 or method in ("nomu", "nomu_gaps"):
+    if width == 1024 or method in ("nomu", "nomu_gaps"):
         return False
     if part in ("testbed", "manifold"):
         return name in ("bnn1d", "bnn2d", "bnn5d", "gauss1d") and kind in ("nomu", "gp")
     return part == "toy1d" or kind not in ("nomu_gradient", "hyper_deep_ensemble")
 
 
-SEEDS = dict.fromkeys(PROBLEMS, 30) | {"solar solar": 1, "sensitivity bnn1d": 10}
-SEEDS |= {name: 10 for name in PROBLEMS if name.startswith("toy")}
+SEEDS = {name: 10 if name.startswith("toy") else 30 for name in PROBLEMS}
 SEEDS |= {f"uci {name}": 5 for name in SMALL} | {f"uci_gap {n}": d for n, d in N_FEATURES.items()}
-BENCHMARKS = {"nomu": Benchmark(PROBLEMS, METHODS | VARIANTS, rows, SEEDS, usual)}
+BENCHMARKS = {"nomu": Benchmark(PROBLEMS, METHODS, each(scored), SEEDS, usual)}

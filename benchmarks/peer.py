@@ -18,7 +18,6 @@ REQUIREMENTS = {
     "catboost": ["catboost", "scikit-learn"],
     "catboost ensemble": ["catboost", "scikit-learn"],
     "ngboost": ["ngboost"],
-    "lightgbmlss": ["lightgbmlss"],
     "treeffuser": ["treeffuser", "scikit-learn<1.6"],
     "realmlp": ["pytabkit"],
 }
@@ -108,23 +107,6 @@ def realmlp(X, y):
         z = norm.ppf(LEVELS)
         std = np.maximum((quantiles @ z) / (z @ z), 1e-6)
         return {"mean": quantiles.mean(1), "std": std, "quantiles": quantiles}
-
-    return predict
-
-
-def lightgbmlss(X, y):
-    """LightGBMLSS with normals and its documented example's settings."""
-    import lightgbm
-    from lightgbmlss.distributions.Gaussian import Gaussian
-    from lightgbmlss.model import LightGBMLSS
-
-    model = LightGBMLSS(Gaussian(stabilization="None", response_fn="exp", loss_fn="nll"))
-    settings = {"verbose": -1, "seed": 0, "learning_rate": 0.05}
-    model.train(settings, lightgbm.Dataset(X, label=y), num_boost_round=200)
-
-    def predict(X):
-        predicted = model.predict(X, pred_type="parameters")
-        return {"mean": predicted["loc"], "std": predicted["scale"]}
 
     return predict
 

@@ -25,7 +25,17 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from data import CLASSES, LARGE, LARGE_CLASSES, REGRESSION, SMALL, bike_rows, uci, uci_rows
+from data import (
+    CLASSES,
+    LARGE,
+    LARGE_CLASSES,
+    REGRESSION,
+    SMALL,
+    SUITE_CLASSES,
+    bike_rows,
+    uci,
+    uci_rows,
+)
 from peer import LEVELS, REQUIREMENTS
 from problems import corrupt_table
 from runner import Benchmark, each
@@ -37,7 +47,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import KFold
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skuq
@@ -55,9 +65,14 @@ def estimator(make):
         fitted = time.perf_counter()
         mean, std = model.predict(X_test, return_std=True)
         ended = time.perf_counter()
-        own = hasattr(model, "predict_distribution")
-        distribution = model.predict_distribution(X_test) if own else None
-        return Predicted(mean, std, fitted - started, ended - fitted, distribution)
+        seconds = fitted - started, ended - fitted
+        if isinstance(model, Pipeline):  # the variance of a process without that of its noise
+            noise = np.sqrt(np.exp(model[-1].kernel_.theta[-1])) * model[-1]._y_train_std
+            epistemic = np.sqrt(np.maximum(std**2 - noise**2, 0))
+            return Predicted(mean, std, *seconds, epistemic=epistemic)
+        epistemic = model.predict_uncertainty(X_test).epistemic
+        distribution = model.predict_distribution(X_test)
+        return Predicted(mean, std, *seconds, distribution, epistemic=epistemic)
 
     return predict
 
@@ -263,37 +278,15 @@ def plain_process(seed):
     return make_pipeline(StandardScaler(), process)
 
 
-def with_epistemic(make):
-    """Make a method that tells its epistemic standard deviation, too."""
-
-    def predict(X, y, X_test, seed):
-        started = time.perf_counter()
-        model = make(seed).fit(X, y)
-        fitted = time.perf_counter()
-        mean, std = model.predict(X_test, return_std=True)
-        if hasattr(model, "predict_uncertainty"):
-            epistemic = model.predict_uncertainty(X_test).epistemic
-        else:  # the variance of a Gaussian process without that of its noise
-            noise = np.sqrt(np.exp(model[-1].kernel_.theta[-1])) * model[-1]._y_train_std
-            epistemic = np.sqrt(np.maximum(std**2 - noise**2, 0))
-        seconds = fitted - started, time.perf_counter() - fitted
-        return Predicted(mean, std, *seconds, epistemic=epistemic)
-
-    return predict
-
-
-def nomu_with_gaps(seed):
-    network = NOMUNetwork(connect_layers=0)
-    return skuq.NOMURegressor(network, validation="gaps", random_state=seed)
-
-
 SHIFTED = {
-    "plain ensemble": with_epistemic(lambda k: skuq.DeepEnsembleRegressor(random_state=k)),
-    "tabular ensemble": with_epistemic(lambda k: skuq.TabularEnsembleRegressor(random_state=k)),
-    "MC dropout": with_epistemic(lambda k: skuq.MCDropoutRegressor(random_state=k)),
-    "NOMU": with_epistemic(lambda k: skuq.NOMURegressor(random_state=k)),
-    "NOMU, folds with gaps": with_epistemic(nomu_with_gaps),
-    "Gaussian process": with_epistemic(plain_process),
+    "plain ensemble": seeded("DeepEnsembleRegressor"),
+    "tabular ensemble": seeded("TabularEnsembleRegressor"),
+    "MC dropout": seeded("MCDropoutRegressor"),
+    "NOMU": seeded("NOMURegressor"),
+    "NOMU, folds with gaps": seeded(
+        "NOMURegressor", network=NOMUNetwork(connect_layers=0), validation="gaps"
+    ),
+    "Gaussian process": estimator(plain_process),
     "CatBoost, ten virtual members": partial(peer, "catboost ensemble"),
     "NGBoost": partial(peer, "ngboost"),
 }
@@ -424,7 +417,7 @@ EQUAL_TIME = {
     for seconds in (60, 300)
 }
 TIMED = uci_sets(*SMALL, "kin8nm", "power")
-TIMED |= {name: CLASSES[name] for name in (*LARGE_CLASSES, "ecoli", "pima")}
+TIMED |= {name: CLASSES[name] for name in (*LARGE_CLASSES, *SUITE_CLASSES)}
 N_TIMED = dict.fromkeys(TIMED, 3) | dict.fromkeys(("kin8nm", "power", *LARGE_CLASSES), 1)
 
 BENCHMARKS = {

@@ -2,7 +2,7 @@
 
 import numpy as np
 from data import FEW_ROWS, MIDDLE
-from hq import COLUMNS, MEASURES
+from hq import COLUMNS
 from nes import METHODS
 from scipy.stats import rankdata
 from tables import (
@@ -76,19 +76,6 @@ def hq_rules():
 
 
 @table
-def hq_pattern():
-    """Lower bound and share from rule to rule, for each measure."""
-
-    def cell(measure, pool):
-        rules = ("Q mean", "HQ alpha", "HQ alpha+K")
-        steps = [rule_means(pool, f"{measure} {rule}") for rule in rules]
-        lows = " → ".join(number(step["low"]) for step in steps)
-        return f"{lows}; {' → '.join(number(step['share'], 1) for step in steps)} %"
-
-    return cross("", {measure: measure.upper() for measure in MEASURES}, POOLS, cell)
-
-
-@table
 def hq_shifted():
     """Accuracy of what is served on shifted test sets, with generalised diversity."""
     ways = {"best single": "best single", "vote of all": "vote of all"}
@@ -154,33 +141,11 @@ def shifted_nll(dataset, severity, method, chosen_on):
     return values([r["severities"][severity][chosen_on]["10"] for r in runs], "nll")
 
 
-def ways(dataset):
-    """Titles of (method, rows chosen on)."""
-    found = {}
-    for r in rows("nes_shift", dataset):
-        on = r["severities"][max(r["severities"])]
-        found |= {(r["method"], how): f"{r['method']}, {how}" for how in CHOSEN_ON if how in on}
-    return found
-
-
 CHOSEN_ON = ("clean", "shifted", "all")
 
 
 def seeds_of(dataset):
     return ", ".join(map(str, sorted(by_seed("nes_shift", dataset, "NES-RE"))))
-
-
-@table
-def nes_shifted(dataset):
-    """NLL on each severity, by the rows chosen on."""
-    heads = {"0": "clean"} | {k: k for k in "12345"}
-    corner = f"{dataset} (seeds {seeds_of(dataset)})"
-    return cross(
-        corner,
-        ways(dataset),
-        heads,
-        lambda way, severity: mean_error(shifted_nll(dataset, severity, *way), 2),
-    )
 
 
 def gain(dataset, severity, method):
@@ -198,21 +163,6 @@ def nes_gains():
     }
     heads = {k: k for k in "12345"}
     return cross("gain", down, heads, lambda d, severity: mean_error(gain(d[0], severity, d[1]), 2))
-
-
-@table
-def nes_recent():
-    """Natural shifts: the end of the training period to choose on."""
-    down = ways("bank")
-    down |= {(m, "gain"): f"{m}, clean minus shifted" for m in ("NES-RE", "DeepEns (RS)")}
-
-    def cell(way, dataset):
-        if way[1] == "gain":
-            return mean_error(gain(dataset, "recent", way[0]))
-        return mean_error(shifted_nll(dataset, "recent", *way))
-
-    heads = {d: f"{d} (seed {seeds_of(d)})" for d in ("electricity", "bank")}
-    return cross("", down, heads, cell)
 
 
 @table

@@ -1,10 +1,9 @@
 """Tables of NOMU, NEON and Bayesian optimisation."""
 
-import bo_published
-import nomu_published as published
 import numpy as np
 from bo_problems import SUITE
-from nomu import DEFAULT
+from problems.functions import FUNCTIONS_1D
+from published import NOMU, REGRETS, medians
 from tables import (
     cross,
     markdown,
@@ -80,14 +79,14 @@ def common_nll(runs, tube=False):
 @table
 def nomu_uci(part, method="nomu"):
     """Means over splits or gaps."""
-    paper, table = {"uci": published.UCI, "uci_gap": published.UCI_GAP}[part], []
+    paper, table = NOMU[part], []
     for name in sorted(paper):
         runs = runs_of(part, method, name)
         if not runs:
             continue
         nll = column(runs, "nll")
         spread = f"{nll.min():.1f}, {np.median(nll):.1f}, {nll.max():.1f}"
-        cells = [str(len(runs)), mean_interval(nll), paper_interval(*paper[name][:2])]
+        cells = [str(len(runs)), mean_interval(nll), paper_interval(*paper[name])]
         table.append([name, *cells, spread, mean_interval(column(runs, "rmse"))])
     return markdown(["", "runs", "NLL", "paper", "least, median, largest NLL", "RMSE"], table)
 
@@ -108,41 +107,23 @@ def nomu_testbed():
         nll = {"nomu": common_nll(nomu), "gp": common_nll(rival), "tube": common_nll(nomu, True)}
         cells = [label, str(len(nomu))]
         for method, found in nll.items():
-            k = 2 * published.TESTBED_METHODS.index(method)
-            cells += [mean_interval(found), paper_interval(*published.TESTBED[name][k : k + 2])]
+            cells += [mean_interval(found), paper_interval(*NOMU["testbed"][name][method])]
         table.append(cells)
     head = ["d", "functions", "NOMU", "paper", "Gaussian process, same functions", "paper"]
     return markdown([*head, "TUBE", "paper"], table)
 
 
 @table
-def nomu_sensitivity():
-    default, table = common_nll(runs_of("sensitivity", DEFAULT)), []
-    for name, grid in published.GRID.items():
-        cells = []
-        for value in grid:
-            variant = DEFAULT if value == grid[2] else f"{name}={value:g}"
-            nll = common_nll(runs_of("sensitivity", variant))
-            gaps = nll - default
-            half = 1.96 * gaps.std(ddof=1) / np.sqrt(len(gaps))
-            star = "*" if abs(gaps.mean()) > half else ""
-            cells.append(f"{value:g}: {nll.mean():.2f}{star}")
-        table.append([name, *cells])
-        table.append(["paper", *(f"{nll:.2f}" for nll in published.SENSITIVITY_1D[name][::2])])
-    return markdown([""] * 6, table)
-
-
-@table
 def nomu_functions():
     """Medians of AUC and NLL_min with ranks by the paper's rule, functions of one feature."""
     all_runs = {method: runs_of("toy1d", method) for method in NAMES}
-    down = {name: name for name in (*published.RANKS_1D, "all")}
+    down = {name: name for name in (*FUNCTIONS_1D, "all")}
     down |= {"paper": "all, paper", "runs": "runs", "seconds": "seconds a fit"}
 
     def cell(what, method):
         runs = all_runs[method]
         if what == "paper":
-            figures = published.AGGREGATES["toy1d"].get(method.split(" ")[0])
+            figures = NOMU["aggregates"]["toy1d"].get(method.split(" ")[0])
             return "{:.2f}, {:.2f}".format(*figures) if figures else ""
         if what == "runs":
             return str(len(runs))
@@ -159,29 +140,6 @@ def nomu_functions():
         return ", ".join(texts)
 
     return cross("", down, NAMES, cell)
-
-
-@table
-def nomu_functions_2d():
-    table = []
-    for method in ("nomu 256", "gp"):
-        runs = runs_of("toy2d", method)
-        paper = published.AGGREGATES["toy2d"][method.split(" ")[0]]
-        medians = (number(np.median(column(runs, score))) for score in METRICS)
-        table.append([NAMES[method], str(len(runs)), *medians, *(f"{p:.2f}" for p in paper)])
-    return markdown(["", "runs", "AUC", "NLL_min", "AUC, paper", "NLL_min, paper"], table)
-
-
-@table
-def nomu_solar():
-    table = []
-    for r in rows("nomu", "solar solar"):
-        kind, _, width = r["method"].partition(" ")
-        title = NAMES["gp" if kind == "gp" else f"{kind} 256"] + (width and f", width {width}")
-        cells = [number(r[score]) for score in METRICS]
-        table.append([title, *cells, *(f"{p:.2f}" for p in published.SOLAR[kind])])
-    head = ["", "AUC", "NLL_min", "AUC, paper (width 1024)", "NLL_min, paper"]
-    return markdown(head, sorted(table, key=lambda row: row[0]))
 
 
 # NEON and Bayesian optimisation
@@ -229,7 +187,7 @@ def step_seconds(runs):
 def searches(part):
     """Searches of skuq beside those of others; of the pollutants from the same designs."""
     designs = sorted(r["seed"] for r in rows("bo", part, "neon_lei"))
-    others = bo_published.medians(part, designs)
+    others = medians(part, designs)
     marks, table = list(next(iter(others.values()))[1]), []
     for (problem, method), title in SEARCHES[part].items():
         runs = rows("bo", problem, method)
@@ -239,25 +197,12 @@ def searches(part):
         spread = f"{significant(min(last), 2)} to {significant(max(last), 2)}"
         spread = spread if len(last) > 1 else ""
         table.append([title, *cells, spread, *step_seconds(runs)])
-    for title, (n_runs, medians) in others.items():
-        cells = ["" if m is None else significant(m, 2) for m in medians.values()]
+    for title, (n_runs, best) in others.items():
+        cells = ["" if m is None else significant(m, 2) for m in best.values()]
         table.append([title, str(n_runs), *cells, "", "", ""])
     head = ["median of the best", "searches", *(f"after {n}" for n in marks)]
     head += [f"range after {marks[-1]}", "s to fit (slowest)", "s to acquire (slowest)"]
     return markdown(head, table)
-
-
-@table
-def searches_in_batches():
-    table = []
-    for q, method in enumerate(("neon_lei", "neon_lei, q=2", "neon_lei, q=3"), start=1):
-        runs = [r for r in rows("bo", "pollutants", method) if r["seed"] < 3]
-        cells = [median_after(runs, n) for n in (6, 12, 18, 24, 35)]
-        cells += [median_after(runs, q * n) for n in (3, 6, 9)]
-        totals = np.median([sum(r["seconds"]) for r in runs])
-        table.append([f"q = {q}", *cells, f"{totals:.0f}"])
-    head = ["median of the best", "after 6 points", "12", "18", "24", "35", "after 3 batches", "6"]
-    return markdown([*head, "9", "seconds of a search"], table)
 
 
 @table
@@ -361,7 +306,7 @@ def regrets(d):
         if len(final) > 1:
             half = 1.96 * final.std(ddof=1) / np.sqrt(len(final))
             text += f" ± {significant(half, 2)}"
-        paper = bo_published.REGRETS.get(method, {}).get(function)
+        paper = REGRETS.get(method, {}).get(function)
         return text if paper is None else f"{text} ({significant(paper[0], 2)})"
 
     run = {method: t for method, t in titles.items() if any(cell(method, f) for f in heads)}

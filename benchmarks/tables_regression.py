@@ -274,32 +274,10 @@ def baselines():
 # The recipe
 
 #: (NLL, RMSE) asked for on splits 0-4.
-GOALS = {
-    "yacht": (0.0, 0.40),
-    "boston": (2.35, None),
-    "energy": (0.60, 0.48),
-    "concrete": (2.85, 4.7),
-    "wine": (0.91, None),
-}
 
 
 def recipe(name, splits=range(5), method="tabular"):
     return [r for r in rows("recipe", name, method) if r["seed"] in splits]
-
-
-@table
-def tabular_regression(first, last):
-    table = []
-    for name, goals in GOALS.items():
-        runs = recipe(name, range(int(first), int(last) + 1))
-        nll, goals = values(runs, "nll"), ["" if g is None else f"{g:.2f}" for g in goals]
-        cells = [name, mean_error(nll), mean(values(runs, "nll_own"), 3), goals[0]]
-        cells += [mean_error(values(runs, "rmse")), goals[1], mean(values(runs, "crps"), 3)]
-        cells += [mean(values(runs, "coverage"), 3), number(nll.max() - np.median(nll))]
-        table.append([*cells, number(values(runs, "nll_worst").max(), 1)])
-    head = ["set", "NLL", "mixture's NLL", "goal of NLL", "RMSE", "goal of RMSE", "CRPS"]
-    head += ["90 % coverage", "worst split minus median", "NLL of the worst row"]
-    return markdown(head, table)
 
 
 @table
@@ -404,30 +382,9 @@ def kind_of(problem, row):
 
 
 @table
-def equal_time(part):
-    """NLL (CRPS) after equal time: of each of the "splits", or all "differences" to AutoDEUQ."""
-    found = timed()
-    return timed_splits(found) if part == "splits" else timed_differences(found)
-
-
-def timed_splits(found):
-    heads = {"autodeuq, 60 s": "**AutoDEUQ**, 60 s", "recipe, 60 s": TIMED["recipe, 60 s"]}
-    heads |= {"nes, 60 s": TIMED["nes, 60 s"], "autodeuq, 300 s": "**AutoDEUQ**, 300 s"}
-    heads["recipe, 300 s"] = TIMED["recipe, 300 s"]
-
-    def cell(pair, method):
-        row = found[pair].get(method)
-        if row is None:
-            return "-"
-        crps = f" ({significant(row['crps'])})" if "crps" in row else ""
-        return number(row["nll_own"], 3) + crps
-
-    pairs = {pair: "{}, {}".format(*pair) for pair in found}
-    return cross("NLL (CRPS) of a split", pairs, heads, cell)
-
-
-def timed_differences(found):
-    table = []
+def equal_time():
+    """NLL (CRPS) after equal time, minus that of AutoDEUQ."""
+    found, lines = timed(), []
     for method, title in TIMED.items():
         ours = f"autodeuq,{method.split(',')[1]}"
         pairs = [(p, by[method], by[ours]) for p, by in found.items() if {method, ours} <= set(by)]
@@ -441,6 +398,6 @@ def timed_differences(found):
             ratios = [theirs[score] / own[score] for theirs, own in chosen]
             geometric = number(np.exp(np.mean(np.log(ratios))), 3)
             cells = [mean_error(nll), number(np.median(nll), 3), f"{level} of {len(nll)}"]
-            table.append([f"{title}, {kind}", *cells, geometric])
+            lines.append([f"{title}, {kind}", *cells, geometric])
     head = ["minus AutoDEUQ", "mean NLL", "median NLL", "AutoDEUQ level or ahead"]
-    return markdown([*head, "ratio of the CRPS, or log loss"], table)
+    return markdown([*head, "ratio of the CRPS, or log loss"], lines)

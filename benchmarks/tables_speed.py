@@ -119,7 +119,7 @@ def compared(work, rival, label, ours, theirs, goal, ratio):
         compare = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
         sign, bound = goal.split()
         met = "yes" if compare[sign](ratio, float(bound)) else "**no**"
-    sides = [significant(ours), "" if theirs is None else significant(theirs)]
+    sides = significant(ours), significant(theirs)
     return [f"{work}: {label}", rival, *sides, significant(ratio), goal, met]
 
 
@@ -129,10 +129,6 @@ def faster(work, rival, label, ours, theirs, goal):
 
 def slower(work, rival, label, ours, theirs, goal):
     return compared(work, rival, label, ours, theirs, goal, ours / theirs)
-
-
-def alone(work, label, ours, goal):
-    return compared(work, "", label, ours, None, goal, ours)
 
 
 def trial_lines():
@@ -159,10 +155,6 @@ def ensemble_lines():
         sides = side(problem, "skuq, 50"), side(problem, "skuq")
         label = f"{n} epochs: 50, 5 members"
         yield slower("50 members in one stack", "5 members", label, *sides, "< 6")
-    work, (first, *others) = "ten seeds of one network", rows("engine", "ten seeds")[0]["seeds"]
-    yield alone(work, "first seed, s", first["seconds"], "")
-    worst = max(s["overhead"] for s in others)
-    yield alone(work, "worst other's overhead, s", worst, "< 0.3")
 
 
 def prediction_lines():
@@ -179,24 +171,11 @@ def prediction_lines():
             yield faster(*line, label, *sides, goal)
 
 
-def memory_lines():
-    few, most = (b / 1e6 for b in rows("engine", "memory of trials")[0]["resident_bytes"])
-    label = "MB after 500, 50 trials; growth"
-    yield compared("memory", "", label, most, few, "< 200", most - few)
-    extra = side("memory of prediction", "skuq", "extra_bytes") / 2**30
-    yield alone("memory", "GiB to predict 1000000 rows", extra, "< 2")
-    for name in ("graph", "xla"):
-        seconds = values(rows("engine", f"step, {name}"), "seconds")
-        label, sides = f"slowest, fastest step, {name}", (seconds.max(), seconds.min())
-        yield slower("time of a step, 1 000 to 100 000 rows", "", label, *sides, "<= 1.2")
-
-
 @table
 def engine():
     """Ours, the rival, and the goal of their ratio."""
     head = ["work", "against", "skuq", "rival", "ratio", "goal", "met"]
-    parts = trial_lines(), ensemble_lines(), prediction_lines(), memory_lines()
-    return markdown(head, [line for part in parts for line in part])
+    return markdown(head, [*trial_lines(), *ensemble_lines(), *prediction_lines()])
 
 
 @table

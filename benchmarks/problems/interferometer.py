@@ -1,4 +1,4 @@
-"""An interferometer: stored runs of its optimisation, and a simulator with their constants.
+"""A simulator of an interferometer, with the constants of published runs of its optimisation.
 
 Two Gaussian beams meet on a camera of 64 x 64 pixels. Two mirrors shift and tilt the second one,
 by amounts that are linear in their positions. A piston then moves its phase: twelve frames forward
