@@ -1,129 +1,292 @@
 """Bayesian optimisation with NEON and NOMU, beside their papers' figures and beside rivals.
 
-    python benchmarks/bo.py --data-dir DIR [--only pollutants parallel ..] [--runs N]
+- bo: pollutants, from 5 points of the NEON authors' own runs and 35 more (section 3.1), also with 2
+  and 3 points at once (section 7); the Brusselator with 30 more points (3.2), which needs py-pde,
+  "brusselator_authors" from the points that come with the authors' program; functions of NOMU's
+  paper (section 4.2), 8 initial points and 64 more.
+- bo_suite: eight problems beside BoTorch and Optuna (``pip install botorch optuna``).
+- operators: error and likelihood on functions held out, beside ensembles of NEON's base network
+  with seven times its parameters.
 
-pollutants: 5 initial points, those of the NEON authors' own runs, and 35 more; the best mean
-squared error found (section 3.1), beside their runs from the same points.
-parallel: the same with 1, 2 and 3 points at once (section 7, Fig. 10; its interferometer cannot
-be evaluated here). The searches with 1 are those of the part before.
-brusselator: 5 initial points and 30 more (section 3.2). Needs py-pde. Surrogates learn and are
-asked for few cells of the field, values are those of the whole. `--functions brusselator_authors`
-begins with the five points that come with the authors' program.
-nomu: functions of 5 features, 8 initial points and 64 more (NOMU, section 4.2); those of 10 and 20
-features, the G-function and Perm are run if `--functions` names them. `--hidden` are the units of
-NOMU's three hidden layers, 1024 in the paper.
-operator: NEON's error and likelihood on functions held out, beside ensembles of its base network
-with seven times its parameters.
-
-Every step of a search is kept at once in bo.json in `--results-dir`, by default
-``benchmarks/results``: the script may be stopped at any time and goes on there, also with more
-`--runs`. It may run twice at once with other `--methods` or seeds. Fields of the
-Brusselator are kept in `--cache-dir`. `results_tables.py` makes the tables of what is kept.
+The row of a search grows with every batch.
 """
 
-import argparse
+import dataclasses
 import time
-from pathlib import Path
+from functools import partial
 
-import _bo_operator as operator
 import numpy as np
-from _bo_loops import LOOPS, Part, rounded, search, settings_of
-from _stored import STORED, add, read
-from nomu import CELL, is_cell
+from bo_peers import PEERS, Uniform
+from bo_problems import FUNCTIONS, PROBLEMS, SUITE
+from nomu import gaussian_process, nomu
+from problems import make_operator_problem
+from runner import Benchmark, each, growing
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-PARTS = LOOPS | {
-    "operator": Part(tuple(operator.SIZES), tuple(operator.SIZES), operator.METHODS, 3, 0)
-}
-FILE = "bo.json"
+from skuq import NEONRegressor, NOMURegressor, OperatorEnsembleRegressor
+from skuq.bayesopt import BayesianOptimizer, MultiStart, OutputwiseRegressor, UpperConfidenceBound
+from skuq.networks import (
+    ArtificialInputs,
+    ConditionedPrior,
+    EpiNet,
+    NOMUNetwork,
+    NOMUReadout,
+    OperatorNetwork,
+)
+from skuq.predictive._epistemic_scale import fit_epistemic_scale
 
-
-def stored_as(part, method):
-    """Part and method of the record: one point at once is the search of `pollutants`."""
-    return ("pollutants", "neon_lei") if (part, method) == ("parallel", "q1") else (part, method)
-
-
-def datasets_of(part, arguments):
-    chosen = arguments.functions or PARTS[part].usual
-    return [dataset for dataset in PARTS[part].datasets if dataset in chosen]
-
-
-def methods_of(part, arguments):
-    return [m for m in PARTS[part].methods if arguments.methods is None or m in arguments.methods]
-
-
-def cells(part, arguments):
-    """(dataset, method, seed) of every run, all methods of a seed before the next seed."""
-    runs = PARTS[part].runs if arguments.runs is None else arguments.runs
-    first = arguments.first_seed
-    for seed in range(first, first + runs):
-        for dataset in datasets_of(part, arguments):
-            for method in methods_of(part, arguments):
-                yield dataset, method, seed
+# sqrt(0.1): the paper's kappa is under the root
+LCB = {"acquisition": UpperConfidenceBound(0.316, deviation="absolute")}
+FIELDS = OperatorNetwork(fourier_scale=5.0, latent=96, decoder_units=(64,) * 3)  # the paper's
+WIDTH = 128  # units of NOMU's layers, 1024 in the paper
 
 
-def run_missing(path, part, dataset, method, seed, arguments):
-    """One run from where it is, every step saved as it comes."""
-    part, method = stored_as(part, method)
-    cell = (part, dataset, method, seed, settings_of(method, arguments))
-    known = [r for r in read(path) if is_cell(r, *cell)]
-    record = known[0] if known else None
-    name, started = f"{part} {dataset} {seed} {method}", time.perf_counter()
-    if part == "operator":
-        if record is None:
-            found = operator.judge(method, seed)
-            record = dict(zip(CELL, cell)) | {k: rounded(v) for k, v in found.items()}
-            add(path, record, CELL)
-            print(f"{name}: {time.perf_counter() - started:.1f} s", flush=True)
-        return
-    found = None
-    for found in search(part, dataset, method, seed, PARTS[part].steps, arguments, record):
-        add(path, dict(zip(CELL, cell)) | found, CELL)
-    if found is not None:
-        seconds = time.perf_counter() - started
-        best = np.nanmin(found["values"])
-        print(f"{name}: best {best:.3g}, {seconds:.1f} s", flush=True)
+# Surrogates, and what of the search differs from the defaults. Simulations have no noise.
 
 
-def parsed():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", type=Path, help="holds neon/reference_runs.npz")
-    parser.add_argument("--results-dir", type=Path, default=STORED)
-    parser.add_argument(
-        "--cache-dir", type=Path, default=Path.home() / ".cache" / "skuq-benchmarks"
+def matern(d):
+    """A Gaussian process with a length scale for each input, all inputs scaled."""
+    kernel = ConstantKernel() * Matern(np.ones(d), (1e-2, 1e2), nu=2.5)
+    kernel += WhiteKernel(1e-6, (1e-9, 1e-3))
+    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2)
+    return make_pipeline(StandardScaler(), process)
+
+
+def process(task):
+    return matern(len(task.bounds)), {"acquisition": "ei"}
+
+
+def processes(task):
+    """A Gaussian process for each output."""
+    return OutputwiseRegressor(matern(len(task.bounds))), {}
+
+
+def neon(task, prior, **settings):
+    """NEON on outputs; fields have the paper's network."""
+    model = NEONRegressor(query_points=task.query_points, noise_std=0.0, prior=prior)
+    if np.size(task.query_points) > 100:
+        model.set_params(network=FIELDS, prior=EpiNet(scale=1.0))
+        settings |= {"n_draws": 64, "maximizer": MultiStart(n_restarts=100)}
+    return model, settings
+
+
+def random_priors(task):
+    """Narrow: 16 of NEON's width take four times as long, these 1.5."""
+    small = OperatorNetwork(encoder_units=(24, 24), latent=24, decoder_units=(24, 24))
+    model = OperatorEnsembleRegressor(16, network=small, query_points=task.query_points)
+    return model.set_params(noise_std=0.0), {}
+
+
+def neon_of_suite(task):
+    """NEON on numbers, too. A learnt scale explores more: too much in ten dimensions."""
+    model = NEONRegressor(noise_std=0.0, prior=ConditionedPrior(scale=0.75))
+    settings = {"acquisition": "lei", "maximizer": MultiStart(n_restarts=200)}
+    if task.objective is not None:
+        model.set_params(query_points=task.query_points)
+        if np.size(task.query_points) > 100:
+            model.set_params(network=FIELDS)
+            settings |= {"n_draws": 32, "maximizer": MultiStart(n_restarts=8)}
+    return model, settings
+
+
+def bound(width):
+    """NOMU's protocol (section 4.2)."""
+    return UpperConfidenceBound(mean_width=width, dynamic_c=True)
+
+
+def refined(width, task):
+    model = nomu("bayesopt", len(task.bounds), 0, WIDTH)
+    # noise_std=0.0 multiplies `pi_sqr` by 10, which is the paper's again.
+    model.set_params(refine=True, noise_std=0.0, loss__pi_sqr=model.loss.pi_sqr / 10)
+    return model, {"acquisition": bound(width), "maximizer": "direct"}
+
+
+def paper_nomu(width, maximizer, task):
+    settings = {"acquisition": bound(width), "maximizer": maximizer}
+    return nomu("bayesopt", len(task.bounds), 0, WIDTH), settings
+
+
+def small_nomu(width, changes, task):
+    """NOMU with a mean that meets its rows: the epochs only bring the refinement near.
+
+    The bound is climbed by gradients, not by DIRECT.
+    """
+    model = NOMURegressor(
+        NOMUNetwork((64, 64, 64), **changes),
+        artificial=ArtificialInputs(box=[(-1.0, 1.0)] * len(task.bounds)),
+        readout=NOMUReadout(l_min=1e-6, l_max=2.0, c=1.0),
+        noise_std=0.0,
+        refine=True,
+        epochs=250,
     )
-    parser.add_argument("--only", nargs="+", default=list(PARTS), choices=list(PARTS))
-    parser.add_argument("--functions", nargs="+", help="functions or data sets of these names")
-    parser.add_argument("--methods", nargs="+")
-    parser.add_argument("--runs", type=int, help="seeds of each")
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--hidden", type=int, default=128, help="units of NOMU's layers")
-    arguments = parser.parse_args()
-    for name, known in [
-        ("functions", {d for part in arguments.only for d in PARTS[part].datasets}),
-        ("methods", {m for part in arguments.only for m in PARTS[part].methods}),
-    ]:
-        unknown = set(getattr(arguments, name) or ()) - known
-        if unknown:
-            parser.error(f"--{name} must be of {sorted(known)}. Got {sorted(unknown)}.")
-    needed = set(arguments.only) & {"pollutants", "parallel"}
-    needed |= {"brusselator_authors"} & set(arguments.functions or ())
-    if arguments.data_dir is None and needed:
-        parser.error("--data-dir is needed")
-    return arguments
+    return model, {"acquisition": bound(width), "maximizer": "lbfgs"}
 
 
-def main():
-    arguments = parsed()
-    path = arguments.results_dir / FILE
-    for part in arguments.only:
+def paper_process(acquisition, task):
+    """The plain Gaussian process has neither rule of NOMU's protocol."""
+    return gaussian_process(0), {"acquisition": acquisition, "maximizer": "direct"}
+
+
+class Own:
+    """A search of skuq."""
+
+    def __init__(self, make, task, seed, steps, composite=True):
+        model, settings = make(task)
+        self.composite = composite and task.objective is not None
+        rule = settings.get("acquisition")
+        if steps and getattr(rule, "mean_width", None) is not None:  # beta was chosen once
+            beta = steps[0]["beta"] / 2 ** steps[0]["n_doublings"]
+            settings["acquisition"] = UpperConfidenceBound(beta, dynamic_c=rule.dynamic_c)
+        self.search = BayesianOptimizer(
+            model,
+            task.bounds,
+            objective=task.objective if self.composite else None,
+            categories=task.categories or None,
+            n_initial=len(task.start),
+            random_state=seed,
+            **settings,
+        )
+
+    def tell(self, x, found):
+        y = [outputs if self.composite else -value for outputs, value in found]
+        self.search.tell(x, np.array(y))
+
+    def ask(self, q):
+        return np.array(self.search.ask(q))
+
+    def step(self):
+        """What is kept of the last step."""
+        return dataclasses.asdict(self.search.history_[-1])
+
+
+def search(task, method, seed, kept):
+    """Go on with a search; yield its row after every batch."""
+    make, q = method
+    row = kept or {"x": task.start.tolist(), "seconds": [], "steps": {}}
+    x, seconds = np.array(row["x"]), list(row["seconds"])
+    steps = [dict(zip(row["steps"], values)) for values in zip(*row["steps"].values())]
+    found = [task.evaluate(point) for point in x]
+    loop = make(task, seed, steps)
+    loop.tell(x, found)
+    while len(x) < task.n_evaluations:
         started = time.perf_counter()
-        for dataset, method, seed in cells(part, arguments):
-            try:
-                run_missing(path, part, dataset, method, seed, arguments)
-            except FloatingPointError as error:  # diverged: the others go on
-                print(f"FAILED {part} {dataset} {seed} {method}: {error}", flush=True)
-        print(f"{part}: {time.perf_counter() - started:.0f} s in all", flush=True)
+        batch = loop.ask(min(q or task.q, task.n_evaluations - len(x)))
+        seconds.append(round(time.perf_counter() - started, 3))
+        results = [task.evaluate(point) for point in batch]
+        loop.tell(batch, results)
+        x, found = np.vstack([x, batch]), found + results
+        steps.append(loop.step())
+        # Points exactly, so that a search goes on as if it had not stopped.
+        row = {"x": x.tolist(), "values": [float(f"{value:.7g}") for _, value in found]}
+        row |= {"seconds": seconds, "steps": {k: [s[k] for s in steps] for k in steps[0]}}
+        yield row | ({} if len(x) == task.n_evaluations else {"unfinished": True})
 
 
-if __name__ == "__main__":
-    main()
+def own(make, q=None, composite=True):
+    return partial(Own, make, composite=composite), q
+
+
+RANDOM = {"random": (Uniform, None)}
+OPERATORS = {
+    "conditioned_lei": own(partial(neon, prior=ConditionedPrior(scale=0.75))),
+    "conditioned_lcb": own(partial(neon, prior=ConditionedPrior(scale=0.75), **LCB)),
+    "neon_lei": own(partial(neon, prior="epinet")),
+    "neon_lcb": own(partial(neon, prior="epinet", **LCB)),
+    "neon_lei, q=2": own(partial(neon, prior="epinet"), 2),
+    "neon_lei, q=3": own(partial(neon, prior="epinet"), 3),
+    "rpn_lei": own(random_priors),
+    "gp": own(process, composite=False),
+    "gp_composite": own(processes),
+}
+ON_FUNCTIONS = {
+    # In three small layers that meet their rows: for smooth functions, and for functions whose
+    # waves are shorter than the distances between rows.
+    "nomu_smooth_0.005": own(partial(small_nomu, 0.005, {"activation": "gelu"})),
+    "nomu_small_0.05": own(partial(small_nomu, 0.05, {"initial_range": 0.08})),
+    "nomu_refined_0.05": own(partial(refined, 0.05)),
+    "nomu_0.5": own(partial(paper_nomu, 0.5, "direct")),
+    "nomu_lbfgs_0.5": own(partial(paper_nomu, 0.5, "lbfgs")),
+    "gp_0.05": own(partial(paper_process, bound(0.05))),
+    "pgp": own(partial(paper_process, "ucb")),
+}
+OF_SUITE = {
+    "neon": own(neon_of_suite),
+    "gp": own(process, composite=False),
+    **{name: (peer, None) for name, peer in PEERS.items()},
+}
+
+
+def usual(problem, method):
+    if problem in FUNCTIONS:
+        return problem in FUNCTIONS[:3] and method in ON_FUNCTIONS | RANDOM
+    if problem == "pollutants":
+        return method in OPERATORS | RANDOM
+    return problem == "brusselator" and method in ("neon_lei", "neon_lcb", "random")
+
+
+# Operator regression
+
+#: Functions to train on, to calibrate on, to test on.
+SIZES = (40, 20, 200)
+LEARNERS = {
+    "neon": NEONRegressor,
+    "neon_epinet": partial(NEONRegressor, prior="epinet", noise_std=0.0),
+    # With networks as NEON's base they have 7 times NEON's parameters.
+    "ensemble": partial(OperatorEnsembleRegressor, 10, prior_scale=0.0, noise_std=0.0),
+    "rpn": partial(OperatorEnsembleRegressor, 10, prior_scale=1.0, noise_std=0.0),
+}
+
+
+def drawn_functions(seed):
+    """Query points, and (U, H) to train, to calibrate and to test on."""
+    operator = make_operator_problem("pollutants")
+    low, high = operator.bounds.T
+    U = np.random.default_rng(seed).uniform(low, high, (sum(SIZES), len(low)))
+    ends = np.cumsum(SIZES)[:-1]
+    return operator.query_points, list(zip(np.split(U, ends), np.split(operator(U), ends)))
+
+
+def learned(data, make, seed):
+    """One fit and its scores."""
+    queries, (train, calibration, test) = data
+    model = make(query_points=queries, random_state=seed)
+    started = time.perf_counter()
+    model.fit(*train)
+    seconds = time.perf_counter() - started
+    error, std = error_and_std(model, *calibration)
+    c, _ = fit_epistemic_scale(error, std, None, np.ones(len(error)))
+    error, std = error_and_std(model, *test)
+    truth = test[1].reshape(len(error), -1)
+    relative = np.linalg.norm(error, axis=1) / np.linalg.norm(truth, axis=1)
+    return {
+        "n_parameters": int(model.n_parameters_),
+        "relative_l2": np.mean(relative),
+        "nll": normal_nll(error, c * std),
+        "nll_uncalibrated": normal_nll(error, std),
+        "c": c,
+        "seconds": seconds,
+    }
+
+
+def error_and_std(model, U, H):
+    """Of every value of each function: (n, q * d_s)."""
+    found = model.predict_uncertainty(U)
+    return (H - found.mean).reshape(len(U), -1), found.total.reshape(len(U), -1)
+
+
+def normal_nll(error, std):
+    return np.mean(np.log(std) + 0.5 * (error / std) ** 2) + 0.5 * np.log(2 * np.pi)
+
+
+N_SEARCHES = dict.fromkeys(PROBLEMS, 3) | {"pollutants": 5}
+N_OF_SUITE = dict.fromkeys(SUITE, 10) | dict.fromkeys(("pde", "cells", "optics"), 3)
+BENCHMARKS = {
+    "bo": Benchmark(
+        PROBLEMS, OPERATORS | ON_FUNCTIONS | RANDOM, growing(search), N_SEARCHES, usual
+    ),
+    "bo_suite": Benchmark(SUITE, OF_SUITE, growing(search), N_OF_SUITE),
+    "operators": Benchmark({"pollutants_40": drawn_functions}, LEARNERS, each(learned), 3),
+}

@@ -1,85 +1,37 @@
-"""Tables of classes: small and middle sets, few rows, tables with categories, beside peers.
+"""Classes on tables: large ones, small and middle sets and few rows, beside peers.
 
-    python benchmarks/classes.py --data-dir DIR                        # all that is not done yet
-    python benchmarks/classes.py --data-dir DIR --only few --methods tabular plain
-
-Every finished run is written to ``benchmarks/results/classes.json`` at once and not repeated.
-Peers that are not installed are left out. All estimators have their defaults, but for what a
-method's name says; those of pytabkit have the settings that it advises for log loss.
+Estimators have their defaults but for what a method's name says; those of pytabkit have what it
+advises for log loss. skuq's were chosen on inner parts of the training rows of all whole
+tables but cancer and digits. Peers that are not installed are left out.
 """
 
-import argparse
 import importlib.util
 import time
-import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from _stored import STORED, add, matches, read
+from data import CLASSES, FEW_ROWS, LARGE_CLASSES, WHOLE
+from runner import Benchmark, each
+from scores import class_scores
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skuq import (
-    AutoDEUQClassifier,
-    DeepEnsembleClassifier,
-    NESClassifier,
-    TabularEnsembleClassifier,
-)
-from skuq.metrics import ece_loss
+import skuq
 from skuq.tables import TablePreprocessor
-
-RESULTS = STORED / "classes.json"
-TABLES = ("letter", "pendigits", "adult", "bank", "electricity")
-KNOWN = {"breast cancer": load_breast_cancer, "wine": load_wine, "iris": load_iris}
-FEW = (10, 20, 50, 100)  # rows
-N_RANDOM = 4_000  # random rows of a table to train on
-
-
-def table(data_dir, name):
-    """X, y of the training and of the test part, strings and missing values as they come."""
-    folder = data_dir / "tabular"
-    if name == "letter":
-        frame = pd.read_csv(folder / "letter.csv.gz")
-        train, test, target = frame[:16000], frame[16000:], "letter"
-    elif name == "pendigits":
-        train, test = (
-            pd.read_csv(folder / f"pendigits_{part}.csv.gz") for part in ("train", "test")
-        )
-        target = "class"
-    elif name == "adult":
-        train, test = (
-            pd.read_csv(folder / f"adult_{part}.csv.gz", na_values="?", skipinitialspace=True)
-            for part in ("train", "test")
-        )
-        target = "income"
-    elif name == "electricity":
-        frame = pd.read_csv(folder / "electricity.csv.gz")
-        first = int(0.7 * len(frame))
-        train, test, target = frame[:first], frame[first:], "class"
-    else:
-        frame = pd.read_csv(folder / "bank_additional_full.csv.gz", na_values="unknown")
-        frame = frame.drop(columns="duration")  # known only once the target is
-        first = int(0.8 * len(frame))
-        train, test, target = frame[:first], frame[first:], "y"
-    return (
-        train.drop(columns=target),
-        train[target].astype(str),
-        test.drop(columns=target),
-        test[target].astype(str),
-    )
 
 
 def boosting(**settings):
     return HistGradientBoostingClassifier(
         categorical_features="from_dtype", random_state=0, **settings
     )
+
+
+def calibrated(method):
+    return lambda: CalibratedClassifierCV(boosting(), method=method)
 
 
 def as_categories(X, X_test):
@@ -109,12 +61,14 @@ class CatBoost:
         from catboost import CatBoostClassifier
 
         X = as_text(X)
-        parts = train_test_split(X, y, test_size=0.1, random_state=0)
-        texts = list(X.select_dtypes(exclude="number"))
+        X, X_stop, y, y_stop = train_test_split(X, y, test_size=0.1, random_state=0)
         self.model = CatBoostClassifier(
-            verbose=0, random_seed=0, early_stopping_rounds=50, cat_features=texts
+            verbose=0,
+            random_seed=0,
+            early_stopping_rounds=50,
+            cat_features=list(X.select_dtypes(exclude="number")),
         )
-        self.model.fit(parts[0], parts[2], eval_set=(parts[1], parts[3]))
+        self.model.fit(X, y, eval_set=(X_stop, y_stop))
         self.classes_ = self.model.classes_
         return self
 
@@ -124,10 +78,8 @@ class CatBoost:
 
 def as_text(X):
     """Categories as text, missing ones included."""
-    X = X.copy()
-    for name in X.select_dtypes(exclude="number"):
-        X[name] = X[name].astype(str)
-    return X
+    texts = X.select_dtypes(exclude="number")
+    return X.assign(**{name: X[name].astype(str) for name in texts})
 
 
 def lightgbm():
@@ -145,137 +97,51 @@ def pytabkit(name, **settings):
     )
 
 
-CLASSIFIERS = {
-    "tabular": lambda: TabularEnsembleClassifier(random_state=0),
-    "plain": lambda: DeepEnsembleClassifier(random_state=0),
+METHODS = {
+    "tabular": lambda: skuq.TabularEnsembleClassifier(random_state=0),
+    "plain": lambda: skuq.DeepEnsembleClassifier(random_state=0),
     "boosting": boosting,
     "boosting, early stopped": lambda: boosting(early_stopping=True, max_iter=1000),
     "logistic": logistic,
     "forest": forest,
-    "NES, 120 s": lambda: NESClassifier(max_time=120, random_state=0),
-    "AutoDEUQ, 60 s": lambda: AutoDEUQClassifier(max_time=60, random_state=0),
-    **{
-        f"boosting, {method}": lambda method=method: CalibratedClassifierCV(
-            boosting(), method=method
-        )
-        for method in ("isotonic", "sigmoid", "temperature")
-    },
+    "NES, 120 s": lambda: skuq.NESClassifier(max_time=120, random_state=0),
+    "AutoDEUQ, 60 s": lambda: skuq.AutoDEUQClassifier(max_time=60, random_state=0),
+    **{f"boosting, {how}": calibrated(how) for how in ("isotonic", "sigmoid", "temperature")},
     "catboost": CatBoost,
     "lightgbm": lightgbm,
     "realmlp": lambda: pytabkit("RealMLP_TD_Classifier", n_cv=8, use_ls=False),
     "tabm": lambda: pytabkit("TabM_D_Classifier"),
 }
 #: Package of each method that is not always installed.
-PACKAGES = {
-    "catboost": "catboost",
-    "lightgbm": "lightgbm",
-    "realmlp": "pytabkit",
-    "tabm": "pytabkit",
-}
+PACKAGES = {"catboost": "catboost", "lightgbm": "lightgbm"}
+PACKAGES |= {"realmlp": "pytabkit", "tabm": "pytabkit"}
 
 
-def classified(model, data):
-    """Scores of a classifier; classes that training rows do not have are not tested."""
+def classified(data, make, seed):
+    """Scores of a classifier."""
     X, y, X_test, y_test = data
+    model = make()
     if isinstance(model, HistGradientBoostingClassifier | CalibratedClassifierCV):
         X, X_test = as_categories(X, X_test)
-    tested = np.isin(y_test, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model.fit(X, y)
-    proba = np.asarray(model.predict_proba(X_test[tested]), dtype=float)
-    codes = np.searchsorted(model.classes_, y_test[tested])
-    shares = np.bincount(np.searchsorted(model.classes_, y), minlength=len(model.classes_)) / len(y)
-    likelihood = np.maximum(proba[np.arange(len(codes)), codes], 1e-15)
-    return {
-        "nll": -np.log(likelihood).mean(),
-        "nll_of_shares": -np.log(shares[codes]).mean(),
-        "ece": float(ece_loss(codes, proba)),
-        "accuracy": accuracy_score(codes, proba.argmax(axis=1)),
-    }
+    started, processor = time.perf_counter(), time.process_time()
+    model.fit(X, y)
+    fitted = time.perf_counter()
+    proba = np.asarray(model.predict_proba(X_test), dtype=float)
+    ended, used = time.perf_counter(), time.process_time() - processor
+    seconds = {"fit_seconds": fitted - started, "predict_seconds": ended - fitted}
+    scores = class_scores(proba, np.asarray(y_test), np.asarray(y), model.classes_)
+    return scores | seconds | {"processor_seconds": used}
 
 
-def suite(data_dir):
-    """(set, split, data) of all sets of the suite, then of scikit-learn's: a quarter is tested."""
-    for path in sorted((data_dir / "suite" / "classes").glob("*.npz")):
-        with np.load(path) as stored:
-            X, y, tests = pd.DataFrame(stored["X"]), stored["y"], stored["test_idx"]
-        X.columns = X.columns.astype(str)
-        for split, test in enumerate(tests):
-            train = np.setdiff1d(np.arange(len(y)), test)
-            yield path.stem, split, (X.iloc[train], y[train], X.iloc[test], y[test])
-    for name, load in KNOWN.items():
-        X, y = load(return_X_y=True, as_frame=True)
-        for split in range(5):
-            parts = train_test_split(
-                X, y.to_numpy(), test_size=0.25, random_state=split, stratify=y
-            )
-            yield name, split, (parts[0], parts[2], parts[1], parts[3])
+def usual(problem, method):
+    """Whole tables have no peers, few rows only what is quick; peers are installed."""
+    if importlib.util.find_spec(PACKAGES.get(method, "skuq")) is None:
+        return False
+    quick = method in ("tabular", "plain", "logistic")
+    if problem in FEW_ROWS:
+        return quick
+    return problem not in WHOLE or quick or method.startswith("boosting")
 
 
-def few(data_dir):
-    """(set with its number of rows, split, data): 10 to 100 rows of scikit-learn's sets."""
-    for name, load in KNOWN.items():
-        X, y = load(return_X_y=True, as_frame=True)
-        for n in FEW:
-            for split in range(5):
-                parts = train_test_split(
-                    X, y.to_numpy(), train_size=n, random_state=split, stratify=y
-                )
-                yield f"{name}, {n} rows", split, (parts[0], parts[2], parts[1], parts[3])
-
-
-def random_rows(data_dir):
-    """(table, split, data): 4,000 random rows to train on, 10,000 others to test on."""
-    for name in TABLES:
-        X, y, X_test, y_test = table(data_dir, name)
-        X, y = pd.concat([X, X_test]), pd.concat([y, y_test]).to_numpy()
-        for split in range(3):
-            order = np.random.RandomState(split).permutation(len(y))
-            train, test = order[:N_RANDOM], order[N_RANDOM:][:10_000]
-            yield name, split, (X.iloc[train], y[train], X.iloc[test], y[test])
-
-
-def whole(data_dir):
-    """(table, 0, data) in their given order, of bank and electricity that of time."""
-    for name in TABLES:
-        X, y, X_test, y_test = table(data_dir, name)
-        yield name, 0, (X, y.to_numpy(), X_test, y_test.to_numpy())
-
-
-PARTS = {"suite": suite, "few": few, "random rows": random_rows, "classification": whole}
-
-
-def run(part, data_dir, methods, sets, splits):
-    for name, split, data in PARTS[part](data_dir):
-        if (sets and name.split(",")[0] not in sets) or split not in splits:
-            continue
-        for method in methods:
-            key = {"part": part, "set": name, "split": split, "method": method}
-            if any(matches(record, key) for record in read(RESULTS)):
-                continue
-            started, cpu = time.perf_counter(), time.process_time()
-            record = {**key, **classified(CLASSIFIERS[method](), data)}
-            record["seconds"] = round(time.perf_counter() - started, 2)
-            record["cpu_seconds"] = round(time.process_time() - cpu, 2)
-            add(RESULTS, record)
-            print(*key.values(), f"NLL {record['nll']:.4f}, {record['seconds']} s", flush=True)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--sets", nargs="+")
-    parser.add_argument("--splits", nargs="+", type=int, default=[0, 1, 2, 3, 4])
-    installed = [
-        m for m in CLASSIFIERS if importlib.util.find_spec(PACKAGES.get(m, "skuq")) is not None
-    ]
-    parser.add_argument("--methods", nargs="+", choices=installed, default=installed)
-    a = parser.parse_args()
-    for part in a.only:
-        run(part, a.data_dir, a.methods, a.sets, a.splits)
-
-
-if __name__ == "__main__":
-    main()
+N_SPLITS = dict.fromkeys(CLASSES, 5) | dict.fromkeys(LARGE_CLASSES, 1)
+BENCHMARKS = {"classes": Benchmark(CLASSES, METHODS, each(classified), N_SPLITS, usual)}

@@ -1,339 +1,432 @@
-"""The training engine against its rivals, one row of the table a function.
+"""The training engine against Keras, PyTorch and scikit-learn, used well.
 
-    python benchmarks/engine.py --data-dir DIR [--only ROW ...]
-    python benchmarks/engine.py --summary
+Each side runs in a process of its own on one thread and times itself from after the import of the
+libraries: building, tracing and compiling count. The median of the seeds (repeats) counts.
 
-Each side runs in a process of its own on one thread and times itself from after the import
-of the libraries: building, tracing and compiling count. The whole process' seconds and
-processor time are kept beside that; ratios are of the former. With `--repeats` the
-median run counts, on both sides. Rows are written to ``benchmarks/results/engine.json`` as
-they end, other rows stay. `--quick` runs everything at toy size to see that it works, and
-writes nothing.
+The ensemble is everywhere the same: networks with one hidden layer of 50 relu units and a Gaussian
+head (softplus and a floor), Adam 0.01 with epsilon 1e-7, batches of 100 in an order of its own for
+every member and epoch, a validation pass after each epoch, no callbacks. `nll` is the members' mean
+training NLL in the last epoch. "torch kernel" is PyTorch's fused Adam called without torch.optim
+around it.
 """
 
-import argparse
-import contextlib
-import importlib.metadata
-import json
-import operator
-import os
-import platform
-import resource
-import subprocess
-import sys
+import functools
+import math
 import time
-from pathlib import Path
 
 import numpy as np
-from _sides import EPOCHS, SEEDED
-from _stored import STORED, read, write
+from data import uci
+from runner import Benchmark, each
 
-SIDES = Path(__file__).parent / "_sides.py"
-RESULTS = STORED / "engine.json"
-ONE_THREAD = {
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
-ROWS = {}
+HIDDEN, BATCH, LEARNING_RATE, EPSILON = 50, 100, 0.01, 1e-7
+MIN_SCALE = 1e-3  # the default of skuq.networks.GaussianHead
+EPOCHS = 100  # of a trial
+SEEDED = 30  # the configurations depend on how many are drawn: one number for all
+ONE_THREAD = dict.fromkeys(
+    ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+    + ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+    "1",
+) | {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
-def row(*, quick, name=None, **settings):
-    """Make a function of ``(run, **settings)`` a row; `quick` are its toy settings."""
-
-    def register(function):
-        ROWS[name or function.__name__] = function, settings, {**settings, **quick}
-        return function
-
-    return register
+# Data and networks
 
 
-def figure(label, ours, rival, ratio, goal, note=""):
-    """One line of the table; `goal` reads like ">= 15", or is empty."""
-    compare = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
-    sign, *bound = goal.split() or [""]
-    met = bool(compare[sign](ratio, float(bound[0]))) if goal else None
-    names = ("label", "ours", "rival", "ratio", "goal", "met", "note")
-    return dict(zip(names, (label, ours, rival, ratio, goal, met, note)))
+def training_data(train, valid):
+    """Standardised (X, y) to train and to validate on."""
+    from skuq.tables import TrainingData
+    from skuq.tables._scaling import Scaling, TargetScaling
+
+    (X, y), _ = train, valid
+    inputs, targets = Scaling().fit(X), TargetScaling().fit(y[:, None])
+    parts = [
+        (inputs.transform(X), targets.forward(y[:, None]), np.ones(len(X)))
+        for X, y in (train, valid)
+    ]
+    return TrainingData(*parts[0], *parts[1])
 
 
-def fastest(results):
-    return min(results.values(), key=lambda result: result["seconds"])
+def ensemble_data():
+    """All 927 training rows of concrete; the 103 test rows validate."""
+    X, y, X_test, y_test = uci("concrete", 0)
+    return training_data((X, y), (X_test, y_test))
 
 
-def fits(run, name, settings, **work):
-    """`fit` with each of the settings given as jit_compile:steps_per_execution."""
-    results = {}
-    for text in settings:
-        jit, steps = text.split(":")
-        results[f"fit {text}"] = run(
-            name,
-            jit_compile={"true": True, "false": False, "auto": "auto"}[jit],
-            steps_per_execution=int(steps),
-            **work,
+def trial_data():
+    from skuq.tables._splits import split_rows
+
+    X, y, *_ = uci("concrete", 0)
+    parts = split_rows(len(X), 1 / 3, np.random.default_rng(0))
+    return training_data(*((X[part], y[part]) for part in parts))
+
+
+def wide_table(n_rows=100_000, n_features=13):
+    """(X, y) to fit quickly, and many rows to predict."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, n_features))
+    return X, X[:, 0] + 0.1 * rng.standard_normal(300), rng.standard_normal((n_rows, n_features))
+
+
+def trials(n_trials):
+    """The space and its seeded configurations."""
+    from skuq.networks import DenseSpace
+
+    space = DenseSpace()
+    decisions = space.decisions()
+    rng = np.random.default_rng(0)
+    return space, (decisions.architecture + decisions.hyperparameters).sample_many(rng, n_trials)
+
+
+def dense_network(n_features, hidden_units, n_raw=2):
+    """A Keras network of relu layers, for us and for `fit`."""
+    from skuq.backend import keras
+
+    layers = [keras.layers.Dense(units, activation="relu") for units in hidden_units]
+    return keras.Sequential([keras.Input((n_features,)), *layers, keras.layers.Dense(n_raw)])
+
+
+def train(model, recipe, data, seeds, head=None, **settings):
+    """Train networks, and raise the error if one diverges."""
+    from skuq.networks import GaussianHead
+    from skuq.training import TrainingJob, train
+
+    job = TrainingJob.of_model(model, head or GaussianHead(), recipe, seeds, **settings)
+    members = train(job, data)
+    for member in members:
+        if isinstance(member, FloatingPointError):
+            raise member
+    return members
+
+
+# Measuring
+
+
+def median_seconds(call, n_calls):
+    """Median time of a warm call."""
+    for _ in range(1 + n_calls // 10):
+        call()
+    times = []
+    for _ in range(n_calls):
+        started = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - started)
+    return float(np.median(times))
+
+
+def with_totals(results):
+    """Sum up the (validation loss, epochs, seconds) of trials."""
+    trials = [
+        {"val_loss": loss, "epochs": n, "seconds": s, "seconds_per_epoch": s / n if n else None}
+        for loss, n, s in results
+    ]
+    return {"seconds": sum(trial["seconds"] for trial in trials), "trials": trials}
+
+
+# Trials of a search: seconds, epochs and validation loss (None if diverged) of each
+
+
+def trials_skuq():
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
+    from skuq.training import Recipe
+
+    space, configurations = trials(SEEDED)
+    data, results = trial_data(), []
+    for seed, configuration in enumerate(configurations, start=1):
+        started = time.perf_counter()
+        model = space.build(configuration, (8,), 2)
+        recipe = Recipe(epochs=EPOCHS, **space.recipe(configuration))
+        try:
+            (member,) = train(model, recipe, data, [seed])
+            outcome = member.score, len(member.history["loss"])
+        except FloatingPointError:
+            outcome = None, 0
+        results.append([*outcome, time.perf_counter() - started])
+    return with_totals(results)
+
+
+def trials_fit(jit_compile):
+    """The same through Keras' own training."""
+    from skuq.backend import keras
+    from skuq.networks import GaussianHead
+
+    space, configurations = trials(SEEDED)
+    data, head, results = trial_data(), GaussianHead(), []
+    for seed, configuration in enumerate(configurations, start=1):
+        started = time.perf_counter()
+        keras.utils.set_random_seed(seed)
+        model = space.build(configuration, (8,), 2)
+        rate = {"learning_rate": configuration["learning_rate"]}
+        optimizer = {"class_name": configuration["optimizer"], "config": rate}
+        model.compile(
+            keras.optimizers.get(optimizer),
+            loss=head.loss,
+            jit_compile=jit_compile,
+            steps_per_execution=16,
         )
-    return results
+        patience = configuration["early_stopping_patience"]
+        history = model.fit(
+            data.x,
+            data.y,
+            validation_data=(data.x_valid, data.y_valid),
+            batch_size=configuration["batch_size"],
+            epochs=EPOCHS,
+            verbose=0,
+            callbacks=[
+                keras.callbacks.ReduceLROnPlateau(patience=configuration["reduce_lr_patience"]),
+                keras.callbacks.EarlyStopping(patience=patience, restore_best_weights=True),
+                keras.callbacks.TerminateOnNaN(),
+            ],
+        ).history
+        best = np.nanmin(history["val_loss"]) if np.isfinite(history["val_loss"]).any() else None
+        seconds = time.perf_counter() - started
+        results.append([best and float(best), len(history["loss"]), seconds])
+    return with_totals(results)
 
 
-@row(name="trials", n_trials=SEEDED, fit_settings=(), quick={"n_trials": 1})
-def trials_against_fit(run, n_trials, fit_settings):
-    ours = run("trials_skuq", n_trials=n_trials)
-    rivals = fits(run, "trials_fit", fit_settings, n_trials=n_trials)
-    rival = fastest(rivals)
-    # Trial by trial against the setting that is best for that very trial.
-    best = [min(r["trials"][i]["seconds"] for r in rivals.values()) for i in range(n_trials)]
-    pairs = [(a["seconds"], b, b / a["seconds"]) for a, b in zip(ours["trials"], best)]
-    epochs = [
-        (a["seconds_per_epoch"], b["seconds_per_epoch"])
-        for a, b in zip(ours["trials"], rival["trials"])
-        if a["epochs"] and b["epochs"]
-    ]
-    a, b = np.median(np.array(epochs).reshape(-1, 2), axis=0)
-    ratio, note = rival["seconds"] / ours["seconds"], processes(ours, rival)
-    figures = [
-        figure("in total", ours["seconds"], rival["seconds"], ratio, ">= 15", note),
-        figure("slowest trial by ratio", *min(pairs, key=lambda pair: pair[2]), ">= 1"),
-        figure("median seconds an epoch", a, b, b / a, ""),
-    ]
-    return figures, {"ours": ours, **rivals}
+# The ensemble
 
 
-def ensemble_row(run, rivals_of, goal, epochs, n_members, repeats):
-    """Our stack against ``rivals_of(epochs=..)``, whose fastest counts."""
-    figures, sides = [], {}
-    for n in epochs:
-        work = {"epochs": n, "n_members": n_members, "repeats": repeats}
-        ours, rivals = run("stack", **work), rivals_of(**work)
-        rival = fastest(rivals)
-        ratio = rival["seconds"] / ours["seconds"]
-        note = f"NLL {ours['nll']:.3f}, {rival['nll']:.3f}; {processes(ours, rival)}"
-        figures.append(figure(f"{n} epochs", ours["seconds"], rival["seconds"], ratio, goal, note))
-        sides[f"{n} epochs"] = {"ours": ours, **rivals}
-    return figures, sides
+def ensemble_skuq(epochs, n_members=5):
+    """Our ensemble, in one vectorised program."""
+    from skuq.backend import keras  # noqa: F401  # before the clock starts
+    from skuq.networks import GaussianHead
+    from skuq.training import Recipe
 
-
-def processes(ours, rival):
-    return f"process {ours['process_seconds']:.1f} s, {rival['process_seconds']:.1f} s"
-
-
-@row(epochs=(40, 400), n_members=5, repeats=1, fit_settings=(), quick={"epochs": (2,)})
-def ensemble_fit(run, fit_settings, **settings):
-    def rivals(**work):
-        return fits(run, "fit_ensemble", fit_settings, **work)
-
-    return ensemble_row(run, rivals, ">= 40", **settings)
-
-
-@row(epochs=(40, 400), n_members=5, repeats=1, quick={"epochs": (2,)})
-def ensemble_torch_loop(run, **settings):
-    def rivals(**work):
-        return {"torch loop": run("torch_loop_ensemble", **work)}
-
-    return ensemble_row(run, rivals, ">= 3", **settings)
-
-
-@row(epochs=(40, 400), n_members=5, repeats=1, quick={"epochs": (2,)})
-def ensemble_torch_stack(run, **settings):
-    def rivals(**work):
-        variants = ("fused", "foreach", "kernel", "vmap")
-        return {v: run("torch_stack_ensemble", variant=v, **work) for v in variants}
-
-    return ensemble_row(run, rivals, ">= 1", **settings)
-
-
-@row(epochs=(40, 400), n_members=(5, 50), repeats=1, quick={"epochs": (2,)})
-def fifty_members(run, epochs, n_members, repeats):
-    figures, sides = [], {}
-    for n in epochs:
-        few, many = (run("stack", epochs=n, n_members=m, repeats=repeats) for m in n_members)
-        label = f"{n} epochs: {n_members[1]}, {n_members[0]} members"
-        note = (
-            f"in programs {many['seconds_in_programs']:.2f} s, {few['seconds_in_programs']:.2f} s"
-        )
-        ratio = many["seconds"] / few["seconds"]
-        figures.append(figure(label, many["seconds"], few["seconds"], ratio, "< 6", note))
-        sides[f"{n} epochs"] = {"few": few, "many": many}
-    return figures, sides
-
-
-@row(n_seeds=10, epochs=EPOCHS, quick={"n_seeds": 3, "epochs": 2})
-def ten_seeds(run, **settings):
-    ours = run("seeds_one_after_the_other", **settings)
-    first, *others = ours["seeds"]
-    worst = max(s["overhead"] for s in others)
-    figures = [
-        figure("first seed, s", first["seconds"], None, first["seconds"], ""),
-        figure("worst other's overhead, s", worst, None, worst, "< 0.3"),
-    ]
-    return figures, {"ours": ours}
-
-
-@row(n_calls=1000, quick={"n_calls": 5})
-def predict_one_row(run, n_calls):
-    ours, rival = (run(name, n_calls=n_calls) for name in ("one_row_ours", "one_row_sklearn"))
-    theirs, kinds = (
-        rival["seconds"],
-        (("mean", "seconds", "<= 3"), ("mean and std", "seconds_with_std", "")),
+    data = ensemble_data()
+    started = time.perf_counter()
+    model = dense_network(data.x.shape[1], (HIDDEN,))
+    recipe = Recipe(
+        optimizer="adam",
+        learning_rate=LEARNING_RATE,
+        batch_size=BATCH,
+        epochs=epochs,
+        reduce_lr_patience=None,
+        early_stopping_patience=None,
     )
-    figures = [
-        figure(label, ours[key], theirs, ours[key] / theirs, goal) for label, key, goal in kinds
-    ]
-    return figures, {"ours": ours, "scikit-learn": rival}
-
-
-@row(n_rows=100_000, n_features=13, n_calls=3, quick={"n_rows": 1000, "n_calls": 1})
-def predict_many_rows(run, **settings):
-    figures, sides = [], {}
-    for searched, name in ((False, "five 1x50"), (True, "five searched")):
-        work = {"searched": searched, **settings}
-        ours = run("many_rows_ours", **work)
-        sides[name] = {"ours": ours}
-        for batch_size, goal in ((None, ">= 5"), (8192, "")):
-            rival = run("many_rows_keras", batch_size=batch_size, **work)
-            sides[name][f"keras, batch_size={batch_size}"] = rival
-            label = f"{name}, keras' batch {batch_size or 'default'}"
-            ratio = rival["seconds"] / ours["seconds"]
-            figures.append(figure(label, ours["seconds"], rival["seconds"], ratio, goal))
-    return figures, sides
-
-
-@row(
-    checkpoints=(50, 500),
-    n_rows=1_000_000,
-    n_features=90,
-    quick={"checkpoints": (1, 3), "n_rows": 10_000},
-)
-def memory(run, checkpoints, n_rows, n_features):
-    trained = run("memory_of_trials", checkpoints=checkpoints)
-    predicted = run("memory_of_prediction", n_rows=n_rows, n_features=n_features)
-    first, last = (b / 1e6 for b in trained["resident_bytes"].values())
-    extra = predicted["extra_bytes"] / 2**30
-    label = f"MB after {checkpoints[1]}, {checkpoints[0]} trials; growth"
-    figures = [
-        figure(label, last, first, last - first, "< 200"),
-        figure(f"GiB to predict {n_rows} rows", extra, None, extra, "< 2"),
-    ]
-    return figures, {"trials": trained, "prediction": predicted}
-
-
-@row(
-    n_rows=(1000, 10_000, 100_000),
-    n_steps=4000,
-    n_calls=3,
-    quick={"n_rows": (500, 1000), "n_steps": 20, "n_calls": 1},
-)
-def rows(run, n_rows, **settings):
-    figures, sides = [], {}
-    for jit in (False, True):
-        sizes = {n: run("step_time", n_rows=n, jit=jit, **settings) for n in n_rows}
-        seconds = [size["seconds"] for size in sizes.values()]
-        label = f"slowest, fastest step, {'xla' if jit else 'graph'}"
-        note = "us a step: " + ", ".join(f"{n} rows {s * 1e6:.0f}" for n, s in zip(sizes, seconds))
-        ratio = max(seconds) / min(seconds)
-        figures.append(figure(label, max(seconds), min(seconds), ratio, "<= 1.2", note))
-        sides[f"jit={jit}"] = sizes
-    return figures, sides
-
-
-def in_own_process(data_dir, name, *, repeats=1, **settings):
-    """Run a side in its own process; return its report and the process' figures.
-
-    With several runs, return those of the median run.
-    """
-    given = json.dumps({"name": name, **settings})
-    command = [sys.executable, str(SIDES), str(data_dir), given]
-    environment = {**os.environ, **ONE_THREAD}
-    runs = []
-    for _ in range(repeats):
-        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-        if done.returncode:
-            raise RuntimeError(f"{name} {settings} failed:\n{done.stderr[-3000:]}")
-        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        result = json.loads(done.stdout.splitlines()[-1])
-        runs.append({**result, "process_seconds": seconds, "processor_seconds": cpu})
-    if repeats == 1:
-        return runs[0]
-    runs.sort(key=lambda result: result["seconds"])
-    return {**runs[(repeats - 1) // 2], "seconds_of_repeats": [r["seconds"] for r in runs]}
-
-
-def machine(run):
-    """Facts that the figures depend on."""
-    name = platform.processor()
-    with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.split(":")[1].strip() for line in lines if "model name" in line), name)
-    packages = ("tensorflow", "keras", "torch", "scikit-learn", "numpy")
+    head = GaussianHead(min_scale=MIN_SCALE)
+    members = train(model, recipe, data, range(n_members), head, stacked=True)
+    seconds = time.perf_counter() - started
+    losses = [member.history["loss"] for member in members]
+    assert {len(loss) for loss in losses} == {epochs}, "not the same work"
     return {
-        "processor": name,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "versions": {package: importlib.metadata.version(package) for package in packages},
-        "floor": run("floor"),
+        "seconds": seconds,
+        "nll": float(np.mean([loss[-1] for loss in losses])),
+        "tier": members[0].tier,
     }
 
 
-def print_table(records):
-    def number(value):
-        return f"{'-' if value is None else f'{value:.4g}':>11s}"
+def ensemble_fit(epochs, jit_compile):
+    """A loop over `model.fit`."""
+    from skuq.backend import keras
+    from skuq.networks import GaussianHead
 
-    print(f"{'row':58s}{'ours':>11s}{'rival':>11s}{'ratio':>11s}{'goal':>8s}  met?")
-    for name, record in records.items():
-        for f in record["figures"]:
-            cells = "".join(number(f[column]) for column in ("ours", "rival", "ratio"))
-            met = {True: "yes", False: "NO", None: "-"}[f["met"]]
-            line = f"{name + ': ' + f['label']:58s}{cells}{f['goal']:>8s}  {met:4s}  {f['note']}"
-            print(line.rstrip())
+    data, head, losses = ensemble_data(), GaussianHead(min_scale=MIN_SCALE), []
+    started = time.perf_counter()
+    for seed in range(5):
+        keras.utils.set_random_seed(seed)
+        model = dense_network(data.x.shape[1], (HIDDEN,))
+        model.compile(
+            keras.optimizers.Adam(LEARNING_RATE, epsilon=EPSILON),
+            loss=head.loss,
+            jit_compile=jit_compile,
+            steps_per_execution=16,
+        )
+        history = model.fit(
+            data.x,
+            data.y,
+            validation_data=(data.x_valid, data.y_valid),
+            batch_size=BATCH,
+            epochs=epochs,
+            verbose=0,
+        ).history
+        losses.append(history["loss"][-1])
+    return {"seconds": time.perf_counter() - started, "nll": float(np.mean(losses))}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--only", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument(
-        "--fit-settings",
-        nargs="+",
-        default=["false:16", "true:16"],
-        help="jit_compile:steps_per_execution, each, e.g. auto:1 true:16; the best counts",
+def _torch():
+    """PyTorch on one thread, with what it would otherwise import in the first step."""
+    import torch
+    import torch._dynamo
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return torch
+
+
+def _nll(torch, raw, y):
+    """Mean over the rows, then the sum over members (if any): their gradients are apart."""
+    mean, r = raw.split(1, -1)
+    scale = torch.nn.functional.softplus(r) + MIN_SCALE
+    z = (y - mean) / scale
+    rows = torch.addcmul(torch.log(scale), z, z, value=0.5)
+    return rows.sum() / y.shape[-2] + 0.5 * math.log(2 * math.pi) * (rows.numel() / y.shape[-2])
+
+
+def _torch_network(torch, n_features):
+    network = torch.nn.Sequential(
+        torch.nn.Linear(n_features, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 2)
     )
-    parser.add_argument("--repeats", type=int, default=3, help="runs of each ensemble's side")
-    parser.add_argument("--quick", action="store_true", help="toy sizes; nothing is written")
-    parser.add_argument("--summary", action="store_true", help="print what is kept")
-    arguments = parser.parse_args()
-    if arguments.summary:
-        print_table(read(RESULTS, dict))
-        return
-    if arguments.data_dir is None:
-        parser.error("--data-dir is needed")
-
-    def run(name, **settings):
-        return in_own_process(arguments.data_dir, name, **settings)
-
-    done, failed, facts = {}, [], machine(run)
-    for name in arguments.only:
-        function, settings, quick = ROWS[name]
-        settings = dict(quick if arguments.quick else settings)
-        asked = {"fit_settings": arguments.fit_settings, "repeats": arguments.repeats}
-        settings |= {key: value for key, value in asked.items() if key in settings}
-        print(f"{name} ..", file=sys.stderr, flush=True)
-        try:
-            figures, sides = function(run, **settings)
-        except RuntimeError as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            failed.append(name)
-            continue
-        done[name] = {"figures": figures, "sides": sides, "settings": settings, "machine": facts}
-        if not arguments.quick:
-            write(RESULTS, {**read(RESULTS, dict), name: done[name]})
-    print_table(done)
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+    for layer in (network[0], network[2]):  # as Keras draws them
+        torch.nn.init.xavier_uniform_(layer.weight)
+        torch.nn.init.zeros_(layer.bias)
+    return network
 
 
-if __name__ == "__main__":
-    main()
+def torch_loop(epochs):
+    """The loop over members that one writes by hand."""
+    torch, data = _torch(), ensemble_data()
+    started = time.perf_counter()
+    x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
+    x_valid, y_valid = torch.from_numpy(data.x_valid), torch.from_numpy(data.y_valid)
+    losses = []
+    for _ in range(5):
+        network = _torch_network(torch, x.shape[1])
+        optimizer = torch.optim.Adam(network.parameters(), lr=LEARNING_RATE, eps=EPSILON)
+        validation = []
+        for _ in range(epochs):
+            total = 0.0
+            for rows in torch.randperm(len(x)).split(BATCH):
+                optimizer.zero_grad()
+                loss = _nll(torch, network(x[rows]), y[rows])
+                loss.backward()
+                optimizer.step()
+                total += loss.item() * len(rows)
+            with torch.no_grad():
+                validation.append(_nll(torch, network(x_valid), y_valid).item())
+        losses.append(total / len(x))
+    return {"seconds": time.perf_counter() - started, "nll": float(np.mean(losses))}
+
+
+def torch_stack(epochs, n_members=5):
+    """All members in one: batched products and one Adam over the stacked parameters."""
+    torch, data = _torch(), ensemble_data()
+    started = time.perf_counter()
+    xy = torch.from_numpy(np.hstack([data.x, data.y]))
+    x_valid, y_valid = torch.from_numpy(data.x_valid), torch.from_numpy(data.y_valid)
+    n, d = data.x.shape
+    networks = [_torch_network(torch, d) for _ in range(n_members)]
+    parameters = []
+    for k in (0, 2):
+        parameters.append(torch.stack([net[k].weight.detach().T for net in networks]))
+        parameters.append(torch.stack([net[k].bias.detach()[None] for net in networks]))
+    parameters = [p.contiguous().requires_grad_() for p in parameters]
+    w1, b1, w2, b2 = parameters
+    update = _adam(torch, parameters)
+
+    def total_nll(x, y):
+        hidden = torch.relu(torch.baddbmm(b1, x, w1))
+        return _nll(torch, torch.baddbmm(b2, hidden, w2), y)
+
+    # Each member's own rows in its own order, gathered once an epoch: (members, rows, d).
+    x_valid, y_valid = (v.expand(n_members, *v.shape) for v in (x_valid, y_valid))
+    validation = []
+    for _ in range(epochs):
+        total = torch.zeros(())
+        shuffled = xy[torch.rand(n_members, n).argsort(1)]
+        for x, y in zip(shuffled[..., :d].split(BATCH, 1), shuffled[..., d:].split(BATCH, 1)):
+            loss = total_nll(x, y)
+            update(torch.autograd.grad(loss, parameters))
+            total += loss.detach() * x.shape[1]
+        with torch.no_grad():
+            validation.append(total_nll(x_valid, y_valid).item() / n_members)
+    return {"seconds": time.perf_counter() - started, "nll": total.item() / n / n_members}
+
+
+def _adam(torch, parameters):
+    """PyTorch's fused Adam without torch.optim's Python around it."""
+    first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    steps = [torch.zeros(()) for _ in parameters]
+    settings = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "lr": LEARNING_RATE}
+    settings |= {"eps": EPSILON, "amsgrad": False, "maximize": False}
+
+    def update(grads):
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(parameters, list(grads), first, second, [], steps, **settings)
+
+    return update
+
+
+# Prediction
+
+
+def deep_ensemble(X, y):
+    from skuq import DeepEnsembleRegressor
+    from skuq.networks import MLP
+
+    network = MLP((HIDDEN,))
+    return DeepEnsembleRegressor(n_members=5, network=network, random_state=0).fit(X, y)
+
+
+def one_row_skuq(n_calls=1000):
+    X, y, *_ = uci("concrete", 0)
+    model = deep_ensemble(X, y)
+    seconds = median_seconds(lambda: model.predict(X[:1]), n_calls)
+    with_std = median_seconds(lambda: model.predict(X[:1], return_std=True), n_calls)
+    return {"seconds": seconds, "seconds_with_std": with_std}
+
+
+def many_rows_skuq():
+    X, y, many = wide_table()
+    model = deep_ensemble(X, y)
+    return {"seconds": median_seconds(lambda: model.predict(many), 3)}
+
+
+def many_rows_keras(batch_size):
+    x = wide_table()[2].astype("float32")
+    networks = [dense_network(x.shape[1], (HIDDEN,)) for _ in range(5)]
+
+    def predict():
+        return [model.predict(x, batch_size=batch_size, verbose=0) for model in networks]
+
+    return {"seconds": median_seconds(predict, 3)}
+
+
+def one_row_sklearn(n_calls=1000):
+    from sklearn.neural_network import MLPRegressor
+
+    X, y, *_ = uci("concrete", 0)
+    model = MLPRegressor(hidden_layer_sizes=(HIDDEN,), random_state=0).fit(X, y)
+    return {"seconds": median_seconds(lambda: model.predict(X[:1]), n_calls)}
+
+
+FITS = {"fit true:16": True, "fit false:16": False}  # through XLA or not, 16 steps a call
+SIDES = {
+    "30 trials": {"skuq": trials_skuq}
+    | {name: functools.partial(trials_fit, jit) for name, jit in FITS.items()},
+    "one row": {"skuq": one_row_skuq, "scikit-learn": one_row_sklearn},
+}
+for _n in (40, 400):
+    _ours = {"skuq": functools.partial(ensemble_skuq, _n)}
+    SIDES[f"ensemble beside fit, {_n} epochs"] = _ours | {
+        name: functools.partial(ensemble_fit, _n, jit) for name, jit in FITS.items()
+    }
+    SIDES[f"ensemble beside loop, {_n} epochs"] = _ours | {
+        "torch loop": functools.partial(torch_loop, _n)
+    }
+    SIDES[f"ensemble beside stack, {_n} epochs"] = _ours | {
+        "torch kernel": functools.partial(torch_stack, _n)
+    }
+    SIDES[f"fifty members, {_n} epochs"] = _ours | {
+        "skuq, 50": functools.partial(ensemble_skuq, _n, 50)
+    }
+SIDES["many rows, five 1x50"] = {"skuq": many_rows_skuq} | {
+    f"keras, batch {size or 'default'}": functools.partial(many_rows_keras, size)
+    for size in (None, 8192)
+}
+
+
+def timed(sides, method, seed):
+    return sides[method]()
+
+
+METHODS = {name: name for sides in SIDES.values() for name in sides}
+BENCHMARKS = {
+    "engine": Benchmark(
+        {name: lambda seed, sides=sides: sides for name, sides in SIDES.items()},
+        METHODS,
+        each(timed),
+        {name: 3 if name.startswith(("ensemble beside", "fifty")) else 1 for name in SIDES},
+        lambda problem, method: method in SIDES[problem],
+        ONE_THREAD,
+    )
+}

@@ -1,59 +1,50 @@
 """Draw the pictures of the results pages from what the benchmarks have stored.
 
-    python benchmarks/results_pictures.py
+    python benchmarks/results_pictures.py [NAME ...]
 
-Each picture shows the first finding of a page. No benchmark is run.
+No benchmark is run.
 """
 
+import sys
 from pathlib import Path
 
 import matplotlib
 import numpy as np
-from _tables import records, stored
-from _tables_classifiers import DATASETS, METHODS, nes, score
-from _tables_uci import (
-    EQUAL_TIME,
-    SMALL,
-    calibrated_parts,
-    own_nll,
-    recipe,
-    scores_of_common_splits,
-)
-from calibration import METHODS as CALIBRATIONS
-from leaderboard import FIELD
+from bo_problems import SUITE
+from data import SMALL
+from nes import DATASETS
+from nes import METHODS as POOLS
 from published import TABLE_I
+from regression import BASELINES, CALIBRATIONS, FIELD
+from scipy.stats import studentized_range
+from tables import rows, values
+from tables_classes import score
+from tables_functions import OF_SUITE, whole_searches
+from tables_regression import TIMED, calibrated, common_scores, mean_ranks, recipe, timed
+from tables_speed import fastest, side
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-LOOKS = [
-    ("o", "#0072B2"),
-    ("s", "#D55E00"),
-    ("^", "0.35"),
-    ("D", "#009E73"),
-    ("v", "#56B4E9"),
-    ("P", "#CC79A7"),
-]
+COLOURS = ("#0072B2", "#D55E00", "0.35", "#009E73", "#56B4E9", "#CC79A7")
 
 
-def dots(name, points, xlabel, line, scale="linear", errors=None, ticks=None):
+def dots(points, xlabel, line, scale="linear", errors=None, ticks=None):
     """Draw a row for each key of `points`, and in it a marker for each key of its values.
 
     Lists are drawn value by value. `line` is what to compare with, one number or two ends.
     """
     figure, axes = plt.subplots(figsize=(8, 0.6 + 0.42 * len(points)), layout="constrained")
     labels = list(dict.fromkeys(key for row in points.values() for key in row))
+    looks = dict(zip(labels, zip("os^DvP", COLOURS)))
     for place, (title, row) in enumerate(points.items()):
-        for at, (label, (marker, colour)) in enumerate(zip(labels, LOOKS)):
-            if label not in row:
-                continue
-            found = np.atleast_1d(row[label])
-            height = np.full(len(found), place + 0.12 * (at - (len(labels) - 1) / 2))
+        for label, value in row.items():
+            marker, colour = looks[label]
+            found, at = np.atleast_1d(value), labels.index(label) - (len(labels) - 1) / 2
             spread = errors[title][label] if errors else None
-            axes.errorbar(
-                found, height, xerr=spread, fmt=marker, color=colour, ms=6, label=label, alpha=0.9
-            )
+            look = {"fmt": marker, "color": colour, "ms": 6, "label": label, "alpha": 0.9}
+            axes.errorbar(found, np.full(len(found), place + 0.12 * at), xerr=spread, **look)
     if np.ndim(line):
         axes.axvspan(*line, color="0.9", lw=0)
     else:
@@ -64,81 +55,63 @@ def dots(name, points, xlabel, line, scale="linear", errors=None, ticks=None):
         axes.minorticks_off()
     axes.set_yticks(range(len(points)), points)
     axes.invert_yaxis()
-    handles, names = axes.get_legend_handles_labels()
     if len(labels) > 1:
+        handles, names = axes.get_legend_handles_labels()
         shown = dict(zip(names, handles))
-        axes.legend(
-            shown.values(), shown, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5)
-        )
-    figure.savefig(IMAGES / f"results_{name}.png", dpi=110)
-    plt.close(figure)
+        place = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+        axes.legend(shown.values(), shown, frameon=False, **place)
+    return figure
 
 
-def draw_field():
-    sets = (*SMALL, "diabetes")
-    found = {s: scores_of_common_splits("regression", s, FIELD, "crps")[0] for s in sets}
-    means = {s: dict(zip(FIELD, np.mean(common, axis=1))) for s, common in found.items()}
-    points = {
-        s: {FIELD[m]: row[m] / row["tabular"] for m in FIELD if m not in ("tabular", "plain")}
-        for s, row in means.items()
-    }
-    told = "CRPS relative to skuq's tabular ensemble (above 1 is worse)"
-    dots("field", points, told, 1, "log", ticks=[1, 1.5, 2, 3, 5, 10])
-
-
-def draw_equal_time():
-    found = {}
-    for r in records("equal_time"):
-        if r["set"] != "wine":  # whole numbers: its NLL is that of narrow peaks
-            found.setdefault((r["budget"], r["set"], r["split"]), {})[r["method"]] = own_nll(r)
+def results_field():
     points = {}
-    for (seconds, name, split), by in sorted(found.items()):
-        for method in by.keys() - {"autodeuq"}:
-            gap = by[method] - by["autodeuq"]
-            points.setdefault(f"{name}, {split}", {})[EQUAL_TIME[seconds, method]] = gap
-    told = "NLL minus that of AutoDEUQ (above 0: AutoDEUQ is better)"
-    dots("equal_time", points, told, 0)
+    for name in (*SMALL, "diabetes"):
+        means = dict(zip(FIELD, common_scores("regression", name, FIELD, "crps")[0].mean(axis=1)))
+        ours = means.pop("tabular")
+        points[name] = {FIELD[m]: v / ours for m, v in means.items() if m != "plain"}
+    told = "CRPS relative to skuq's tabular ensemble (above 1 is worse)"
+    return dots(points, told, 1, "log", ticks=[1, 1.5, 2, 3, 5, 10])
 
 
-def draw_tabular():
-    changes = ("plain", "no embedding", "loss: nll", "target: yeo-johnson")
-    means = {
-        change: {s: np.mean([r["crps"] for r in recipe(s, range(5), change)]) for s in SMALL}
-        for change in ("tabular", *changes)
-    }
+def results_equal_time():
+    points = {}
+    for method, title in TIMED.items():
+        ours = f"autodeuq,{method.split(',')[1]}"
+        for (name, split), by in timed().items():
+            if name != "wine" and {method, ours} <= set(by):  # whole numbers: narrow peaks
+                gap = by[method]["nll_own"] - by[ours]["nll_own"]
+                points.setdefault(f"{name}, {split}", {})[title] = gap
+    return dots(points, "NLL minus that of AutoDEUQ (above 0: AutoDEUQ is better)", 0)
+
+
+def results_tabular():
+    def crps(method, name):
+        return np.mean(values(recipe(name, method=method), "crps"))
+
+    changes = {"plain": "plain network", "no embedding": "no embedding"}
+    changes |= {m: m for m in ("loss: nll", "target: yeo-johnson")}
     points = {
-        "plain network" if change == "plain" else change: {
-            s: means[change][s] / means["tabular"][s] for s in SMALL
-        }
-        for change in changes
+        title: {s: crps(change, s) / crps("tabular", s) for s in SMALL}
+        for change, title in changes.items()
     }
     told = "CRPS relative to the recipe (above 1 is worse)"
-    dots("tabular", points, told, 1, "log", ticks=[0.8, 1, 1.25, 1.5, 2, 3])
+    return dots(points, told, 1, "log", ticks=[0.8, 1, 1.25, 1.5, 2, 3])
 
 
-def draw_baselines():
-    methods = {
-        "deep ensemble": "deep ensemble",
-        "hyper ensemble": "hyper deep ensemble",
-        "MC dropout": "MC dropout",
-    }
-    points = {
-        s: {
-            title: np.mean([r["nll"] for r in records("ensembles", method=m, dataset=s)])
-            - TABLE_I[s][m][0]
-            for m, title in methods.items()
-        }
-        for s in sorted(SMALL)
-    }
-    dots("baselines", points, "NLL here minus the published one (below 0 is better)", 0)
+def results_baselines():
+    titles = {m: m.replace("hyper ensemble", "hyper deep ensemble") for m in BASELINES}
+
+    def gap(method, name):
+        return np.mean(values(rows("baselines", name, method), "nll")) - TABLE_I[name][method][0]
+
+    points = {s: {title: gap(m, s) for m, title in titles.items()} for s in sorted(SMALL)}
+    return dots(points, "NLL here minus the published one (below 0 is better)", 0)
 
 
-def draw_nes():
-    rivals = [method for method in METHODS if method != "NES-RE"]
+def results_nes():
     gaps = {
-        s: {m: score(runs, m, 10, "nll") - score(runs, "NES-RE", 10, "nll") for m in rivals}
+        s: {m: score(s, m, 10, "nll") - score(s, "NES-RE", 10, "nll") for m in POOLS[1:]}
         for s in DATASETS
-        for runs in [nes("tabular", s)]
     }
     points = {s: {m: gap.mean() for m, gap in row.items()} for s, row in gaps.items()}
     errors = {
@@ -146,45 +119,84 @@ def draw_nes():
         for s, row in gaps.items()
     }
     told = "NLL minus that of NES-RE, with standard errors (above 0: NES-RE is better)"
-    dots("nes", points, told, 0, errors=errors)
+    return dots(points, told, 0, errors=errors)
 
 
-def draw_calibration():
+def results_calibration():
+    found = {method: calibrated(method) for method in CALIBRATIONS}
     points = {
-        name: {method: np.mean([p[method]["coverage"] for p in parts]) for method in CALIBRATIONS}
-        for name, parts in calibrated_parts().items()
+        name: {m: np.mean(values(by[name], "coverage")) for m, by in found.items()}
+        for name in found["as it is"]
     }
     told = "share of test rows in 90 % intervals (grey: within two points)"
-    dots("calibration", points, told, (0.88, 0.92))
+    return dots(points, told, (0.88, 0.92))
 
 
-def draw_speed():
-    work = {
-        "trials": "30 trials of a search",
-        "ensemble_fit": "five small networks, Keras' fit",
-        "ensemble_torch_loop": "five small networks, PyTorch loop",
-        "ensemble_torch_stack": "five small networks, PyTorch stack",
-        "predict_one_row": "predict a row, scikit-learn's MLP",
-    }
-    points = {}
-    for name, title in work.items():
-        for figure in stored("engine")[name]["figures"]:
-            if figure["label"] in ("in total", "40 epochs", "400 epochs", "mean"):
-                epochs = figure["label"] if "epochs" in figure["label"] else "other work"
-                ratio = figure["rival"] / figure["ours"]
-                points.setdefault(title, {})[epochs] = ratio
+def results_speed():
+    points = {"30 trials of a search": {"other work": fastest("30 trials", "fit")}}
+    points["30 trials of a search"]["other work"] /= side("30 trials", "skuq")
+    for title, name, start in (
+        ("five small networks, Keras' fit", "fit", "fit"),
+        ("five small networks, PyTorch loop", "loop", "torch"),
+        ("five small networks, PyTorch stack", "stack", "torch"),
+    ):
+        points[title] = {
+            f"{n} epochs": fastest(problem, start) / side(problem, "skuq")
+            for n in (40, 400)
+            for problem in [f"ensemble beside {name}, {n} epochs"]
+        }
+    ratio = side("one row", "scikit-learn") / side("one row", "skuq")
+    points["predict a row, scikit-learn's MLP"] = {"other work": ratio}
     told = "seconds of the rival over those of skuq (above 1: skuq is faster)"
-    dots("speed", points, told, 1, "log", ticks=[0.25, 1, 5, 20, 100])
+    return dots(points, told, 1, "log", ticks=[0.25, 1, 5, 20, 100])
 
+
+def leaderboard():
+    """Critical-difference picture of mean ranks (Nemenyi's test, 5 %)."""
+    figure, axes = plt.subplots(2, 1, figsize=(7.5, 6), layout="constrained")
+    for axis, name in zip(axes, ("nll", "crps")):
+        ranks, n_sets = mean_ranks(name)
+        k, best = len(ranks), ranks.iloc[0]
+        critical = studentized_range.ppf(0.95, k, np.inf) * np.sqrt(k * (k + 1) / (12 * n_sets))
+        axis.axvspan(best, best + critical, color="#56B4E9", alpha=0.2, lw=0)
+        for row, (method, rank) in enumerate(ranks.items()):
+            colour = "#0072B2" if method in ("tabular", "plain") else "0.5"
+            axis.plot(rank, row, "o", color=colour)
+            label, at = FIELD.get(method, method).strip("*"), {"textcoords": "offset points"}
+            axis.annotate(label, (rank, row), (6, 0), va="center", **at)
+        told = f"mean rank by {name.upper()} over {n_sets} sets (1 is best; shaded: not different "
+        told += "from the best by Nemenyi's test)"
+        axis.set(xlim=(0.8, k + 1.2), ylim=(k - 0.5, -0.5), yticks=[], xlabel=told)
+    return figure
+
+
+def bo_suite():
+    """The best value so far, or the regret: medians and the middle half of the searches."""
+    figure, axes = plt.subplots(2, 4, figsize=(15, 6.5), layout="constrained")
+    for ax, (name, make) in zip(axes.flat, SUITE.items()):
+        task = make(0)
+        for (method, title), colour in zip(OF_SUITE.items(), COLOURS):
+            runs = [r["values"] for r in whole_searches(name, method)]
+            if not runs:
+                continue
+            best = np.fmin.accumulate(runs, axis=1) - task.best_known
+            low, middle, high = np.quantile(best, [0.25, 0.5, 0.75], axis=0)
+            at = np.arange(1, len(middle) + 1)
+            ax.step(at, middle, where="post", color=colour, label=title)
+            ax.fill_between(at, low, high, step="post", color=colour, alpha=0.2, linewidth=0)
+        known = task.best_value is not None
+        ax.set(title=name, xlabel="evaluations", ylabel="regret" if known else "best value so far")
+        if known:
+            ax.set_yscale("log", nonpositive="clip")
+    lines, titles = axes.flat[0].get_legend_handles_labels()
+    figure.legend(lines, titles, loc="outside lower center", ncols=len(titles))
+    return figure
+
+
+PICTURES = (results_field, results_equal_time, results_tabular, results_baselines, results_nes)
+PICTURES += (results_calibration, results_speed, leaderboard, bo_suite)
 
 if __name__ == "__main__":
-    for draw in (
-        draw_field,
-        draw_equal_time,
-        draw_tabular,
-        draw_baselines,
-        draw_nes,
-        draw_calibration,
-        draw_speed,
-    ):
-        draw()
+    for draw in PICTURES:
+        if draw.__name__ in (sys.argv[1:] or [draw.__name__]):
+            draw().savefig(IMAGES / f"{draw.__name__}.png", dpi=110)

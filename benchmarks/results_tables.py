@@ -3,7 +3,7 @@
     python benchmarks/results_tables.py
 
 A table stands between ``<!-- begin: NAME ARGUMENTS -->`` and ``<!-- end -->``. NAME is a function
-of ``benchmarks/_tables_*.py``, which reads ``benchmarks/results/*.json`` and the published figures
+of ``benchmarks/tables_*.py``, which reads ``benchmarks/results/*.json`` and the published figures
 of ``benchmarks/*published.py``. All else on the pages stays as it is. No benchmark is run.
 ``tests/test_results_page.py`` fails where a page differs from what this script writes.
 """
@@ -11,11 +11,11 @@ of ``benchmarks/*published.py``. All else on the pages stays as it is. No benchm
 import re
 from pathlib import Path
 
-import _tables_classifiers  # noqa: F401  # each registers its tables
-import _tables_functions  # noqa: F401
-import _tables_speed  # noqa: F401
-import _tables_uci  # noqa: F401
-from _tables import TABLES
+import tables_classes  # noqa: F401  # each registers its tables
+import tables_functions  # noqa: F401
+import tables_regression  # noqa: F401
+import tables_speed  # noqa: F401
+from tables import TABLES
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = sorted((DOCS / "results").glob("*.md"))

@@ -83,104 +83,6 @@ def function_data():
     return inputs[:24], values[:24], inputs[24:]
 
 
-def pool():
-    """Classifiers to choose a team of."""
-    return [
-        ("linear", LogisticRegression(max_iter=1000)),
-        ("bayes", GaussianNB()),
-        ("near", KNeighborsClassifier()),
-        ("tree", DecisionTreeClassifier(max_depth=2, random_state=0)),
-        ("stump", DecisionTreeClassifier(max_depth=1, random_state=0)),
-    ]
-
-
-def functions(estimator):
-    """An operator network, small, for curves."""
-    return estimator(
-        query_points=np.linspace(0, 2, 9),
-        network=OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
-        training=Training(steps=60),
-        batch_size=None,
-        random_state=0,
-    )
-
-
-FITS = {
-    "AutoDEUQRegressor": (
-        lambda: skuq.AutoDEUQRegressor(**PAPER, calibrate=False),
-        regression_data,
-    ),
-    "AutoDEUQRegressor, cv and refit": (
-        lambda: skuq.AutoDEUQRegressor(
-            **{**PAPER, "n_trials": 4, "validation": 3}, calibrate=False, refit=True
-        ),
-        regression_data,
-    ),
-    "AutoDEUQClassifier": (lambda: skuq.AutoDEUQClassifier(**PAPER), classification_data),
-    "NESRegressor": (
-        lambda: skuq.NESRegressor(**SEARCH, space="width-depth"),
-        regression_data,
-    ),
-    "NESClassifier": (
-        lambda: skuq.NESClassifier(**SEARCH, space="width-depth"),
-        classification_data,
-    ),
-    "DeepEnsembleRegressor": (
-        lambda: skuq.DeepEnsembleRegressor(n_members=3, **SMALL),
-        regression_data,
-    ),
-    "DeepEnsembleRegressor, tabular": (
-        lambda: skuq.TabularEnsembleRegressor(n_members=2, epochs=10, random_state=0),
-        regression_data,
-    ),
-    "DeepEnsembleClassifier": (
-        lambda: skuq.DeepEnsembleClassifier(n_members=3, **SMALL),
-        classification_data,
-    ),
-    "HyperDeepEnsembleRegressor": (
-        lambda: skuq.HyperDeepEnsembleRegressor(n_members=2, n_trials=6, **SMALL),
-        regression_data,
-    ),
-    "HyperDeepEnsembleClassifier": (
-        lambda: skuq.HyperDeepEnsembleClassifier(n_members=2, n_trials=6, **SMALL),
-        classification_data,
-    ),
-    "MCDropoutRegressor": (
-        lambda: skuq.MCDropoutRegressor(n_passes=10, **SMALL),
-        regression_data,
-    ),
-    "MCDropoutClassifier": (
-        lambda: skuq.MCDropoutClassifier(n_passes=10, **SMALL),
-        classification_data,
-    ),
-    "NOMURegressor": (
-        lambda: skuq.NOMURegressor(NOMUNetwork((16,)), epochs=30, random_state=0),
-        lambda: tuple(part[:40] for part in regression_data()),
-    ),
-    "NEONRegressor": (lambda: functions(skuq.NEONRegressor), function_data),
-    "OperatorEnsembleRegressor": (
-        lambda: functions(skuq.OperatorEnsembleRegressor).set_params(n_members=3),
-        function_data,
-    ),
-    "CalibratedUncertaintyRegressor": (
-        lambda: skuq.CalibratedUncertaintyRegressor(
-            skuq.DeepEnsembleRegressor(n_members=2, **SMALL), cv=3
-        ),
-        regression_data,
-    ),
-    "CalibratedUncertaintyClassifier": (
-        lambda: skuq.CalibratedUncertaintyClassifier(
-            skuq.DeepEnsembleClassifier(n_members=2, **SMALL), cv=3
-        ),
-        classification_data,
-    ),
-    "HQEnsembleSelector": (
-        lambda: skuq.HQEnsembleSelector(pool()),
-        classification_data,
-    ),
-}
-
-
 def friedman_data(n_rows, noise=1.0):
     X, y = make_friedman1(n_rows + N_NEW, n_features=7, noise=noise, random_state=0)
     return X[:-N_NEW], y[:-N_NEW], X[-N_NEW:]
@@ -256,203 +158,175 @@ def extras(X, y, seed=0):
     return {"sample_weight": rng.uniform(0.2, 2, len(y)), "groups": rng.integers(0, 8, len(y))}
 
 
-#: Name to (estimator, data), or with keyword arguments of `fit` as a third.
-FITS |= {
-    "TabularEnsembleRegressor, 300 rows": (
-        lambda: skuq.TabularEnsembleRegressor(epochs=30, random_state=0),
-        lambda: friedman_data(300),
-    ),
-    "TabularEnsembleRegressor, 2500 rows": (
-        lambda: skuq.TabularEnsembleRegressor(**TABLE),
-        lambda: friedman_data(2500),
-    ),
-    "TabularEnsembleRegressor, 6000 rows": (
-        lambda: skuq.TabularEnsembleRegressor(**{**TABLE, "epochs": 4}),
-        lambda: friedman_data(6000),
-    ),
-    "TabularEnsembleRegressor, linear": (
-        lambda: skuq.TabularEnsembleRegressor(epochs=20, random_state=0),
-        linear_data,
-    ),
-    "TabularEnsembleRegressor, mixed": (
-        lambda: skuq.TabularEnsembleRegressor(**TABLE),
-        mixed_data,
-    ),
-    "TabularEnsembleRegressor, weights and groups": (
-        lambda: skuq.TabularEnsembleRegressor(**TABLE),
-        lambda: friedman_data(300),
-        extras,
-    ),
-    "TabularEnsembleRegressor, two outputs": (
-        lambda: skuq.TabularEnsembleRegressor(**TABLE),
-        outputs_data,
-    ),
-    "TabularEnsembleRegressor, heavy tails": (
-        lambda: skuq.TabularEnsembleRegressor(**TABLE),
-        heavy_data,
-    ),
-    "TabularEnsembleRegressor, wide": (
-        lambda: skuq.TabularEnsembleRegressor(**TABLE),
-        wide_data,
-    ),
-    "TabularEnsembleRegressor, nll": (
-        lambda: skuq.TabularEnsembleRegressor(**TABLE, loss="nll", target_transform="quantile"),
-        lambda: friedman_data(300),
-    ),
-    "TabularEnsembleRegressor, crps": (
-        lambda: skuq.TabularEnsembleRegressor(**TABLE, loss="crps"),
-        outputs_data,
-    ),
-    "TabularEnsembleClassifier": (
-        lambda: skuq.TabularEnsembleClassifier(epochs=20, random_state=0),
-        classification_data,
-    ),
-    "TabularEnsembleClassifier, mixed": (
-        lambda: skuq.TabularEnsembleClassifier(epochs=20, random_state=0),
-        mixed_classes,
-    ),
-    "TabularEnsembleClassifier, 2500 rows": (
-        lambda: skuq.TabularEnsembleClassifier(epochs=6, random_state=0),
-        lambda: mixed_classes(2500),
-    ),
-    "TabularEnsembleClassifier, 6000 rows": (
-        lambda: skuq.TabularEnsembleClassifier(epochs=2, random_state=0),
-        lambda: mixed_classes(6000),
-    ),
-    "TabularEnsembleClassifier, weights and groups": (
-        lambda: skuq.TabularEnsembleClassifier(
-            3, epochs=10, class_weight="balanced", random_state=0
-        ),
-        mixed_classes,
-        extras,
-    ),
-    "DeepEnsembleRegressor, weights and groups": (
-        lambda: skuq.DeepEnsembleRegressor(2, bootstrap=True, **SMALL),
-        lambda: friedman_data(300),
-        extras,
-    ),
-    "DeepEnsembleRegressor, beta-nll": (
-        lambda: skuq.DeepEnsembleRegressor(2, loss="beta-nll", **SMALL),
-        outputs_data,
-    ),
-    "DeepEnsembleRegressor, mse": (
-        lambda: skuq.DeepEnsembleRegressor(
-            2,
-            loss="mse",
-            target_transform="yeo-johnson",
-            training=Training(optimizer="sgd", schedule="cosine", clip_norm=1.0),
-            **SMALL,
-        ),
+def pool():
+    """Classifiers to choose a team of."""
+    return [
+        ("linear", LogisticRegression(max_iter=1000)),
+        ("bayes", GaussianNB()),
+        ("near", KNeighborsClassifier()),
+        ("tree", DecisionTreeClassifier(max_depth=2, random_state=0)),
+        ("stump", DecisionTreeClassifier(max_depth=1, random_state=0)),
+    ]
+
+
+def friedman(n_rows):
+    return functools.partial(friedman_data, n_rows)
+
+
+def few(data, n_rows):
+    return lambda: tuple(part[:n_rows] for part in data())
+
+
+def groups(X, y):
+    return {"groups": extras(X, y)["groups"]}
+
+
+def shifted(X, y):
+    return {"shift_validation": [(X + 0.3, y), (X + 0.6, y)]}
+
+
+IMAGES = {"n_trials": 2, "n_members": 2, "epochs": 1, "random_state": 0, "n_jobs": 1}
+IMAGES["image_shape"] = (8, 8)
+CELLS = networks.CellSpace(channels=2, n_cells=2, batch_size=32)
+BENCH_201 = networks.NASBench201Space(channels=2, n_cells=1)
+OPERATOR = {
+    "query_points": np.linspace(0, 2, 9),
+    "network": OperatorNetwork(encoder_units=8, latent=8, decoder_units=8),
+    "training": Training(steps=60),
+    "batch_size": None,
+    "random_state": 0,
+}
+NOMU = {"network": NOMUNetwork((16,)), "random_state": 0}
+TWO = {"n_members": 2, **SMALL}
+CLASSES = {"epochs": 20, "random_state": 0}
+SGD = Training(optimizer="sgd", schedule="cosine", clip_norm=1.0)
+ADVERSARIAL = Training(adversarial_epsilon=0.01, weight_decay=1e-3)
+EVOLUTION = {**SEARCH, "search": whole("NESEvolution")}
+PLAIN = skuq.DeepEnsembleRegressor(**TWO)
+#: Estimator, and what is special about the fit, to (settings, data) or (settings, data, keywords
+#: of `fit`).
+FITS = {
+    "AutoDEUQRegressor": ({**PAPER, "calibrate": False}, regression_data),
+    "AutoDEUQRegressor, cv and refit": (
+        {**PAPER, "n_trials": 4, "validation": 3, "calibrate": False, "refit": True},
         regression_data,
     ),
-    "DeepEnsembleRegressor, adversarial": (
-        lambda: skuq.DeepEnsembleRegressor(
-            2, training=Training(adversarial_epsilon=0.01, weight_decay=1e-3), **SMALL
-        ),
-        regression_data,
-    ),
-    "AutoDEUQRegressor, recipes": (
-        lambda: skuq.AutoDEUQRegressor(**RECIPES),
-        lambda: friedman_data(300),
-    ),
+    "AutoDEUQRegressor, recipes": (RECIPES, friedman(300)),
     "AutoDEUQRegressor, mixed": (
-        lambda: skuq.AutoDEUQRegressor(**{**RECIPES, "n_trials": 4}, selection="stacking"),
+        {**RECIPES, "n_trials": 4, "selection": "stacking"},
         mixed_data,
         extras,
     ),
     "AutoDEUQRegressor, default search": (
-        lambda: skuq.AutoDEUQRegressor(n_trials=8, epochs=8, random_state=0, n_jobs=1),
-        lambda: friedman_data(200),
+        {"n_trials": 8, "epochs": 8, "random_state": 0, "n_jobs": 1},
+        friedman(200),
     ),
     "AutoDEUQRegressor, Bayesian search": (
-        lambda: skuq.AutoDEUQRegressor(
-            **{**PAPER, "n_trials": 12, "search": whole("BayesianSearch")}, selection="hq"
-        ),
+        {**PAPER, "n_trials": 12, "search": whole("BayesianSearch"), "selection": "hq"},
         regression_data,
     ),
     "AutoDEUQRegressor, Keras-Tuner space": (
-        lambda: skuq.AutoDEUQRegressor(
-            **{**PAPER, "n_trials": 3, "space": keras_member, "search": whole("RandomSearch")}
-        ),
+        {**PAPER, "n_trials": 3, "space": keras_member, "search": whole("RandomSearch")},
         regression_data,
     ),
-    "AutoDEUQClassifier, recipes": (
-        lambda: skuq.AutoDEUQClassifier(**RECIPES),
-        mixed_classes,
-    ),
+    "AutoDEUQClassifier": (PAPER, classification_data),
+    "AutoDEUQClassifier, recipes": (RECIPES, mixed_classes),
     "AutoDEUQClassifier, evolution": (
-        lambda: skuq.AutoDEUQClassifier(
-            **{**PAPER, "n_trials": 12, "search": whole("AgE", population_size=4, sample_size=2)},
-            class_weight="balanced",
-        ),
+        {
+            **PAPER,
+            "n_trials": 12,
+            "search": whole("AgE", population_size=4, sample_size=2),
+            "class_weight": "balanced",
+        },
         classification_data,
     ),
-    "NESRegressor, default space": (
-        lambda: skuq.NESRegressor(**{**SEARCH, "search": whole("NESEvolution")}),
-        mixed_data,
-    ),
-    "NESClassifier, default space": (
-        lambda: skuq.NESClassifier(**{**SEARCH, "search": whole("NESEvolution")}),
-        mixed_classes,
-    ),
+    "NESRegressor": ({**SEARCH, "space": "width-depth"}, regression_data),
+    "NESRegressor, default space": (EVOLUTION, mixed_data),
+    "NESClassifier": ({**SEARCH, "space": "width-depth"}, classification_data),
+    "NESClassifier, default space": (EVOLUTION, mixed_classes),
     "NESClassifier, shifted validation": (
-        lambda: skuq.NESClassifier(**SEARCH, space="dense"),
+        {**SEARCH, "space": "dense"},
         classification_data,
-        lambda X, y: {"shift_validation": [(X + 0.3, y), (X + 0.6, y)]},
+        shifted,
     ),
-    "NESClassifier, cells": (
-        lambda: skuq.NESClassifier(
-            2,
-            n_members=2,
-            space=networks.CellSpace(channels=2, n_cells=2, batch_size=32),
-            image_shape=(8, 8),
-            epochs=1,
-            random_state=0,
-            n_jobs=1,
-        ),
-        image_data,
+    "NESClassifier, cells": ({**IMAGES, "space": CELLS}, image_data),
+    "NESClassifier, NAS-Bench-201": ({**IMAGES, "space": BENCH_201}, image_data),
+    "TabularEnsembleRegressor": ({**TABLE, "epochs": 10}, regression_data),
+    "TabularEnsembleRegressor, 300 rows": ({"epochs": 30, "random_state": 0}, friedman(300)),
+    "TabularEnsembleRegressor, 2500 rows": (TABLE, friedman(2500)),
+    "TabularEnsembleRegressor, 6000 rows": ({**TABLE, "epochs": 4}, friedman(6000)),
+    "TabularEnsembleRegressor, linear": (CLASSES, linear_data),
+    "TabularEnsembleRegressor, mixed": (TABLE, mixed_data),
+    "TabularEnsembleRegressor, weights and groups": (TABLE, friedman(300), extras),
+    "TabularEnsembleRegressor, two outputs": (TABLE, outputs_data),
+    "TabularEnsembleRegressor, heavy tails": (TABLE, heavy_data),
+    "TabularEnsembleRegressor, wide": (TABLE, wide_data),
+    "TabularEnsembleRegressor, nll": (
+        {**TABLE, "loss": "nll", "target_transform": "quantile"},
+        friedman(300),
     ),
-    "NESClassifier, NAS-Bench-201": (
-        lambda: skuq.NESClassifier(
-            2,
-            n_members=2,
-            space=networks.NASBench201Space(channels=2, n_cells=1),
-            image_shape=(8, 8),
-            epochs=1,
-            random_state=0,
-            n_jobs=1,
-        ),
-        image_data,
+    "TabularEnsembleRegressor, crps": ({**TABLE, "loss": "crps"}, outputs_data),
+    "TabularEnsembleClassifier": (CLASSES, classification_data),
+    "TabularEnsembleClassifier, mixed": (CLASSES, mixed_classes),
+    "TabularEnsembleClassifier, 2500 rows": (
+        {**CLASSES, "epochs": 6},
+        functools.partial(mixed_classes, 2500),
     ),
+    "TabularEnsembleClassifier, 6000 rows": (
+        {**CLASSES, "epochs": 2},
+        functools.partial(mixed_classes, 6000),
+    ),
+    "TabularEnsembleClassifier, weights and groups": (
+        {"n_members": 3, "epochs": 10, "class_weight": "balanced", "random_state": 0},
+        mixed_classes,
+        extras,
+    ),
+    "DeepEnsembleRegressor": ({**SMALL, "n_members": 3}, regression_data),
+    "DeepEnsembleRegressor, weights and groups": (
+        {**TWO, "bootstrap": True},
+        friedman(300),
+        extras,
+    ),
+    "DeepEnsembleRegressor, beta-nll": ({**TWO, "loss": "beta-nll"}, outputs_data),
+    "DeepEnsembleRegressor, mse": (
+        {**TWO, "loss": "mse", "target_transform": "yeo-johnson", "training": SGD},
+        regression_data,
+    ),
+    "DeepEnsembleRegressor, adversarial": ({**TWO, "training": ADVERSARIAL}, regression_data),
+    "DeepEnsembleClassifier": ({**SMALL, "n_members": 3}, classification_data),
+    "HyperDeepEnsembleRegressor": ({**TWO, "n_trials": 6}, regression_data),
+    "HyperDeepEnsembleClassifier": ({**TWO, "n_trials": 6}, classification_data),
+    "MCDropoutRegressor": ({**SMALL, "n_passes": 10}, regression_data),
+    "MCDropoutClassifier": ({**SMALL, "n_passes": 10}, classification_data),
+    "NOMURegressor": ({**NOMU, "epochs": 30}, few(regression_data, 40)),
     "NOMURegressor, linear readout": (
-        lambda: skuq.NOMURegressor(NOMUNetwork((16,)), epochs=20, random_state=0, readout="linear"),
-        lambda: tuple(part[:60] for part in friedman_data(100)),
+        {**NOMU, "epochs": 20, "readout": "linear"},
+        few(friedman(100), 60),
     ),
-    "NEONRegressor, EpiNet": (
-        lambda: functions(skuq.NEONRegressor).set_params(prior="epinet", n_draws=16),
-        function_data,
-    ),
+    "NEONRegressor": (OPERATOR, function_data),
+    "NEONRegressor, EpiNet": ({**OPERATOR, "prior": "epinet", "n_draws": 16}, function_data),
+    "OperatorEnsembleRegressor": ({**OPERATOR, "n_members": 3}, function_data),
+    "CalibratedUncertaintyRegressor": ({"estimator": PLAIN, "cv": 3}, regression_data),
     "CalibratedUncertaintyRegressor, conformal": (
-        lambda: skuq.CalibratedUncertaintyRegressor(
-            skuq.DeepEnsembleRegressor(n_members=2, **SMALL), "conformal", cv=3
-        ),
+        {"estimator": PLAIN, "method": "conformal", "cv": 3},
         regression_data,
     ),
     "CalibratedUncertaintyRegressor, conditional": (
-        lambda: skuq.CalibratedUncertaintyRegressor(
-            skuq.DeepEnsembleRegressor(n_members=2, **SMALL), "conditional", cv=3
-        ),
-        lambda: friedman_data(200),
+        {"estimator": PLAIN, "method": "conditional", "cv": 3},
+        friedman(200),
     ),
     "CalibratedUncertaintyRegressor, folds of groups": (
-        lambda: skuq.CalibratedUncertaintyRegressor(
-            skuq.TabularEnsembleRegressor(**TABLE), cv=GroupKFold(3)
-        ),
-        lambda: friedman_data(150),
-        lambda X, y: {"groups": extras(X, y)["groups"]},
+        {"estimator": skuq.TabularEnsembleRegressor(**TABLE), "cv": GroupKFold(3)},
+        friedman(150),
+        groups,
     ),
+    "CalibratedUncertaintyClassifier": (
+        {"estimator": skuq.DeepEnsembleClassifier(**TWO), "cv": 3},
+        classification_data,
+    ),
+    "HQEnsembleSelector": ({"estimators": pool()}, classification_data),
     "HQEnsembleSelector, votes": (
-        lambda: skuq.HQEnsembleSelector(pool(), metric="ck", voting="hard"),
+        {"estimators": pool(), "metric": "ck", "voting": "hard"},
         classification_data,
     ),
 }
@@ -484,7 +358,7 @@ def optimisation():
     ensemble = skuq.DeepEnsembleRegressor(2, network=MLP((8,)), epochs=20)
     optimizer = bayesopt.BayesianOptimizer(ensemble, [(-1.0, 1.0), (0, 5)], **few)
     found["whole numbers"] = np.array(optimizer.minimize(bowl, 6).x_iters, float)
-    neon = functions(skuq.NEONRegressor)
+    neon = skuq.NEONRegressor(**OPERATOR)
     optimizer = bayesopt.BayesianOptimizer(
         neon, [(0.5, 1.5)] * 2, "lei", objective=lambda s: -(s**2).sum(-1), **few
     )
@@ -500,14 +374,8 @@ def files_and_folders():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.skuq"
         table = skuq.make_pipeline(skuq.TabularEnsembleRegressor(**TABLE)).fit(*mixed_data()[:2])
-        for name, model, rows in (
-            ("pipeline", table, mixed_data()[2]),
-            (
-                "NOMU",
-                skuq.NOMURegressor(NOMUNetwork((16,)), epochs=5, random_state=0).fit(X, y),
-                new,
-            ),
-        ):
+        nomu = skuq.NOMURegressor(**NOMU, epochs=5).fit(X, y)
+        for name, model, rows in (("pipeline", table, mixed_data()[2]), ("NOMU", nomu, new)):
             skuq.save(model, path)
             found[f"{name} from a file"] = np.stack(skuq.load(path).predict(rows, return_std=True))
         durable = skuq.AutoDEUQRegressor(**PAPER, catalog_dir=folder).fit(X, y)
@@ -568,19 +436,19 @@ def predictions(model, X):
     return found
 
 
-def fit_and_predict(make, data, further=None):
+def fit_and_predict(name, settings, data, further=None):
     """The predictions of one estimator, fitted to its data."""
     X, y, new = data()
-    model = make().fit(X, y, **(further(X, y) if further else {}))
-    return predictions(model, new)
+    model = getattr(skuq, name.split(",")[0])(**settings)
+    return predictions(model.fit(X, y, **(further(X, y) if further else {})), new)
 
 
 def fit_all(only=None):
     """The arrays of every fit and run, by name and prediction; one that fails has none."""
     warnings.simplefilter("ignore", UserWarning)  # of few rows, and of few epochs
-    runs = {name: functools.partial(fit_and_predict, *row) for name, row in FITS.items()} | RUNS
+    fits = {name: functools.partial(fit_and_predict, name, *row) for name, row in FITS.items()}
     arrays = {}
-    for name, run in runs.items():
+    for name, run in (fits | RUNS).items():
         if only and not any(name.startswith(start) for start in only):
             continue
         start = time.perf_counter()
@@ -595,22 +463,21 @@ def fit_all(only=None):
 
 def compare(stored, found, tolerance):
     """Print the differences; whether all are within the tolerance."""
-    good = True
-    print(f"{'':<70}{'absolute':>12}{'relative':>12}")
-    for name, values in found.items():
-        if name not in stored or stored[name].shape != values.shape:
-            print(f"{name:<70}{'not stored, or of another shape':>24}")
-            good = False
+    rows, names = [], [*found, *sorted(stored.keys() - found.keys())]
+    for name in names:
+        old, new = stored.get(name), found.get(name)
+        if old is None or new is None or old.shape != new.shape:
+            # Its fit failed, or a version lacks it.
+            rows.append(
+                (name, np.nan, np.nan, "gone" if new is None else "new, or of another shape")
+            )
             continue
-        absolute = np.max(np.abs(values - stored[name]))
-        relative = absolute / max(np.max(np.abs(stored[name])), np.finfo(float).tiny)
-        same = relative <= tolerance  # False for NaN, too
-        good &= bool(same)
-        print(f"{name:<70}{absolute:>12.2g}{relative:>12.2g}{'' if same else '  !'}")
-    for name in sorted(stored.keys() - found.keys()):
-        print(f"{name:<70}{'gone':>24}")  # its fit failed, or a version lacks it
-        good = False
-    return good
+        absolute = np.max(np.abs(new - old))
+        relative = absolute / max(np.max(np.abs(old)), np.finfo(float).tiny)
+        rows.append((name, absolute, relative, "" if relative <= tolerance else "!"))  # ! for NaN
+    frame = pd.DataFrame(rows, columns=["", "absolute", "relative", " "])
+    print(frame.to_markdown(index=False, floatfmt=".2g"))
+    return not any(row[-1] for row in rows)
 
 
 def main():

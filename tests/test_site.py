@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from _tables import records, stored
-from _tables_classifiers import ratios
-from leaderboard import mean_scores
+from data import SMALL
 from results_tables import BLOCK, PAGES
-from tabular import SMALL
+from tables import rows
+from tables_classes import ratios
+from tables_regression import mean_scores
 
 import skuq
 
@@ -62,7 +62,7 @@ def test_everything_on_the_api_page_has_an_example():
 
 
 def test_docstrings_of_the_recommended_estimators_say_what_is_stored():
-    scores = {m: mean_scores("regression", "crps")[0].loc[m] for m in ("tabular", "plain")}
+    scores = {m: mean_scores("crps").loc[m] for m in ("tabular", "plain")}
     below = [scores["tabular"][s] < scores["plain"][s] for s in (*SMALL, "diabetes")]
     assert "below that of the plain" in skuq.TabularEnsembleRegressor.__doc__
     assert "each of six sets" in skuq.TabularEnsembleRegressor.__doc__
@@ -81,7 +81,7 @@ def test_costs_in_words_are_those_of_the_table():
         ("hyper ensemble", "5 to 60 seconds", 5, 60),
         ("plain", "a few seconds to half a minute", 2, 30),
     ):
-        seconds = [r["processor_seconds"] for r in stored("costs") if r["method"] == method]
+        seconds = [r["processor_seconds"] for r in rows("costs", method=method)]
         assert words in text
         assert seconds
         assert all(least <= s <= most for s in seconds)
@@ -90,21 +90,20 @@ def test_costs_in_words_are_those_of_the_table():
 def test_comparisons_in_words_are_those_of_stored_results():
     """What README, the front page and the column "beaten by" of choosing.md say."""
 
-    def nll(file, **key):
-        return np.mean([record["nll"] for record in records(file, **key)])
+    def nll(benchmark, problem, method):
+        return np.mean([row["nll"] for row in rows(benchmark, problem, method)])
 
     for name in ("boston", "concrete", "energy", "wine", "yacht"):
-        ensembles = {"file": "ensembles", "dataset": name}
-        assert nll(**ensembles, method="deep ensemble") < nll(**ensembles, method="MC dropout")
+        deep, dropout = (nll("baselines", name, m) for m in ("deep ensemble", "MC dropout"))
+        assert deep < dropout
     for name in ("electricity", "bank"):  # tested on later rows
-        classes = {"file": "leaderboard", "set": name}
-        assert nll(**classes, method="boosting, temperature") < nll(**classes, method="tabular")
-    operators = {"file": "bo", "part": "operator"}
+        boosting, tabular = (nll("classes", name, m) for m in ("boosting, temperature", "tabular"))
+        assert boosting < tabular
     for rival in ("ensemble", "rpn"):
-        assert nll(**operators, method="neon") < nll(**operators, method=rival)
+        assert nll("operators", None, "neon") < nll("operators", None, rival)
     for name in ("adult", "letter"):  # large tables of classes
-        search = {"file": "equal_time", "set": name, "budget": 300}
-        assert nll(**search, method="recipe") < nll(**search, method="autodeuq") + 0.001
+        recipe, search = (nll("equal_time", name, f"{m}, 300 s") for m in ("recipe", "autodeuq"))
+        assert recipe < search + 0.001
 
 
 def test_quoted_messages_are_those_of_the_code():

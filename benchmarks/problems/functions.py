@@ -12,31 +12,10 @@ from functools import cached_property
 import numpy as np
 from sklearn.utils import check_array, check_random_state
 
-FUNCTIONS_1D = (
-    "abs",
-    "step",
-    "kink",
-    "square",
-    "cubic",
-    "sine1",
-    "sine2",
-    "sine3",
-    "forrester",
-    "levy",
-)
-FUNCTIONS_2D = (
-    "sphere",
-    "g_function",
-    "goldstein_price",
-    "levy",
-    "bukin6",
-    "rosenbrock",
-    "beale",
-    "camel",
-    "perm",
-    "branin",
-    "styblinski_tang",
-)
+FUNCTIONS_1D = ("abs", "step", "kink", "square", "cubic", "sine1", "sine2", "sine3")
+FUNCTIONS_1D += ("forrester", "levy")
+FUNCTIONS_2D = ("sphere", "g_function", "goldstein_price", "levy", "bukin6", "rosenbrock")
+FUNCTIONS_2D += ("beale", "camel", "perm", "branin", "styblinski_tang")
 FUNCTIONS_ND = ("levy", "rosenbrock", "g_function", "perm")
 
 
@@ -44,47 +23,20 @@ FUNCTIONS_ND = ("levy", "rosenbrock", "g_function", "perm")
 class _Problem:
     """A formula, its box, and the points of the box where it is least and greatest."""
 
-    formula: Callable[[np.ndarray], np.ndarray]
-    """Function from X of shape (n_samples, n_features), in its own units, to (n_samples,)."""
+    formula: Callable[[np.ndarray], np.ndarray]  # X (n, d) in its own units to (n,)
+    # Functions of d, the number of features.
     box: Callable[[int], tuple]
-    """Function from the number of features to the lower and the upper ends of the box."""
     lowest: Callable[[int], object]
-    """Function from the number of features to a point where the formula is least."""
     highest: Callable[[int], object]
-    """Function from the number of features to a point where the formula is greatest."""
-    top: float | None = None
-    """Value that is scaled to 1. None takes the value at `highest`."""
+    top: float | None = None  # value that is scaled to 1; None takes that at `highest`
 
 
 @dataclass(frozen=True)
 class SyntheticFunction:
-    """Noiseless function from [-1, 1]^d to [-1, 1], made by :func:`make_function`.
+    """Noiseless function from [-1, 1]^d to [-1, 1]: X (n, d) gives y (n,).
 
-    A call with X of shape (n_samples, n_features) returns an array of shape (n_samples,).
-    Points outside the box are evaluated by the same formula.
-
-    Parameters
-    ----------
-    name : str
-        One of `FUNCTIONS_1D`, `FUNCTIONS_2D` and `FUNCTIONS_ND`.
-    n_features : int
-        Dimension d.
-
-    Attributes
-    ----------
-    bounds : ndarray of shape (n_features, 2)
-        The box: -1 and 1 for every feature.
-    minimum : float
-        The least value on the box, -1.
-    minimizer : ndarray of shape (n_features,)
-        A point of the box with this value; there may be others.
-
-    Examples
-    --------
-    >>> from problems.functions import SyntheticFunction
-    >>> square = SyntheticFunction("square", 1)
-    >>> square([[-1.0], [0.0], [1.0]]), square.minimizer
-    (array([ 1., -1.,  1.]), array([0.]))
+    Points outside the box are evaluated by the same formula. `minimizer` is a point of the least
+    value, -1; there may be others.
     """
 
     name: str
@@ -132,54 +84,14 @@ class SyntheticFunction:
 
 
 def make_function(name, n_features):
-    """Make a noiseless test function from [-1, 1]^d to [-1, 1].
+    """Make a noiseless test function of NOMU's paper (sections 4.1.1 and 4.2) by its name.
 
-    Parameters
-    ----------
-    name : str
-        One of `FUNCTIONS_1D`, `FUNCTIONS_2D` and `FUNCTIONS_ND`.
-    n_features : int
-        Dimension d. The names in `FUNCTIONS_ND` exist in every dimension from 2; 'perm' only up to
-        79, as its values overflow float64 above.
-
-    Returns
-    -------
-    function : SyntheticFunction
-        A call with X of shape (n_samples, d) returns y of shape (n_samples,). The attributes
-        `bounds`, `minimum` and `minimizer` describe the optimisation problem.
-
-    Notes
-    -----
-    The functions of more than one feature are those of the Simon Fraser library on their
-    usual boxes: sphere [-5.12, 5.12], G-function [0, 1], Goldstein-Price [-2, 2], Levy
-    [-10, 10], Bukin 6 [-15, -5] x [-3, 3], Rosenbrock [-5, 10], Beale [-4.5, 4.5],
-    three-hump camel [-5, 5], Perm (d, beta = 0.5) [-d, d], Branin [-5, 10] x [0, 15] and
-    Styblinski-Tang [-5, 5]. Each is scaled by its exact least and greatest value, with two
-    exceptions:
-
-    - Goldstein-Price is scaled with the greatest value 10^6, as in the paper. The true one is
-      1 015 690, so that the scaled function reaches 1.031 near the edge x_2 = 1.
-    - The G-function has a_i = (i - 2)/2 and therefore negative values. The library's own
-      programs have a_i = (i - 1)/2, but the paper's regrets of random search agree with the
-      former.
-
-    Two formulas are special outside the box: 'sine3' takes its square root as 0 below -1, and
-    'sine1' has a pole at 1.2.
-
-    References
-    ----------
-    Heiss, Weissteiner, Wutte, Seuken and Teichmann, "NOMU: Neural Optimization-based Model
-    Uncertainty", ICML 2022, sections 4.1.1 and 4.2. Surjanovic and Bingham,
-    "Virtual Library of Simulation Experiments", https://www.sfu.ca/~ssurjano.
-
-    Examples
-    --------
-    >>> from problems import make_function
-    >>> branin = make_function("branin", 2)
-    >>> branin([[0.0, 0.0]]).round(3)
-    array([-0.846])
-    >>> make_function("levy", 5).minimizer
-    array([0.1, 0.1, 0.1, 0.1, 0.1])
+    Those of more than one feature are those of the Simon Fraser library on their usual boxes; the
+    names in `FUNCTIONS_ND` exist in every dimension from 2, 'perm' only up to 79, as its values
+    overflow float64 above. Each is scaled by its exact least and greatest value, but
+    Goldstein-Price with the greatest value 10^6, as in the paper (the true one is 1 015 690). The
+    G-function has a_i = (i - 2)/2 and therefore negative values: the library's own programs have
+    a_i = (i - 1)/2, but the paper's regrets of random search agree with the former.
     """
     return SyntheticFunction(name, n_features)
 
@@ -187,40 +99,12 @@ def make_function(name, n_features):
 def make_scarce_regression(
     function, n_train=None, n_test=None, *, inputs="uniform", random_state=None
 ):
-    """Make a regression task: few noiseless values of a function to learn from, many to test on.
+    """Draw few noiseless values of a function to learn from, and many to test on.
 
-    Parameters
-    ----------
-    function : callable
-        X of shape (n_samples, n_features) to y of shape (n_samples,), with an attribute
-        `n_features`: for example from :func:`make_function`.
-    n_train, n_test : int, default=None
-        None means 8 and 100 per feature.
-    inputs : {'uniform', 'gaussian'}, default='uniform'
-        'uniform' on [-1, 1]^d; or 'gaussian', close to a flat manifold of min(5, d)
-        dimensions: centred normals of variance 0.15 along the first of the axes and 0.001
-        along the others. The paper does not say how the manifold lies. Normal inputs may
-        leave [-1, 1]^d.
-    random_state : int, RandomState instance or None, default=None
-
-    Returns
-    -------
-    X_train : ndarray of shape (n_train, n_features)
-    y_train : ndarray of shape (n_train,)
-    X_test : ndarray of shape (n_test, n_features)
-        Drawn like `X_train`.
-    y_test : ndarray of shape (n_test,)
-
-    References
-    ----------
-    Heiss et al., "NOMU", ICML 2022, section 4.1.2 and appendix B.2.5 (Tables 2, 10 and 11).
-
-    Examples
-    --------
-    >>> from problems import make_function, make_scarce_regression
-    >>> data = make_scarce_regression(make_function("forrester", 1), random_state=0)
-    >>> [part.shape for part in data]
-    [(8, 1), (8,), (100, 1), (100,)]
+    `n_train` and `n_test` are 8 and 100 per feature by default. Inputs are 'uniform' on [-1, 1]^d;
+    or 'gaussian', close to a flat manifold of min(5, d) dimensions: centred normals of variance
+    0.15 along the first of the axes and 0.001 along the others. The paper (section 4.1.2, appendix
+    B.2.5) does not say how the manifold lies. Returns X_train, y_train, X_test, y_test.
     """
     d = function.n_features
     sizes = [8 * d if n_train is None else n_train, 100 * d if n_test is None else n_test]

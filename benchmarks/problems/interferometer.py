@@ -1,4 +1,4 @@
-"""An interferometer: stored runs of its optimisation, and a simulator with their constants.
+"""A simulator of an interferometer, with the constants of published runs of its optimisation.
 
 Two Gaussian beams meet on a camera of 64 x 64 pixels. Two mirrors shift and tilt the second one,
 by amounts that are linear in their positions. A piston then moves its phase: twelve frames forward
@@ -7,8 +7,6 @@ centres and tilts of the stored beams are linear in the inputs with R2 above 0.9
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
@@ -44,87 +42,3 @@ def interferograms(U: np.ndarray) -> np.ndarray:
     # Interference: I = A1^2 + A2^2 + 2 A1 A2 cos(phase).
     light = (first**2 + second**2)[..., None] + (2 * first * second)[..., None] * fringes
     return light.reshape(len(U), SIDE**2, len(_PHASES))
-
-
-class InterferometerRuns(NamedTuple):
-    """Five runs of Bayesian optimisation with an RPN ensemble.
-
-    Attributes
-    ----------
-    inputs : ndarray of shape (5, 15, 4)
-        Positions of the mirrors of the initial designs, in [-1, 1].
-    outputs : ndarray of shape (5, 15, 4096, 16)
-        Their images in 0 to 255, float32: queries and components as in
-        ``make_operator_problem("interferometer")``.
-    all_inputs : ndarray of shape (5, 100, 4)
-        All inputs that were evaluated; the first 15 are the initial design.
-    best_values : ndarray of shape (5, 86)
-        The best visibility so far, from the initial design on.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from problems import InterferometerRuns
-    >>> runs = InterferometerRuns(
-    ...     np.zeros((5, 15, 4)), np.zeros((5, 15, 4096, 16), "float32"), np.zeros((5, 100, 4)),
-    ...     np.zeros((5, 86)),
-    ... )
-    >>> runs.outputs[0].shape  # the initial design of the first run
-    (15, 4096, 16)
-    """
-
-    inputs: np.ndarray
-    outputs: np.ndarray
-    all_inputs: np.ndarray
-    best_values: np.ndarray
-
-
-def load_interferometer(path):
-    """Load published runs of Bayesian optimisation on the problem "interferometer".
-
-    There are 5 runs. Each has an initial design of 15 inputs, and 16 images of each of these.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file `interferometer_rpnbo.npz`, with arrays `u_init`, `s_init`, `u_all` and
-        `best_so_far`.
-
-    Returns
-    -------
-    runs : InterferometerRuns
-
-    See Also
-    --------
-    make_operator_problem : The problem's bounds, query points and objective.
-
-    References
-    ----------
-    The optimisation: Bhouri, Joly, Yu, Sarkar and Perdikaris, "Scalable Bayesian optimization
-    with randomized prior networks", 2023. The simulator: Sorokin et al., "Interferobot", 2021.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> from problems import load_interferometer
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "interferometer_rpnbo.npz"  # a stand-in for the file
-    ...     np.savez(
-    ...         path, u_init=np.zeros((5, 15, 4)), s_init=np.zeros((5, 15, 16, 64, 64), "uint8"),
-    ...         u_all=np.zeros((5, 100, 4)), best_so_far=np.zeros((5, 86)),
-    ...     )
-    ...     runs = load_interferometer(path)
-    >>> runs.inputs.shape, runs.outputs.shape
-    ((5, 15, 4), (5, 15, 4096, 16))
-    """
-    with np.load(path) as stored:
-        images = stored["s_init"].astype("float32")
-        return InterferometerRuns(
-            stored["u_init"].astype("float64"),
-            # From (5, 15, 16, 64, 64) to pixels, row by row, with the 16 images as components.
-            np.moveaxis(images, 2, -1).reshape(5, 15, -1, 16),
-            stored["u_all"].astype("float64"),
-            -stored["best_so_far"].astype("float64"),  # stored as what is to be minimised
-        )

@@ -23,47 +23,25 @@ OPERATOR_PROBLEMS = ("pollutants", "brusselator", "interferometer", "cell_towers
 
 
 def make_operator_problem(name):
-    """Make a problem of composite Bayesian optimisation from the paper on NEON.
+    """Make a problem of composite Bayesian optimisation from the paper on NEON; one for a name.
 
-    Parameters
-    ----------
-    name : {"pollutants", "brusselator", "interferometer", "cell_towers"}
-        See the notes.
+    - "pollutants": two spills in a long river: their mass M, the rate of diffusion D, and the place
+      L and the time tau of the second one. A function is the concentration at four times and three
+      places (queries are (time, place)); the objective is minus the mean squared error against that
+      of u = (10, 0.07, 1.505, 30.1525). The paper prints L as 15.05, which is outside of its box.
+    - "brusselator": rates a and b of a chemical reaction, and diffusivities D0 and D1. A function
+      is the two concentrations at time 20 on a grid of 64 x 64 cells, from a fixed start; the
+      objective is minus the variance of both, weighted by 1 in the two outermost rows and columns
+      and by 0.1 inside. Needs `py-pde`; five seconds or more a function.
+    - "interferometer": position of two mirrors. A function is 16 images of 64 x 64 pixels, in 0 to
+      255; the objective is the visibility of the light's interference.
+    - "cell_towers": downtilts, in degrees, and powers, in dBm, of 15 antennas. A function is the
+      strength of the strongest signal and of the interference by all others on a map of 50 x 50
+      cells; the objective is that of section 6.4, the weighted sum of both coverages, as printed.
 
-    Returns
-    -------
-    problem : OperatorProblem
-        The same object for the same name.
-
-    Notes
-    -----
-    - "pollutants": two spills in a long river: their mass M, the rate of diffusion D, and the
-      place L and the time tau of the second one. A function is the concentration at times 15, 30,
-      45, 60 and places 0, 1, 2.5 (queries are (time, place)); the objective is minus the mean
-      squared error against that of u = (10, 0.07, 1.505, 30.1525). The paper prints L as 15.05,
-      which is outside of its box.
-    - "brusselator": rates a and b of a chemical reaction, and diffusivities D0 and D1. A
-      function is the two concentrations at time 20 on a grid of 64 x 64 cells, from a fixed
-      start; the objective is minus the variance of both, weighted by 1 in the two outermost
-      rows and columns and by 0.1 inside. Queries are (column, row) of the grid in [0, 1].
-      Needs `py-pde`; five seconds or more a function.
-    - "interferometer": position of two mirrors. A function is 16 images of 64 x 64 pixels, in
-      0 to 255; the objective is the visibility of the light's interference. Queries are
-      (column, row), in 64ths. The simulator has two Gaussian beams, with constants measured on
-      the runs of :func:`load_interferometer`, which are of another one.
-    - "cell_towers": downtilts, in 0 to 10 degrees, and powers, in 30 to 50 dBm, of 15 antennas.
-      A function is the strength of the strongest signal and of the interference by all others on
-      a map of 50 x 50 cells; the objective is that of section 6.4, the weighted sum of both
-      coverages over the cells, as printed. Queries are (column, row). The paper's power maps of
-      a ray tracer are no formula: the simulator here takes 3GPP's antenna patterns and path
-      loss instead, so values do not compare with the paper's.
-
-    References
-    ----------
-    Guilhoto and Perdikaris, "Composite Bayesian Optimization In Function Spaces Using NEON",
-    2024, section 3 and appendix 6.
+    Queries of fields are (column, row).
     """
-    return _MAKERS[name]()
+    return _PROBLEMS[name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,14 +52,12 @@ class OperatorProblem:
     (n, q, d_s) with several components. The objective, to be maximised, takes arrays or tensors.
     """
 
-    name: str
     bounds: np.ndarray
     query_points: np.ndarray
     n_outputs: int
     objective: Callable
     simulator: Callable
     best_value: float | None = None
-    best_input: np.ndarray | None = None
 
     def __call__(self, U):
         return self.simulator(check_array(U, dtype=np.float64, input_name="U"))
@@ -139,20 +115,6 @@ def _minus_squared_error(outputs):
     return -xp.mean(xp.square(outputs - cast_like(_TRUE_CONCENTRATIONS, outputs)), axis=-1)
 
 
-@functools.cache  # one objective for all, so that programs compiled with it are reused
-def _pollutants():
-    return OperatorProblem(
-        "pollutants",
-        np.array([[7, 13], [0.02, 0.12], [0.01, 3], [30.01, 30.295]]),
-        _TIMES_AND_PLACES,
-        1,
-        _minus_squared_error,
-        _concentrations_of_spills,
-        best_value=0.0,
-        best_input=_TRUE_SPILLS,
-    )
-
-
 # Brusselator (appendix 6.2)
 
 _SIDE = 64  # cells
@@ -188,14 +150,9 @@ def _simulate_reaction(U):
     return np.stack(fields)
 
 
-def _border_weights():
-    """Return weights (4096, 1): 1 on the two outermost rows and columns, 0.1 inside."""
-    weights = np.ones((_SIDE, _SIDE))
-    weights[2:-2, 2:-2] = 0.1
-    return weights.reshape(-1, 1)
-
-
-_BORDER_WEIGHTS = _border_weights()
+# 1 on the two outermost rows and columns, 0.1 inside: (4096, 1).
+_BORDER_WEIGHTS = np.pad(np.full((_SIDE - 4, _SIDE - 4), 0.1), 2, constant_values=1.0)
+_BORDER_WEIGHTS = _BORDER_WEIGHTS.reshape(-1, 1)
 
 
 def _minus_weighted_variance(outputs):
@@ -208,18 +165,6 @@ def _grid(numbers):
     return np.stack(np.meshgrid(numbers, numbers), axis=-1).reshape(-1, 2)
 
 
-@functools.cache  # one objective for all, so that programs compiled with it are reused
-def _brusselator():
-    return OperatorProblem(
-        "brusselator",
-        np.array([[0.1, 5], [0.1, 5], [0.01, 5], [0.01, 5]]),
-        _grid(np.linspace(0, 1, _SIDE)),
-        2,
-        _minus_weighted_variance,
-        _simulate_reaction,
-    )
-
-
 # Interferometer (appendix 6.3)
 
 _PIXELS = np.arange(_IMAGE_SIDE) / _IMAGE_SIDE
@@ -230,10 +175,6 @@ _LEAST_LIGHT = 100.0
 
 
 PIXEL_WEIGHTS = np.exp(-np.square(_grid(_PIXELS) - 0.5).sum(axis=1) / _WIDTH**2)  # (4096,)
-
-
-def _visibility(outputs):
-    return visibility(outputs, PIXEL_WEIGHTS)
 
 
 def visibility(outputs, pixel_weights):
@@ -253,26 +194,9 @@ def _logsumexp(xp, x):
     return top[..., 0] + xp.log(xp.sum(xp.exp(x - top), axis=-1))
 
 
-@functools.cache  # one objective for all, so that programs compiled with it are reused
-def _interferometer():
-    return OperatorProblem(
-        "interferometer",
-        np.tile([-1.0, 1.0], (4, 1)),
-        _grid(_PIXELS),
-        16,
-        _visibility,
-        interferograms,
-        best_value=1.0,
-    )
-
-
 # Cell towers (appendix 6.4)
 
 _WEAK, _STRONG, _WEIGHT = -80.0, 6.0, 0.25  # T_w, T_s and the weight of the first coverage
-
-
-def _coverage(outputs):
-    return coverage(outputs, np.ones(_MAP_SIDE**2))
 
 
 def coverage(outputs, areas):
@@ -288,21 +212,36 @@ def coverage(outputs, areas):
     return _WEIGHT * strong + (1 - _WEIGHT) * weak
 
 
-@functools.cache  # one objective for all, so that programs compiled with it are reused
-def _cell_towers():
-    return OperatorProblem(
-        "cell_towers",
+#: One objective for all searches of a problem, so that programs compiled with it are reused.
+_PROBLEMS = {
+    "pollutants": OperatorProblem(
+        np.array([[7, 13], [0.02, 0.12], [0.01, 3], [30.01, 30.295]]),
+        _TIMES_AND_PLACES,
+        1,
+        _minus_squared_error,
+        _concentrations_of_spills,
+        best_value=0.0,
+    ),
+    "brusselator": OperatorProblem(
+        np.array([[0.1, 5], [0.1, 5], [0.01, 5], [0.01, 5]]),
+        _grid(np.linspace(0, 1, _SIDE)),
+        2,
+        _minus_weighted_variance,
+        _simulate_reaction,
+    ),
+    "interferometer": OperatorProblem(
+        np.tile([-1.0, 1.0], (4, 1)),
+        _grid(_PIXELS),
+        16,
+        functools.partial(visibility, pixel_weights=PIXEL_WEIGHTS),
+        interferograms,
+        best_value=1.0,
+    ),
+    "cell_towers": OperatorProblem(
         np.repeat([[0.0, 10.0], [30.0, 50.0]], N_ANTENNAS, axis=0),
         _grid(np.arange(_MAP_SIDE, dtype=float)),
         2,
-        _coverage,
+        functools.partial(coverage, areas=np.ones(_MAP_SIDE**2)),
         received_power,
-    )
-
-
-_MAKERS = {
-    "pollutants": _pollutants,
-    "brusselator": _brusselator,
-    "interferometer": _interferometer,
-    "cell_towers": _cell_towers,
+    ),
 }

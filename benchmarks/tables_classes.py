@@ -1,0 +1,303 @@
+"""Tables of classifiers: HQ, neural ensemble search, small and middle tables."""
+
+import numpy as np
+from data import FEW_ROWS, MIDDLE
+from hq import COLUMNS
+from nes import METHODS
+from scipy.stats import rankdata
+from tables import (
+    by_seed,
+    cross,
+    markdown,
+    mean,
+    mean_error,
+    number,
+    rows,
+    stored,
+    table,
+    values,
+)
+
+# HQ
+
+POOLS = {
+    ("cifar10", "test"): "CIFAR-10",
+    ("imagenet", "val"): "ImageNet",
+    ("cifar10_all", "test"): "30 of CIFAR-10",
+    ("digits", "test"): "digits",
+    ("cora", "test"): "Cora",
+}
+SHIFTED = {
+    ("cifar10", "c101v4"): "CIFAR-10.1 v4",
+    ("cifar10", "c101v6"): "CIFAR-10.1 v6",
+    ("imagenet", "v2b"): "ImageNetV2",
+    ("cifar10_all", "c101v4"): "30 of CIFAR-10, v4",
+    ("cifar10_all", "c101v6"): "30 of CIFAR-10, v6",
+}
+
+
+def judged(pool):
+    """The runs of a pool on one set of rows to judge on."""
+    return [r["judged"][pool[1]] for r in rows("hq", pool[0])]
+
+
+def rule_means(pool, rule):
+    """Means over the runs, with the share of teams kept that are above the best single model."""
+    found = np.array([run["rules"][rule] for run in judged(pool)], float)
+    share = np.mean(100 * found[:, COLUMNS.index("above")] / found[:, COLUMNS.index("kept")])
+    return dict(zip(COLUMNS, found.mean(axis=0)), share=share)
+
+
+@table
+def hq_rules():
+    """Compare the rules that choose a team, with generalised diversity."""
+    rules = {
+        "all teams": "all teams",
+        "gd Q mean": "Q, mean",
+        "gd Q alpha": "Q (α)",
+        "gd HQ alpha": "HQ (α)",
+        "gd HQ alpha+K": "**HQ (α + K)**",
+        "as many best": "as many, by accuracy alone",
+    }
+    votes = {"greedy error": "greedy on the error", "vote of all": "vote of all"}
+
+    def cell(rule, pool):
+        if rule in votes:
+            return mean(values(judged(pool), rule))
+        m = rule_means(pool, rule)
+        kept = f"{m['kept']:.0f}: {m['low']:.2f}, {m['mean']:.2f}, {m['share']:.0f} %; "
+        return kept + f"{m['served']:.2f}"
+
+    heads = {
+        pool: f"{title} (best single {mean(values(judged(pool), 'best single'))})"
+        for pool, title in POOLS.items()
+    }
+    return cross("", rules | votes, heads, cell)
+
+
+@table
+def hq_shifted():
+    """Accuracy of what is served on shifted test sets, with generalised diversity."""
+    ways = {"best single": "best single", "vote of all": "vote of all"}
+    ways |= {"greedy error": "greedy on the error", "gd HQ alpha+K": "HQ (α + K)"}
+
+    def cell(way, pool):
+        if way.startswith("gd"):
+            return number(rule_means(pool, way)["served"])
+        return mean(values(judged(pool), way))
+
+    return cross("", ways, SHIFTED, cell)
+
+
+# Neural ensemble search
+
+BOOSTING = {
+    "HistGradientBoosting": "gradient boosting",
+    "sigmoid": ".. sigmoid",
+    "isotonic": ".. isotonic",
+    "temperature": ".. temperature",
+}
+
+
+def score(dataset, method, size, column):
+    """A score of ensembles of a size, by seed."""
+    runs = sorted(rows("nes", dataset, method), key=lambda r: r["seed"])
+    return values([r["sizes"][str(size)] for r in runs], column)
+
+
+@table
+def nes_methods(dataset):
+    heads = {"5": "NLL M=5", "10": "M=10", "gap": "minus NES-RE", "error": "error %"}
+    heads |= {"ece": "ECE %", "average": "average member", "oracle": "oracle"}
+    heads["trained"] = "trained"
+    best = min(METHODS, key=lambda method: score(dataset, method, 10, "nll").mean())
+
+    def cell(method, what):
+        if method in BOOSTING:
+            runs = rows("nes", dataset, method)
+            if what in ("error", "ece"):
+                return mean_error(values(runs, what), 2, 100)
+            last = f"{mean(values(runs, 'seconds'), 1)} s"
+            return {"10": mean_error(values(runs, "nll")), "trained": last}.get(what, "")
+        if what == "trained":
+            return str(rows("nes", dataset, method)[0]["networks"]["10"])
+        if what == "gap":
+            gaps = score(dataset, method, 10, "nll") - score(dataset, "NES-RE", 10, "nll")
+            return "" if method == "NES-RE" else mean_error(gaps)
+        if what in ("error", "ece"):
+            return mean_error(score(dataset, method, 10, what), 2, 100)
+        if what in ("average", "oracle"):
+            return mean_error(score(dataset, method, 10, what))
+        text = mean_error(score(dataset, method, int(what), "nll"))
+        return f"**{text}**" if (method, what) == (best, "10") else text
+
+    seeds = ", ".join(map(str, sorted(by_seed("nes", dataset, "NES-RE"))))
+    return cross(f"seeds {seeds}", dict(zip(METHODS, METHODS)) | BOOSTING, heads, cell)
+
+
+def shifted_nll(dataset, severity, method, chosen_on):
+    """NLL of ten members, by seed."""
+    runs = sorted(rows("nes_shift", dataset, method), key=lambda r: r["seed"])
+    return values([r["severities"][severity][chosen_on]["10"] for r in runs], "nll")
+
+
+CHOSEN_ON = ("clean", "shifted", "all")
+
+
+def seeds_of(dataset):
+    return ", ".join(map(str, sorted(by_seed("nes_shift", dataset, "NES-RE"))))
+
+
+def gain(dataset, severity, method):
+    """NLL chosen on clean rows minus NLL chosen on shifted rows, paired by seed."""
+    clean, shifted = (shifted_nll(dataset, severity, method, how) for how in CHOSEN_ON[:2])
+    return clean - shifted
+
+
+@table
+def nes_gains():
+    down = {
+        (dataset, method): f"{dataset}: {method}"
+        for dataset in ("pendigits", "letter")
+        for method in ("NES-RE", "NES-RS", "DeepEns (RS)")
+    }
+    heads = {k: k for k in "12345"}
+    return cross("gain", down, heads, lambda d, severity: mean_error(gain(d[0], severity, d[1]), 2))
+
+
+@table
+def nes_images():
+    head = ["", "NLL clean", "severity 1", "3", "5", "error %, clean and 5", "ECE %, clean and 5"]
+    head += ["average, oracle (clean)", "entropy, of digits", "trained", "seed"]
+    table = []
+    for r in sorted(stored("nes_images"), key=lambda r: METHODS.index(r["method"].split(",")[0])):
+        found = {s: cells["10"] for s, cells in r["severities"].items()}
+        clean, worst = found["0"], found["5"]
+        cells = [number(found[s]["nll"], 3) for s in ("0", "1", "3", "5")]
+        cells += [f"{100 * clean[c]:.1f}, {100 * worst[c]:.1f}" for c in ("error", "ece")]
+        cells.append(f"{clean['average']:.2f}, {clean['oracle']:.2f}")
+        cells.append(f"{clean['entropy']:.2f}, {clean['entropy_ood']:.2f}")
+        table.append([r["method"], *cells, str(r["networks"]), str(r["seed"])])
+    return markdown(head, table)
+
+
+# Small and middle tables of classes
+
+ON_CLASSES = {
+    "tabular": "**tabular ensemble**",
+    "plain": "plain ensemble",
+    "logistic": "logistic regression",
+    "forest": "forest",
+    "boosting, temperature": "boosting, temperature",
+    "lightgbm": "LightGBM",
+    "catboost": "CatBoost",
+    "realmlp": "RealMLP",
+    "tabm": "TabM",
+    "NES, 120 s": "NES, 120 s",
+    "AutoDEUQ, 60 s": "AutoDEUQ, 60 s",
+}
+PARTS = {"suite": "small and middle sets", "few": "10 to 100 rows"}
+N_SPLITS = {"suite": 1, "few": 5}  # that are averaged at most
+
+
+def of_part(part):
+    """The sets of a part."""
+    sets = {"suite": sorted(MIDDLE), "few": FEW_ROWS}[part]
+    stored_sets = {r["problem"] for r in stored("classes")}
+    return [name for name in sets if name in stored_sets]
+
+
+def log_losses(part, score="nll"):
+    """Scores by set and method, averaged over the splits that the three first methods have run."""
+    found = {}
+    for name in of_part(part):
+        runs = {m: by_seed("classes", name, m) for m in ON_CLASSES}
+        splits = set.intersection(*(set(runs[m]) for m in ("tabular", "plain", "logistic")))
+        splits = {k for k in splits if k < N_SPLITS[part]}
+        found[name] = {
+            m: np.mean([by[k].get(score, np.nan) for k in splits])
+            for m, by in runs.items()
+            if splits <= set(by)
+        }
+    return found
+
+
+def ratios(part, *rivals, ours="tabular"):
+    """Log losses of a method over the lowest of its rivals', by set."""
+    own = {name: by for name, by in log_losses(part).items() if ours in by}
+    return {name: by[ours] / min(by[rival] for rival in rivals) for name, by in own.items()}
+
+
+def in_words(ratio, unit=""):
+    """Geometric mean, both ends and the number of lower ones."""
+    quotients = np.array(list(ratio.values()))
+    least, most = (number(end(quotients)) for end in (np.min, np.max))
+    middle = number(np.exp(np.log(quotients).mean()))
+    lower = f"lower on {sum(quotients < 1)} of {len(quotients)}"
+    return f"{middle}{unit} ({least} to {most}; {lower})"
+
+
+@table
+def classes_small(part):
+    """Mean log loss of a set's splits; bold is the lowest of the methods that are shown."""
+    losses = log_losses(part)
+    # The weakest peers stand in `classes_small_standing` alone: wide tables scroll.
+    shown = [m for m in ON_CLASSES if m not in ("forest", "lightgbm")]
+    heads = {m: ON_CLASSES[m] for m in shown if any(m in by for by in losses.values())}
+
+    def cell(name, method):
+        loss = losses[name].get(method, np.nan)
+        return "" if np.isnan(loss) else number(loss, 3), loss
+
+    return cross("log loss", {name: name for name in losses}, heads, cell, "across")
+
+
+@table
+def classes_small_standing(part, *methods):
+    """Compare methods on the sets that all of them have run."""
+    methods = [m for m in ON_CLASSES if m.split(",")[0] in methods]
+    losses, ece = log_losses(part), log_losses(part, "ece")
+    names = [name for name, by in losses.items() if all(m in by for m in methods)]
+    nll = np.array([[losses[name][m] for m in methods] for name in names])
+    ratio = nll / nll.min(axis=1, keepdims=True)
+    ratio = ratio[nll.min(axis=1) > 0.02]
+    figures = {
+        "mean rank": rankdata(nll, axis=1).mean(axis=0),
+        "log loss over the lowest, mean": ratio.mean(axis=0),
+        "worst": ratio.max(axis=0),
+        "over plain": np.exp(np.log(nll / nll[:, [methods.index("plain")]]).mean(axis=0)),
+        "ECE": [np.mean([ece[name][m] for name in names]) for m in methods],
+    }
+
+    def cell(method, what):
+        return number(figures[what][methods.index(method)], 3 if what == "ECE" else 2)
+
+    heads = dict(zip(figures, figures))
+    return cross(f"{len(names)} sets", {m: ON_CLASSES[m] for m in methods}, heads, cell)
+
+
+@table
+def classes_small_verdict():
+    """Say how the tabular ensemble's log loss compares on small tables and on few rows."""
+    rivals = {
+        ("plain",): "the plain ensemble",
+        ("plain", "logistic"): "the better of plain ensemble and logistic regression",
+    }
+    corner = "log loss, divided by that of"
+    return cross(corner, rivals, PARTS, lambda names, part: in_words(ratios(part, *names)))
+
+
+@table
+def classes_search_verdict():
+    """Say how searches of classes compare with the tabular ensemble on the sets they have run."""
+    told = [
+        f"{in_words(ratios('suite', 'tabular', ours=method), ' times')} for {title}"
+        for method, title in {
+            "NES, 120 s": "`NESClassifier(max_time=120)`",
+            "AutoDEUQ, 60 s": "`AutoDEUQClassifier(max_time=60)`",
+        }.items()
+    ]
+    return (
+        f"Beside `TabularEnsembleClassifier` the log loss of a search is {' and '.join(told)}: "
+        "geometric means, both ends in brackets."
+    )

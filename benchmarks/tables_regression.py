@@ -1,0 +1,403 @@
+"""Tables of numbers: the field, AutoDEUQ, baselines, the recipe, calibration, equal time, shift."""
+
+import numpy as np
+import pandas as pd
+from data import LARGE, SMALL, SUITE
+from published import TABLE_I
+from regression import BASELINES, CALIBRATIONS, FIELD, N_CALIBRATED, N_SPLITS, RECIPE
+from scipy import stats
+from tables import (
+    by_seed,
+    cross,
+    markdown,
+    mean,
+    mean_error,
+    number,
+    rows,
+    significant,
+    span,
+    stored,
+    table,
+    values,
+)
+
+SIX = (*SMALL, "diabetes")
+PUBLISHED = "{:.2f} ({:.2f})"  # NLL (RMSE)
+
+# The field
+
+
+def common_scores(benchmark, problem, methods, score):
+    """Scores of methods on the splits of a set that all of them have, and these splits."""
+    runs = [by_seed(benchmark, problem, method) for method in methods]
+    splits = sorted(set.intersection(*map(set, runs)))
+    return np.array([[found[k][score] for k in splits] for found in runs], float), splits
+
+
+def field_table(benchmark, methods, sets, score, ranked=False, digits=None):
+    """Methods by sets: means over the splits that all have, and mean ranks if `ranked`."""
+    found, order = {s: common_scores(benchmark, s, methods, score) for s in sets}, list(methods)
+    ranks = np.mean([stats.rankdata(v.mean(axis=1)) for v, _ in found.values()], axis=0)
+
+    def cell(method, name):
+        if name == "rank":
+            return number(ranks[order.index(method)], 1), np.nan
+        scores = found[name][0][order.index(method)]
+        return mean_error(scores, (digits or {}).get(name, 3)), scores.mean()
+
+    across = {name: f"{name} ({span(splits)})" for name, (_, splits) in found.items()}
+    across |= {"rank": "mean rank"} if ranked else {}
+    return cross("", methods, across, cell, "down")
+
+
+@table
+def field_suite(score):
+    """Scores of the predicted distributions on the suite's tables that all methods have run."""
+    peers = ("tabular", "gaussian process", "ngboost", "catboost", "boosted quantiles")
+    methods = {method: FIELD[method] for method in peers}
+    sets = [name for name in SUITE if all(rows("regression", name, m) for m in peers)]
+    digits = {"excitation_current": 8 if score == "crps_own" else 3}
+    return field_table("regression", methods, sets, score, True, digits)
+
+
+@table
+def field_regression(score):
+    return field_table("regression", FIELD, SIX, score)
+
+
+@table
+def field_classes():
+    methods = {
+        "tabular": "**skuq, tabular**",
+        "plain": "skuq, plain",
+        "boosting": "boosting",
+        "boosting, temperature": "boosting, temperature",
+    }
+    return field_table("classes", methods, CLASSES, "nll")
+
+
+CLASSES = ("letter", "pendigits", "adult", "bank", "electricity", "cancer")
+
+
+def mean_scores(score):
+    """Frame of methods by sets: means where all splits of the set have been run."""
+    found = [r for r in stored("regression") if r.get(score) is not None]
+    frame = pd.DataFrame([r for r in found if r["seed"] < N_SPLITS[r["problem"]]])
+    groups = frame.groupby(["method", "problem"])[score]
+    wanted = [N_SPLITS[name] for _, name in groups.groups]
+    means = groups.mean()[(groups.size() == wanted).to_numpy()].unstack()
+    return means[[name for name in N_SPLITS if name in means]]
+
+
+def mean_ranks(score):
+    """Mean rank of each method that has most sets, over the sets that all of them have."""
+    means = mean_scores(score)
+    complete = means.dropna(thresh=means.notna().sum(axis=1).max() // 2).dropna(axis=1)
+    return complete.rank().mean(axis=1).sort_values(), complete.shape[1]
+
+
+@table
+def field_ranks():
+    """The ranks of the picture."""
+    ranks = {score: mean_ranks(score)[0] for score in ("crps", "nll")}
+    methods = {m: FIELD[m] for m in FIELD if m in ranks["crps"]}
+    heads = {"crps": "CRPS", "nll": "NLL"}
+    return cross("mean rank", methods, heads, lambda m, score: number(ranks[score][m], 1))
+
+
+def listed(names):
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def against_best(name, score):
+    """Paired differences of the best rival's score to the tabular ensemble's, split by split."""
+    methods = [method for method in FIELD if method != "plain"]
+    (ours, *rivals), _ = common_scores("regression", name, methods, score)
+    return min(rivals, key=np.mean) - ours
+
+
+@table
+def field_verdict():
+    """Say where the tabular ensemble is better by CRPS than chance between splits explains."""
+    places = {"clearly better than": [], "level with": [], "clearly behind": []}
+    gains = {name: against_best(name, "crps") for name in SIX}
+    for name, gain in gains.items():
+        bound = stats.t.ppf(0.975, len(gain) - 1) * gain.std(ddof=1) / np.sqrt(len(gain))
+        clear = abs(gain.mean()) > bound
+        places[list(places)[0 if clear and gain.mean() > 0 else 2 if clear else 1]].append(name)
+    told = [
+        f"{how} the best of its five rivals on {len(sets)} of six sets ({listed(sets)})"
+        if how == "clearly better than"
+        else f"{how} it on {len(sets)} ({listed(sets)})"
+        for how, sets in places.items()
+        if sets
+    ]
+    sentence = f"By CRPS `TabularEnsembleRegressor` is {listed(told)}."
+    lowest = sum(gain.mean() > 0 for gain in gains.values())
+    clearly = "*Clearly* is a paired t-test over the splits at 5 %."
+    return f"{sentence} {clearly} Its mean CRPS is the lowest on {lowest}."
+
+
+@table
+def classes_verdict():
+    """Say on which sets the tabular ensemble's log loss is below that of calibrated boosting."""
+    methods = ("boosting, temperature", "tabular")
+    gaps = {name: common_scores("classes", name, methods, "nll")[0] for name in CLASSES}
+    gaps = {name: np.mean(rival - ours) for name, (rival, ours) in gaps.items()}
+    ahead = [name for name, gap in gaps.items() if gap > 0.02]
+    behind = [name for name, gap in gaps.items() if gap < -0.02]
+    level = [name for name in CLASSES if name not in ahead + behind]
+    parts = [
+        f"{how} on {listed(sets)}"
+        for how, sets in (("lower", ahead), ("higher", behind), ("within 0.02 nats", level))
+        if sets
+    ]
+    return (
+        "The log loss of `TabularEnsembleClassifier`, beside boosting with temperature scaling, is "
+        f"{'; '.join(parts)}."
+    )
+
+
+@table
+def field_tabular():
+    """Scores of the tabular ensemble alone."""
+    runs = {s: rows("regression", s, "tabular") for s in (*SIX, *LARGE, "bike")}
+    titles = {
+        "nll": "NLL",
+        "nll_own": "NLL of the predicted density",
+        "worst": "NLL of the worst split minus the median",
+        "crps": "CRPS",
+        "rmse": "RMSE",
+        "coverage": "90 % coverage",
+        "fit_seconds": "seconds of a fit",  # of runs on a machine without other work
+    }
+
+    def cell(score, name):
+        if score == "worst":
+            nll = values(runs[name], "nll")
+            return number(nll.max() - np.median(nll)) if len(nll) > 1 else ""
+        found = [r[score] for r in runs[name] if score in r]
+        return significant(np.mean(found)) if found else ""
+
+    heads = {s: f"{s} ({span(r['seed'] for r in found)})" for s, found in runs.items()}
+    return cross("", titles, heads, cell)
+
+
+# AutoDEUQ and baselines
+
+
+@table
+def autodeuq():
+    scores = {"nll": "NLL", "nll_own": "mixture's NLL", "rmse": "RMSE", "crps": "CRPS"}
+    scores["coverage"] = "90 % coverage"
+    runs = {name: rows("autodeuq", name, "100 trials") for name in ("yacht", "concrete")}
+    names = {name: f"{name} ({span(r['seed'] for r in runs[name])})" for name in runs}
+    return cross("", names, scores, lambda name, score: mean_error(values(runs[name], score)))
+
+
+@table
+def autodeuq_rivals():
+    """Published figures, and rivals of the leaderboard on the splits that AutoDEUQ has run."""
+    runs = {name: by_seed("autodeuq", name, "100 trials") for name in ("yacht", "concrete")}
+    titles = {"AutoDEUQ here": "**AutoDEUQ, 100 trials**", "plain": "plain ensemble"}
+    titles["tabular"] = "tabular ensemble"
+    titles |= {method: FIELD[method] for method in ("gaussian process", "ngboost", "catboost")}
+    titles |= {m: f"published: {m}" for m in ("AutoDEUQ", "deep ensemble", "hyper ensemble")}
+
+    def cell(method, name):
+        if method in TABLE_I[name]:
+            return PUBLISHED.format(*TABLE_I[name][method])
+        found = runs[name]
+        if method in FIELD:
+            of_method = by_seed("regression", name, method)
+            found = {k: of_method[k] for k in found if k in of_method}
+        return " ".join(
+            text.format(mean(values(found.values(), score)))
+            for text, score in (("{}", "nll"), ("({})", "rmse"))
+        )
+
+    heads = {name: f"{name} ({span(found)})" for name, found in runs.items()}
+    return cross("NLL (RMSE)", titles, heads, cell)
+
+
+@table
+def paper_protocol():
+    """The paper's protocol beside its Table I: NLL (RMSE), and mean ranks over these sets."""
+    runs = {
+        s: rows("autodeuq", s, "500 trials") for s in SMALL if rows("autodeuq", s, "500 trials")
+    }
+    figures = {
+        "AutoDEUQ here": {s: [mean_of(r, k) for k in ("nll", "rmse")] for s, r in runs.items()}
+    }
+    figures |= {m: {s: TABLE_I[s][m] for s in runs} for m in TABLE_I["yacht"]}
+    # Ranks by Table I's rule: equal to two decimals is the same rank.
+    scores = np.round([[by[s] for s in runs] for by in figures.values()], 2)
+    ranks = stats.rankdata(scores, method="min", axis=0).mean(axis=1)
+    titles = {m: f"published: {m}" for m in figures} | {"AutoDEUQ here": "**AutoDEUQ here**"}
+    table = [
+        [title, *(PUBLISHED.format(*figures[m][s]) for s in runs), "{:.1f} ({:.1f})".format(*rank)]
+        for (m, title), rank in zip(titles.items(), ranks)
+    ]
+    minutes = [mean(values(found, "fit_seconds") / 60, 0) for found in runs.values()]
+    head = ["NLL (RMSE)", *(f"{s} ({len(found)})" for s, found in runs.items()), "mean rank"]
+    return markdown(head, [*table, ["minutes of a search", *minutes, ""]])
+
+
+def mean_of(rows, score):
+    return values(rows, score).mean()
+
+
+@table
+def baselines():
+    """Deep ensembles, hyper deep ensembles and MC dropout beside published figures."""
+    titles = {"hyper ensemble": "hyper deep ensemble"}
+    down = {}
+    for method in BASELINES:
+        down |= {method: titles.get(method, method), f"published {method}": "published"}
+    down |= {
+        "coverage": "90 % coverage (DE, HDE, MC)",
+        "fit_seconds": "seconds a fit (DE, HDE, MC)",
+    }
+
+    def cell(what, name):
+        if what in BASELINES:
+            found = rows("baselines", name, what)
+            return f"{mean_error(values(found, 'nll'), 2)} ({mean(values(found, 'rmse'))})"
+        if what.startswith("published"):
+            return PUBLISHED.format(*TABLE_I[name][what.removeprefix("published ")])
+        found = [values(rows("baselines", name, method), what) for method in BASELINES]
+        return ", ".join(mean(column, 2 if what == "coverage" else 1) for column in found)
+
+    return cross("NLL (RMSE)", down, {s: s for s in sorted(SMALL)}, cell)
+
+
+# The recipe
+
+#: (NLL, RMSE) asked for on splits 0-4.
+
+
+def recipe(name, splits=range(5), method="tabular"):
+    return [r for r in rows("recipe", name, method) if r["seed"] in splits]
+
+
+@table
+def tabular_ablations(*scores):
+    names = {"tabular": "**the default**", "plain": "plain network"}
+    names["loss: nll"] = "loss: nll (β = 0)"
+
+    def cell(method, name):
+        runs = recipe(name, method=method)
+        return ", ".join(mean(values(runs, s), 3 if s == "crps" else 2) for s in scores)
+
+    down = {method: names.get(method, method) for method in RECIPE}
+    return cross("", down, {name: name for name in SMALL}, cell)
+
+
+# Calibration and shift
+
+
+def calibrated(method):
+    """Rows of each set, or part of one, by its name."""
+    found = {}
+    for row in rows("calibration", method=method):
+        for name, scores in row.items():
+            if isinstance(scores, dict):
+                found.setdefault(name, []).append(scores)
+    order = list(N_CALIBRATED)
+    return dict(sorted(found.items(), key=lambda item: (order.index(item[0].split()[0]), item[0])))
+
+
+def calibration_table(cell, left_out=()):
+    found = {method: calibrated(method) for method in CALIBRATIONS}
+    parts = {name: part for name, part in found["as it is"].items() if name not in left_out}
+    titles = {name: f"{name} ({len(part)})" for name, part in parts.items()}
+    heads = dict(zip(CALIBRATIONS, CALIBRATIONS))
+    return cross("set (splits)", titles, heads, lambda name, m: cell(found, name, m))
+
+
+@table
+def calibration_coverage():
+    """Coverage of 90 % intervals: mean and standard error over splits."""
+    return calibration_table(lambda by, name, m: mean_error(values(by[m][name], "coverage")))
+
+
+@table
+def calibration_nll():
+    """Change of the NLL of the whole distribution: mean and standard error over splits."""
+
+    def cell(by, name, method):
+        plain, own = (values(by[m][name], "nll") for m in ("as it is", method))
+        return mean(plain, 3) if method == "as it is" else mean_error(own - plain, 4)
+
+    return calibration_table(cell, ["bike 2012"])
+
+
+@table
+def shift_epistemic():
+    """NLL and rise of the epistemic std in gaps and on corrupted rows: medians over gaps."""
+    heads = {part: f"NLL {part}" for part in ("inside", "gap", "corrupted")}
+    heads |= {"gap": "NLL in gap", "rise gap": "rise in gap (AUC)"}
+    heads["rise corrupted"] = "rise corrupted (AUC)"
+    order, runs = ("energy", "boston", "concrete"), {}
+    for row in sorted(stored("shift"), key=lambda r: order.index(r["problem"])):
+        runs.setdefault((row["problem"], row["method"]), []).append(row)
+
+    def cell(key, what):
+        part = what.removeprefix("rise ")
+        if part == what:
+            return number(np.median([run[part]["nll"] for run in runs[key]]))
+        if "epistemic" not in runs[key][0][part]:
+            return "-"
+        rise = [run[part]["epistemic"] / run["inside"]["epistemic"] for run in runs[key]]
+        return f"{np.median(rise):.1f} ({np.median([run[part]['auc'] for run in runs[key]]):.2f})"
+
+    titles = {key: f"{key[0]} ({len(found)}), {key[1]}" for key, found in runs.items()}
+    return cross("set (gaps), method", titles, heads, cell)
+
+
+# Equal time
+
+#: Methods beside AutoDEUQ for which equal times are stored.
+TIMED = {
+    "recipe, 60 s": "the one recipe, 60 s",
+    "nes, 60 s": "NES, 60 s",
+    "recipe, 300 s": "the one recipe, 300 s",
+}
+
+
+def timed():
+    """Rows with the NLL of the predicted distribution, by set and split, and method."""
+    found = {}
+    for r in stored("equal_time"):
+        if "nll_own" in r:
+            found.setdefault((r["problem"], r["seed"]), {})[r["method"]] = r
+    return dict(sorted(found.items()))
+
+
+def kind_of(problem, row):
+    """Kind of target; the NLL of wine's whole numbers is that of narrow peaks, and told apart."""
+    if "crps" not in row:
+        return "classes"
+    return "whole numbers" if problem == "wine" else "numbers"
+
+
+@table
+def equal_time():
+    """NLL (CRPS) after equal time, minus that of AutoDEUQ."""
+    found, lines = timed(), []
+    for method, title in TIMED.items():
+        ours = f"autodeuq,{method.split(',')[1]}"
+        pairs = [(p, by[method], by[ours]) for p, by in found.items() if {method, ours} <= set(by)]
+        for kind in ("numbers", "whole numbers", "classes"):
+            chosen = [(a, b) for pair, a, b in pairs if kind_of(pair[0], a) == kind]
+            if len(chosen) < 2:
+                continue
+            nll = np.array([theirs["nll_own"] - own["nll_own"] for theirs, own in chosen])
+            level = int((nll >= -0.01 - nll.std(ddof=1) / np.sqrt(len(nll))).sum())
+            score = "nll_own" if kind == "classes" else "crps"
+            ratios = [theirs[score] / own[score] for theirs, own in chosen]
+            geometric = number(np.exp(np.mean(np.log(ratios))), 3)
+            cells = [mean_error(nll), number(np.median(nll), 3), f"{level} of {len(nll)}"]
+            lines.append([f"{title}, {kind}", *cells, geometric])
+    head = ["minus AutoDEUQ", "mean NLL", "median NLL", "AutoDEUQ level or ahead"]
+    return markdown([*head, "ratio of the CRPS, or log loss"], lines)

@@ -1,0 +1,88 @@
+"""The runner: rows are kept as they come, and not run again."""
+
+import pytest
+import run as command
+from runner import Benchmark, each, growing, read, run, summary
+
+
+@pytest.fixture
+def scored():
+    """Names of what was run, and a benchmark whose method "stops" is interrupted at first."""
+    seen = []
+
+    def score(data, method, seed):
+        seen.append((data, method, seed))
+        if method == "stops" and seen.count(seen[-1]) == 1:
+            raise KeyboardInterrupt
+        if method == "fails":
+            raise ValueError("no such number")
+        return {"nll": data + seed + 1 / 3, "curve": [1 / 3]}
+
+    problems = {"one": lambda seed: 1.0, "two": lambda seed: 2.0}
+    methods = {name: name for name in ("goes", "stops", "fails")}
+    return seen, Benchmark(problems, methods, each(score), {"one": 2, "two": 1})
+
+
+def test_rows_are_kept_and_an_interrupted_run_goes_on(scored, tmp_path):
+    seen, benchmark = scored
+    with pytest.raises(KeyboardInterrupt):
+        list(run("tiny", benchmark, folder=tmp_path))
+    kept = read(tmp_path / "tiny.json")
+    assert kept == [
+        {"problem": "one", "method": "goes", "seed": 0, "nll": 1.333333, "curve": [1 / 3]}
+    ]
+    while True:
+        try:
+            new = list(run("tiny", benchmark, folder=tmp_path))
+            break
+        except KeyboardInterrupt:
+            continue
+    rows = read(tmp_path / "tiny.json")
+    assert len(rows) == 9 and rows[-1] == new[-1]  # two seeds of "one", one of "two"
+    assert seen.count((1.0, "goes", 0)) == 1
+    assert rows[2]["failed"] == "no such number"
+    assert list(run("tiny", benchmark, folder=tmp_path)) == []
+    (again,) = run("tiny", benchmark, ["two"], ["goes"], [0], again=True, folder=tmp_path)
+    assert again["nll"] == 2.333333 and len(read(tmp_path / "tiny.json")) == 9
+
+
+def test_what_is_run_usually(scored, tmp_path):
+    _, benchmark = scored
+    usual = Benchmark(**{**vars(benchmark), "usual": lambda problem, method: method == "goes"})
+    assert len(list(run("tiny", usual, folder=tmp_path))) == 3
+    assert list(run("tiny", usual, methods=["fails"], folder=tmp_path)) == []
+    rows = list(run("tiny", usual, ["two"], ["fails"], [5], folder=tmp_path))
+    assert [(r["problem"], r["method"], r["seed"]) for r in rows] == [("two", "fails", 5)]
+
+
+def test_a_growing_row_goes_on_where_it_was(tmp_path):
+    def search(data, method, seed, kept):
+        values = list(kept["values"]) if kept else []
+        while len(values) < 4:
+            values.append(len(values))
+            yield {"values": values[:]} | ({"unfinished": True} if len(values) < 4 else {})
+
+    benchmark = Benchmark({"line": lambda seed: None}, {"steps": None}, growing(search))
+    runs = run("search", benchmark, folder=tmp_path)
+    assert next(runs)["values"] == [0] and next(runs)["values"] == [0, 1]
+    runs.close()
+    rows = list(run("search", benchmark, folder=tmp_path))
+    assert [len(row["values"]) for row in rows] == [3, 4]
+    assert "unfinished" not in read(tmp_path / "search.json")[0]
+
+
+def test_summary_has_means_over_seeds():
+    rows = [{"problem": "p", "method": "m", "seed": seed, "nll": seed / 10} for seed in (0, 1)]
+    assert "| p         | m        |       2 |  0.05 |" in summary(rows)
+    assert "0.05" in summary(rows, "nll")
+
+
+def test_names_of_a_command_are_known(capsys):
+    with pytest.raises(SystemExit):
+        command.main(["operators", "--methods", "nothing"])
+    assert "Unknown methods: ['nothing']" in capsys.readouterr().err
+
+
+def test_kept_rows_are_shown(capsys):
+    command.main(["recipe", "--summary", "--score", "crps"])
+    assert "| yacht " in capsys.readouterr().out
