@@ -1,14 +1,13 @@
-"""The pages for newcomers: links lead somewhere, figures are measured, pictures are there."""
+"""The pages for newcomers: links lead somewhere, and figures are measured."""
 
 import inspect
 import re
-from inspect import cleandoc
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from _tables import records, stored
+from _tables import records
 from _tables_classifiers import ratios
 from leaderboard import mean_scores
 from results_tables import BLOCK, PAGES
@@ -20,7 +19,6 @@ ROOT = Path(__file__).parents[1]
 ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
 API = "\n".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
 LISTED = set(re.findall(r"^   ([\w.]+)$", API, re.MULTILINE))
-PICTURE = r'^# sphinx_gallery_thumbnail_path = "(.+)"$'
 
 
 @pytest.mark.parametrize("name", ENTRANCES)
@@ -40,14 +38,6 @@ def test_decimals_of_the_readme_are_in_the_tables_of_results():
     assert not [figure for figure in figures if not re.search(rf"(?<![\d.]){figure}(?!\d)", tables)]
 
 
-def test_stored_pictures_of_examples_exist():
-    scripts = [path.read_text() for path in (ROOT / "examples").glob("*.py")]
-    found = [re.search(PICTURE, script, re.MULTILINE) for script in scripts]
-    named = [match[1] for match in found if match]
-    assert len(named) >= 15
-    assert not [name for name in named if not (ROOT / "docs" / name).exists()]
-
-
 def test_public_names_are_in_the_api_page():
     packages = {name for name in skuq.__all__ if inspect.ismodule(getattr(skuq, name))}
     public = set(skuq.__all__) - packages
@@ -56,55 +46,42 @@ def test_public_names_are_in_the_api_page():
     assert public == LISTED
 
 
-def test_everything_on_the_api_page_has_an_example():
-    found = {name: attrgetter(name)(skuq).__doc__ or "" for name in LISTED}
-    assert not [name for name, docstring in found.items() if "\n>>> " not in cleandoc(docstring)]
-
-
 def test_docstrings_of_the_recommended_estimators_say_what_is_stored():
     scores = {m: mean_scores("regression", "crps")[0].loc[m] for m in ("tabular", "plain")}
-    below = [scores["tabular"][s] < scores["plain"][s] for s in (*SMALL, "diabetes")]
     assert "below that of the plain" in skuq.TabularEnsembleRegressor.__doc__
     assert "each of six sets" in skuq.TabularEnsembleRegressor.__doc__
-    assert below == 6 * [True]
+    assert all(scores["tabular"][s] < scores["plain"][s] for s in (*SMALL, "diabetes"))
     assert "on most tables" in skuq.TabularEnsembleClassifier.__doc__
     for part in ("suite", "few"):
         assert np.mean([ratio < 1 for ratio in ratios(part, "plain").values()]) > 0.6
 
 
-def test_costs_in_words_are_those_of_the_table():
-    """choosing.md says "ten seconds to two minutes" and alike of what costs.json has."""
-    text = (ROOT / "docs" / "choosing.md").read_text()
-    for method, words, least, most in (
-        ("tabular", "ten seconds to two minutes", 10, 120),
-        ("tabular, classes", "ten seconds to two minutes", 10, 120),
-        ("hyper ensemble", "5 to 60 seconds", 5, 60),
-        ("plain", "a few seconds to half a minute", 2, 30),
-    ):
-        seconds = [r["processor_seconds"] for r in stored("costs") if r["method"] == method]
-        assert words in text
-        assert seconds
-        assert all(least <= s <= most for s in seconds)
-
-
-def test_comparisons_in_words_are_those_of_stored_results():
+@pytest.mark.parametrize(
+    ("file", "key", "sets", "better", "worse"),
+    [
+        (
+            "ensembles",
+            "dataset",
+            "boston concrete energy wine yacht",
+            "deep ensemble",
+            "MC dropout",
+        ),
+        ("leaderboard", "set", "electricity bank", "boosting, temperature", "tabular"),
+        ("bo", "part", "operator", "neon", "ensemble"),
+        ("bo", "part", "operator", "neon", "rpn"),
+        ("equal_time", "set", "adult letter", "recipe", "autodeuq"),
+    ],
+)
+def test_comparisons_in_words_are_those_of_stored_results(file, key, sets, better, worse):
     """What README, the front page and the column "beaten by" of choosing.md say."""
 
-    def nll(file, **key):
-        return np.mean([record["nll"] for record in records(file, **key)])
+    def nll(name, method):
+        budget = {"budget": 300} if file == "equal_time" else {}
+        found = records(file, **budget, **{key: name}, method=method)
+        return np.mean([record["nll"] for record in found])
 
-    for name in ("boston", "concrete", "energy", "wine", "yacht"):
-        ensembles = {"file": "ensembles", "dataset": name}
-        assert nll(**ensembles, method="deep ensemble") < nll(**ensembles, method="MC dropout")
-    for name in ("electricity", "bank"):  # tested on later rows
-        classes = {"file": "leaderboard", "set": name}
-        assert nll(**classes, method="boosting, temperature") < nll(**classes, method="tabular")
-    operators = {"file": "bo", "part": "operator"}
-    for rival in ("ensemble", "rpn"):
-        assert nll(**operators, method="neon") < nll(**operators, method=rival)
-    for name in ("adult", "letter"):  # large tables of classes
-        search = {"file": "equal_time", "set": name, "budget": 300}
-        assert nll(**search, method="recipe") < nll(**search, method="autodeuq") + 0.001
+    for name in sets.split():
+        assert nll(name, better) < nll(name, worse) + 0.001
 
 
 def test_quoted_messages_are_those_of_the_code():
@@ -130,15 +107,3 @@ def test_methods_state_the_defaults_of_their_signatures(page):
     assert len(rows) >= 2
     shown = {key: text.replace('"', "'") for key, text in rows}
     assert {key: repr(parameters[key].default) for key in shown} == shown
-
-
-@pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)
-def test_methods_have_one_order(page):
-    headings = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
-    first = ["Settings that matter", "Limits", "Cost"]
-    assert [name for name in headings if name != "What it looks like"][:3] == first
-
-
-def test_methods_and_results_show_a_picture_before_their_folds():
-    pages = [*METHODS, *(ROOT / "docs" / "results").glob("*.md")]
-    assert [p.stem for p in pages if "\n![" not in p.read_text().split("\n% fold")[0]] == []
