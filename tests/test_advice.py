@@ -7,7 +7,6 @@ from functools import partial
 import keras_tuner
 import numpy as np
 import pandas as pd
-import pytest
 from scipy import sparse
 from sklearn.compose import ColumnTransformer
 from sklearn.frozen import FrozenEstimator
@@ -16,9 +15,9 @@ from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from small_models import TinySpace, TooSure
+from tiers import cases
 
 import skuq
-from skuq.backend import keras
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.tables import TablePreprocessor
 
@@ -26,31 +25,26 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
 Y = X[:, 0] + 0.1 * RNG.normal(size=60)
 ONE = np.arange(60) == 7
-CITY = pd.DataFrame({"x": X[:, 0], "city": RNG.choice(list("uvw"), 60)})
-MANY = CITY.assign(city=RNG.choice(list("abcdefghijklmnop"), 60))
+MANY = pd.DataFrame({"x": X[:, 0], "city": RNG.choice(list("abcdefghijklmnop"), 60)})
 DAYS = pd.Series(pd.date_range("2020-01-01", periods=60))
+SPARSE, GAP = sparse.csr_array(X), np.where(ONE[:, None], np.nan, X)
+
 NET = {"network": MLP(4), "epochs": 2, "random_state": 0}
-NOMU = {"artificial": ArtificialInputs(n=5), "epochs": 3, "random_state": 0}
+NOMU = {"network": NOMUNetwork((3, 3)), "artificial": ArtificialInputs(n=5), "epochs": 3}
 NOMU |= {"readout": NOMUReadout(l_min=0.01, l_max=1, c=1)}  # so that there is one training
+SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 2, "space": TinySpace()}
+SEARCH |= {"fixed": {"units": 8, "activation": "tanh"}}  # one program
 
 
-TINY = partial(skuq.DeepEnsembleRegressor, 2, **NET)
-
-
-def fit(X=X, y=Y, kind=TINY, **settings):
+def fit(X=X, y=Y, kind=skuq.DeepEnsembleRegressor, given=NET, **settings):
     """Fit an estimator, by default a tiny ensemble."""
-    return kind(**settings).fit(X, y)
+    return kind(**given | settings).fit(X, y)
 
 
-def nomu(X=X, **settings):
-    settings = {"network": NOMUNetwork((3, 3)), **NOMU, **settings}
-    return fit(X, kind=skuq.NOMURegressor, **settings)
-
-
-def search(**settings):
-    settings = {"n_trials": 2, "n_members": 2, "epochs": 2, "space": TinySpace()} | settings
-    settings = {"fixed": {"units": 8, "activation": "tanh"}} | settings  # one program
-    return fit(kind=skuq.AutoDEUQRegressor, **settings)
+nomu = partial(fit, kind=skuq.NOMURegressor, given=NOMU)
+search = partial(fit, kind=skuq.AutoDEUQRegressor, given=SEARCH)
+sure = {"estimator": TooSure()}
+calibrated = partial(fit, kind=skuq.CalibratedUncertaintyRegressor, given=sure)
 
 
 def behind(encoder):
@@ -61,57 +55,19 @@ def encoded(**settings):
     return fit(MANY, preprocess=TablePreprocessor(**settings))
 
 
-def calibrated(**settings):
-    return fit(kind=skuq.CalibratedUncertaintyRegressor, estimator=TooSure(), **settings)
+def of_city(**settings):
+    return behind(ColumnTransformer([("c", OneHotEncoder(), ["city"])], **settings))
 
 
-def evaluated(message, X):
-    """Run the code that a message has for a column."""
-    code = re.search(r", as (.*) (?:gives|does)\.", message)[1]
-    return eval(code, {"pandas": pd, "X": X})
+def predict_all(first=0):
+    known = MANY["city"] >= "abc"[first]
+    return fit(MANY[known], Y[known]).predict(MANY)
 
 
-def convert(column):
-    """Problem and way out of a column that is to become numbers by code in the message."""
-    table = pd.DataFrame({"a b": column, "x": Y})
-
-    def follow(told):
-        return TablePreprocessor().fit(table.assign(**{"a b": evaluated(told, table)}))
-
-    return lambda: TablePreprocessor().fit(table), "'a b' holds", follow
-
-
-def normalising(**settings):
-    """Make a function that builds a network with a Normalization layer."""
-
-    def build(input_shape, n_outputs):
-        layer = keras.layers.Normalization(**settings)
-        if not settings:
-            layer.adapt(X)
-        return keras.Sequential([keras.Input(input_shape), layer, keras.layers.Dense(n_outputs)])
-
-    return build
-
-
-SPARSE = sparse.csr_array(X)
-GAP = np.where(ONE[:, None], np.nan, X)
 ORACLE = keras_tuner.oracles.RandomSearchOracle
 GIVEN_ORACLE = ORACLE(max_trials=2, objective="val_loss")
 
-# Columns that become numbers by the code in the message.
-COLUMNS = {
-    "dates": DAYS,
-    "dates of Python": DAYS.dt.date.astype(object),
-    "dates with a zone": DAYS.dt.tz_localize("CET"),
-    "periods": DAYS.dt.to_period("D"),
-    "periods as objects": DAYS.dt.to_period("M").astype(object),
-    "durations": DAYS - DAYS[0],
-    "times": pd.Series([None, *DAYS.dt.time[1:]], dtype=object),
-    "categories of dates": pd.Categorical(DAYS),
-    "text of dates": DAYS.dt.strftime("%d.%m.%Y"),
-    "text of numbers": [f"{y:.2f} kg".replace(".", ",") for y in Y],
-}
-# For each: a function, its arguments, a part of the message, and the arguments that this advises.
+# A function, its arguments, a part of the message, and the arguments that this advises.
 CALLS = {
     "y of dates": (fit, {"y": DAYS.to_numpy()}, "days since", {"y": (DAYS - DAYS[0]).dt.days}),
     "sparse": (fit, {"X": SPARSE}, "X.toarray", {"X": SPARSE.toarray()}),
@@ -119,8 +75,10 @@ CALLS = {
         *(behind, {"encoder": OneHotEncoder()}, "sparse_output=False"),
         {"encoder": OneHotEncoder(sparse_output=False)},
     ),
+    "sparse columns": (of_city, {}, "sparse_threshold=0", {"sparse_threshold": 0}),
     "infinity": (fit, {"X": np.where(ONE[:, None], np.inf, X)}, "by NaN", {"X": GAP}),
     "codes": (encoded, {}, "a number for `max_categories`", {"max_categories": 5}),
+    "new categories": (predict_all, {"first": 1}, "Fit on rows that have them", {}),
     "no linear readout of l_min": (
         *(nomu, {"readout": NOMUReadout(c=1.0)}, "l_min=0.001 and l_max=2"),
         {"readout": NOMUReadout(c=1.0, l_min=0.001, l_max=2)},
@@ -134,43 +92,42 @@ CALLS = {
         {"pretrained": FrozenEstimator(LinearRegression().fit(X, Y))},
     ),
 }
-# For each: what is done, a part of the message, and what follows its advice.
-ADVICE = {
-    "sparse columns": (
-        lambda: behind(ColumnTransformer([("c", OneHotEncoder(), ["city"])])),
-        "sparse_threshold=0",
-        lambda: behind(ColumnTransformer([("c", OneHotEncoder(), ["city"])], sparse_threshold=0)),
-    ),
-    "new categories": (
-        lambda: fit(CITY[CITY["city"] != "u"], Y[CITY["city"] != "u"]).predict(CITY),
-        "Fit on rows that have them",
-        lambda: fit(CITY).predict(CITY),
-    ),
-    "adapted layer": (
-        lambda: fit(network=normalising()),
-        "Give a Normalization layer `mean` and `variance`",
-        lambda: fit(network=normalising(mean=[0.0, 1.0], variance=[1.0, 2.0])),
-    ),
-}
-ADVICE |= {name: convert(column) for name, column in COLUMNS.items()}
-ADVICE |= {
-    name: (partial(function, **problem), told, partial(function, **way_out))
-    for name, (function, problem, told, way_out) in CALLS.items()
-}
 
 
-@pytest.mark.parametrize("name", ADVICE)
-def test_advice_of_messages_works(name):
-    problem, told, way_out = ADVICE[name]
+def messages_of(call, **arguments):
+    """Messages of warnings, or of the error."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            problem()
-            messages = [str(warning.message) for warning in caught]
+            call(**arguments)
         except Exception as error:
-            messages = [str(error)]
-    (message,) = (text for text in messages if re.search(told, text))
+            return [str(error)]
+    return [str(warning.message) for warning in caught]
+
+
+@cases(("call", "problem", "told", "way_out"), *CALLS.values(), ids=list(CALLS))
+def test_advice_of_messages_works(call, problem, told, way_out):
+    assert sum(told in message for message in messages_of(call, **problem)) == 1
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        way_out(message) if name in COLUMNS else way_out()
-    assert not [w for w in caught if re.search(told, str(w.message))]
+        call(**way_out)
+    assert not [warning for warning in caught if told in str(warning.message)]
+
+
+@cases(
+    "column",
+    DAYS.dt.date.astype(object),
+    DAYS.dt.tz_localize("CET"),
+    DAYS.dt.to_period("M").astype(object),
+    DAYS - DAYS[0],
+    pd.Series([None, *DAYS.dt.time[1:]], dtype=object),
+    pd.Categorical(DAYS),
+    DAYS.dt.strftime("%d.%m.%Y"),
+    [f"{y:.2f} kg".replace(".", ",") for y in Y],
+)
+def test_code_of_messages_makes_numbers_of_columns(column):
+    table = pd.DataFrame({"a b": column, "x": Y})
+    (told,) = (m for m in messages_of(TablePreprocessor().fit, X=table) if "'a b' holds" in m)
+    code = re.search(r", as (.*) (?:gives|does)\.", told)[1]
+    table["a b"] = eval(code, {"pandas": pd, "X": table})
+    assert not [m for m in messages_of(TablePreprocessor().fit, X=table) if "'a b' holds" in m]

@@ -1,129 +1,37 @@
 """Loading and running the backend: in any thread, under any signal, with any settings."""
 
+import functools
 import gc
-import json
+import importlib
 import re
 import signal
 import sys
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from heads import build_mlp
 from processes import run_python
-from tiers import slow
+from tiers import cases, slow
 
 from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor, backend
-from skuq.backend import _scopes as _processes
-from skuq.backend._scopes import without_collection
+from skuq.backend._scopes import import_locked, keep_scopes, without_collection
 
 
-@pytest.mark.parametrize("was_enabled", [True, False])
-def test_garbage_collection_is_paused_and_restored(was_enabled):
+@pytest.mark.parametrize("switch", [gc.enable, gc.disable])
+def test_garbage_collection_is_paused_and_restored(switch):
     enabled_before = gc.isenabled()
     try:
-        (gc.enable if was_enabled else gc.disable)()
+        switch()
         with pytest.raises(ImportError), without_collection():
             assert not gc.isenabled()
             raise ImportError
-        assert gc.isenabled() == was_enabled
+        assert gc.isenabled() == (switch is gc.enable)
     finally:
         (gc.enable if enabled_before else gc.disable)()
-
-
-TABLE = """
-import warnings; warnings.simplefilter("ignore")
-import numpy as np
-from skuq import DeepEnsembleRegressor
-X = np.random.default_rng(0).normal(size=(40, 2)); y = X[:, 0]
-"""
-
-# The second fit checks whether its network is one of Keras', which the first is importing.
-FIRST_FITS = """
-import sys, threading, time
-from concurrent.futures import ThreadPoolExecutor
-
-half_imported = threading.Event()
-
-class Finder:
-    def find_spec(self, name, path, target=None):
-        if name == "keras.src.layers.layer":
-            sys.meta_path.remove(self)
-            half_imported.set()
-            time.sleep(0.5)
-
-def network(input_shape, n_outputs):
-    import keras  # its float type is float64
-    return keras.Sequential([keras.Input(input_shape), keras.layers.Dense(n_outputs)])
-
-def fit(seed):
-    return DeepEnsembleRegressor(1, network=network, epochs=1, random_state=seed).fit(X, y)
-
-sys.meta_path.insert(0, Finder())
-with ThreadPoolExecutor(2) as pool:
-    first = pool.submit(fit, 0)
-    half_imported.wait()
-    second = pool.submit(fit, 1)
-    print(first.result().predict(X).shape, second.result().predict(X).shape)
-"""
-
-
-@slow
-def test_the_first_fits_of_a_process_may_be_in_threads_under_other_defaults_of_keras(tmp_path):
-    defaults = {"floatx": "float64", "epsilon": 1e-7, "backend": "tensorflow"}
-    (tmp_path / "keras.json").write_text(json.dumps(defaults))
-    done = run_python(TABLE + FIRST_FITS, KERAS_HOME=str(tmp_path))
-    assert done.stdout.strip() == "(40,) (40,)"
-
-
-# Ctrl-C comes in the middle of an import, and between two lines that switch to graph mode.
-INTERRUPTED = """
-import os, signal, sys, time
-from skuq.networks._dense import build_mlp
-
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(0.3)  # Python calls the handler as soon as it can
-
-class Finder:
-    def find_spec(self, name, path, target=None):
-        if name == "tensorflow.python.ops.ragged.ragged_string_ops":
-            sys.meta_path.remove(self)
-            interrupt()
-
-def tracer(frame, event, argument):
-    if frame.f_code.co_name != "_mode":
-        return None
-    seen = frame.f_locals
-    if event == "line" and seen.get("old_is_eager") and not seen["ctx"].is_eager:
-        sys.settrace(None)
-        interrupt()
-    return tracer
-
-def fit(n_units, trace=None):
-    def network(input_shape, n_outputs):
-        sys.settrace(trace)  # in the thread that builds and traces
-        return build_mlp(input_shape, n_outputs, [n_units])
-
-    try:
-        DeepEnsembleRegressor(1, network=network, epochs=1).fit(X, y)
-    except KeyboardInterrupt:
-        return "interrupted"
-    return "fitted"
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.meta_path.insert(0, Finder())
-print(fit(2), fit(2))
-print(fit(3, tracer), fit(3), fit(4))
-"""
-
-
-@slow
-def test_an_interrupted_import_or_trace_leaves_the_process_usable():
-    lines = run_python(TABLE + INTERRUPTED).stdout.splitlines()
-    assert lines == ["interrupted fitted", "interrupted fitted fitted"]
 
 
 @pytest.fixture
@@ -163,7 +71,27 @@ def test_an_interrupt_waits_for_the_end_of_what_runs(interrupt):
     X = np.random.default_rng(0).normal(size=(20, 2))
     with pytest.raises(KeyboardInterrupt):
         DeepEnsembleRegressor(1, network=build, epochs=1).fit(X, X[:, 0])
-    assert done == ["dropped", "built"]
+
+    def load(name):
+        interrupt()
+        done.append(name)
+
+    with pytest.raises(KeyboardInterrupt):
+        import_locked(load, "imported")
+    assert done == ["dropped", "built", "imported"]
+
+
+def test_threads_never_see_half_of_a_backend(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_load.py").write_text("import time; time.sleep(0.5); is_whole = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    both = threading.Barrier(2)
+    with ThreadPoolExecutor(3) as pool:
+        loading = pool.submit(importlib.import_module, "slow_to_load")
+        while "slow_to_load" not in sys.modules:
+            time.sleep(0.01)
+        assert backend.loaded("slow_to_load").is_whole and loading.result()
+        alone = [pool.submit(import_locked, lambda _: both.wait(0.3), "") for _ in range(2)]
+    assert {type(each.exception()) for each in alone} == {threading.BrokenBarrierError}
 
 
 def test_a_second_interrupt_acts_at_once(interrupt):
@@ -182,71 +110,58 @@ def test_a_second_interrupt_acts_at_once(interrupt):
     assert time.monotonic() - started < 20
 
 
-def test_work_is_done_in_a_thread_that_stays():
+def test_work_is_done_in_threads_that_stay_and_keep_nothing_of_it():
+    class Result:
+        pass
+
     def threads():
         return backend.run_in_threads([threading.get_ident])
-
-    def two():
-        both = threading.Barrier(2, timeout=20)
-        return backend.run_in_threads([both.wait, both.wait], n_threads=2)
 
     def workers():
         return {thread.ident for thread in threading.enumerate() if thread.name.startswith("skuq")}
 
     assert threads() != [threading.get_ident()]
     own = workers()  # earlier tests may have left several
-    assert set(threads()) <= own
-    with pytest.raises(ZeroDivisionError):
-        backend.run_in_threads([lambda: 1 // 0])
     (nested,) = backend.run_in_threads([threads])
     assert set(nested) | set(threads()) <= own == workers()
+    both = threading.Barrier(2, timeout=20)
+    two = functools.partial(backend.run_in_threads, [both.wait, both.wait], n_threads=2)
     assert sorted(backend.run_in_threads([two])[0]) == [0, 1]
-
-
-def test_a_thread_that_stays_keeps_nothing_of_its_work():
-    class Result:
-        pass
-
-    (result,) = backend.run_in_threads([Result])
-    gone = weakref.ref(result)
-    del result
+    with pytest.raises(ZeroDivisionError):
+        backend.run_in_threads([lambda: 1 // 0])
+    gone = weakref.ref(backend.run_in_threads([Result])[0])
     deadline = time.monotonic() + 20
     while gone() is not None:
         assert time.monotonic() < deadline
 
 
 def test_threads_keep_the_scopes_of_their_caller():
-    keras = backend.keras
-
-    def seen():
-        custom = keras.saving.get_registered_object("tests>mine")
-        return custom, str(backend.ops.zeros(1).device), keras.layers.Dense(1).name
-
     import tensorflow as tf
 
-    with keras.saving.custom_object_scope({"tests>mine": dict}), tf.device("/CPU:0"):
+    keras = backend.keras
+    scope, found = keras.saving.custom_object_scope, keras.saving.get_registered_object
+
+    def seen():
+        return found("tests>mine"), str(backend.ops.zeros(1).device), keras.layers.Dense(1).name
+
+    with scope({"tests>mine": dict}), tf.device("/CPU:0"):
         own = keras.layers.Dense(1).name
-        (found,) = backend.run_in_threads([seen])
-        assert found[:2] == seen()[:2] and found[0] is dict
-        assert found[2] != own  # names stay unique in models that join layers of both
+        ((custom, device, name),) = backend.run_in_threads([seen])
+        assert (custom, device) == seen()[:2] and custom is dict
+        assert name != own  # names stay unique in models that join layers of both
 
     def work():
-        left = keras.saving.custom_object_scope({"tests>left": dict}).__enter__
-        _processes.keep_scopes(left)()
+        keep_scopes(scope({"tests>left": dict}).__enter__)()
+        keep_scopes(lambda: left.append(found("tests>left")))()
 
-        def look():
-            seen.append(keras.saving.get_registered_object("tests>left"))
-
-        _processes.keep_scopes(look)()
-
-    seen = []
+    left = []
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [None]  # what was left there is another caller's
+    assert left == [None]  # what was left there is another caller's
 
 
-@pytest.mark.parametrize("model", [DeepEnsembleRegressor, TabularEnsembleRegressor])
+@cases("model", DeepEnsembleRegressor, TabularEnsembleRegressor, quick=1)
 def test_fits_inside_of_graphs_and_functions_are_those_outside(model):
     import tensorflow as tf
 
@@ -312,18 +227,17 @@ def test_fits_do_not_depend_on_settings_of_keras_and_tensorflow():
     np.testing.assert_allclose(eval(changed), names["sums"], rtol=1e-4)
 
 
+# Keras loads no other backend without its library.
 REFUSED = """
-import os
+import os, numpy as np
+from skuq import DeepEnsembleRegressor
 
 def told():
     try:
-        DeepEnsembleRegressor(1, epochs=1).fit(X, y)
+        DeepEnsembleRegressor(1, epochs=1).fit(np.ones((40, 2)), np.arange(40))
     except RuntimeError as error:
         print(error)
-"""
 
-# Keras loads no other backend without its library.
-IMPORTED = """
 told()
 os.environ["KERAS_BACKEND"] = "tensorflow"
 import keras, tensorflow as tf
@@ -336,12 +250,10 @@ told()
 
 
 def test_other_backends_and_modes_are_refused():
-    backends = "Got '{}': set KERAS_BACKEND=tensorflow"
-    told = run_python(TABLE + REFUSED + IMPORTED, KERAS_BACKEND="jax").stdout.splitlines()
-    jax, torch, mode = told
-    assert re.search(backends.format("jax"), jax)
-    assert re.search(backends.format("torch"), torch)
-    assert re.search("remove the call of .*disable_eager_execution", mode)
+    told = run_python(REFUSED, KERAS_BACKEND="jax").stdout.splitlines()
+    for name, message in zip(("jax", "torch"), told):
+        assert f"Got '{name}': set KERAS_BACKEND=tensorflow" in message
+    assert re.search("remove the call of .*disable_eager_execution", told[2])
 
 
 def test_a_mode_that_is_set_after_a_fit_is_refused(monkeypatch):

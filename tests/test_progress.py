@@ -33,17 +33,14 @@ def test_progress_shows_a_bar_on_request_and_logs_messages(capsys, caplog):
 
 
 @pytest.mark.parametrize("verbose", [None, 0])
-def test_progress_shows_nothing_of_short_computations(capsys, terminal, verbose):
+def test_progress_shows_a_bar_of_what_takes_long(capsys, terminal, monkeypatch, verbose):
     n_threads = threading.active_count()
     run(3, verbose=verbose)
     assert capsys.readouterr().err == ""
     assert threading.active_count() <= n_threads + 1  # that of tqdm
-
-
-def test_progress_shows_a_bar_of_what_takes_long(capsys, terminal, monkeypatch):
     monkeypatch.setattr(_messages, "_LONG", 1e-9)
-    run(5)
-    assert "search: 100%" in capsys.readouterr().err
+    run(3, verbose=verbose)
+    assert ("search: 100%" in capsys.readouterr().err) == (verbose is None)
 
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])

@@ -80,7 +80,7 @@ ELSEWHERE = {
 }
 
 
-# Pages without training, or with a few small fits, which the quick suite runs.
+# Pages without training, which the quick suite runs.
 QUICK = ["docs/spaces.md"]
 
 
@@ -93,28 +93,17 @@ def shortened(snippet):
     return code
 
 
-@pytest.mark.parametrize("page", SHORTER)
-def test_what_is_cut_short_stands_on_the_page(page):
-    text = "\n".join(snippet.code for snippet in SNIPPETS.get(page, []))
-    assert [long for long in SHORTER[page] if long not in text] == []
-
-
-def test_there_are_snippets():
-    assert sum(map(len, SNIPPETS.values())) > 30
-    assert {*SHORTER, *QUICK} <= set(SNIPPETS)
-
-
 def test_snippets_are_python():
-    for found in SNIPPETS.values():
-        for snippet in found:
-            compile(snippet.code, f"{snippet.page}:{snippet.line}", "exec")
-
-
-def test_pictures_that_blocks_save_are_shown():
+    assert sum(map(len, SNIPPETS.values())) > 30 and set(QUICK) <= set(SNIPPETS)
     for page, found in SNIPPETS.items():
-        saved = {name for snippet in found for name in PICTURE.findall(snippet.code)}
+        for snippet in found:
+            compile(snippet.code, f"{page}:{snippet.line}", "exec")
+        saved = [name for snippet in found for name in PICTURE.findall(snippet.code)]
         text = (ROOT / page).read_text()
         assert all(f"images/{name})" in text for name in saved), page
+    code = {page: "\n".join(snippet.code for snippet in found) for page, found in SNIPPETS.items()}
+    missing = [long for page, cut in SHORTER.items() for long in cut if long not in code[page]]
+    assert missing == []
 
 
 def check_output(snippet, printed):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from tiers import cases
 
 from skuq.networks import Categorical, Integer, Real, Space
 
@@ -43,20 +44,34 @@ def test_encoding(space):
     np.testing.assert_array_equal(big.encode([{"t": 107}]), [[7.0]])
 
 
-def test_space_refuses(space):
-    with pytest.raises(ValueError, match=r"fixed.*unknown decisions \['x'\]"):
-        space.check({"x": 1}, "fixed")
-    with pytest.raises(ValueError, match=r"fixed\['n'\].*Got 99"):
-        space.check({"n": 99}, "fixed")
-    assert space.check({"n": 11}, "fixed") == {**space.default(), "n": 11}
-    with pytest.raises(ValueError, match="low <= high"):
-        Integer("k", 5, 4)
-    with pytest.raises(ValueError, match="log scale"):
-        Real("r", 0.0, 1.0, log=True)
-    with pytest.raises(ValueError, match="no choices"):
-        Categorical("c", ())
-    with pytest.raises(ValueError, match="must differ"):
-        Space((Categorical("c", (1,)), Categorical("c", (2,))))
+FIXED = [
+    ({"x": 1}, r"fixed.*unknown decisions \['x'\]"),
+    ({"n": 99}, r"fixed\['n'\].*Got 99"),
+    *(({"n": value}, r"fixed\['n'\]") for value in (12.0, float("nan"), "abc", None, True)),
+    *(({"rate": value}, r"fixed\['rate'\]") for value in (float("inf"), "abc", None, True)),
+]
+
+
+@cases(("fixed", "words"), *FIXED)
+def test_check_refuses(space, fixed, words):
+    with pytest.raises(ValueError, match=words):
+        space.check(fixed, "fixed")
+
+
+@cases(
+    ("make", "words"),
+    (lambda: Integer("k", 5, 4), "low <= high"),
+    (lambda: Real("r", 0.0, 1.0, log=True), "log scale"),
+    (lambda: Categorical("c", ()), "no choices"),
+    (lambda: Space((Categorical("c", (1,)), Categorical("c", (2,)))), "must differ"),
+)
+def test_decisions_are_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_check_completes_by_defaults(space):
+    assert space.check({"n": np.int64(11)}, "fixed") == {**space.default(), "n": 11}
 
 
 def test_space_without_decisions_has_one_configuration(rng):
@@ -71,17 +86,3 @@ def test_mutation_ends_where_values_repeat_or_have_all_the_mass(rng):
     assert neighbours.mutate({"r": 1.0}, rng)["r"] != 1.0
     skewed = Space((Integer("k", 1, 2, log=True),))
     assert {skewed.mutate({"k": 1}, rng)["k"] for _ in range(50)} == {2}
-
-
-@pytest.mark.parametrize("value", [12.0, 12.5, float("inf"), float("nan")])
-def test_whole_numbers_are_whole(space, value):
-    with pytest.raises(ValueError, match=r"fixed\['n'\]"):
-        space.check({"n": value}, "fixed")
-    assert space.check({"n": np.int64(12)}, "fixed")["n"] == 12
-
-
-@pytest.mark.parametrize("value", ["abc", None, True])
-def test_values_of_the_wrong_type_are_refused(space, value):
-    for name in ("n", "rate"):
-        with pytest.raises(ValueError, match=rf"fixed\['{name}'\]"):
-            space.check({name: value}, "fixed")
