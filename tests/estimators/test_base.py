@@ -201,9 +201,9 @@ def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
     "model",
     skuq.DeepEnsembleRegressor(n_members=2, epochs=20),
     skuq.MCDropoutClassifier(epochs=20),
-    skuq.NOMURegressor(epochs=30, validation=0.25),
+    skuq.NOMURegressor(epochs=60, validation=0.25),
     skuq.AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
-    quick=3,
+    quick=2,
     ids=lambda model: type(model).__name__,
 )
 @pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")

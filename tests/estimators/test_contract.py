@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import StandardScaler
 from small_models import TinySpace
+from tiers import slow_after
 
 import skuq
 from skuq.exceptions import SearchFailedError
@@ -63,6 +64,11 @@ MODELS = [
 SLOW = {
     *(skuq.AutoDEUQRegressor, skuq.HyperDeepEnsembleClassifier, skuq.MCDropoutClassifier),
     *(skuq.NESClassifier, skuq.OperatorEnsembleRegressor, skuq.TabularEnsembleClassifier),
+}
+# One of each way to train.
+WAYS = {
+    *(skuq.AutoDEUQClassifier, skuq.DeepEnsembleRegressor, skuq.NEONRegressor),
+    *(skuq.NOMURegressor, skuq.TabularEnsembleRegressor),
 }
 CASES = [
     pytest.param(k, id=type(m).__name__, marks=[pytest.mark.slow] if type(m) in SLOW else [])
@@ -110,6 +116,14 @@ def targets(model):
     return names[np.digitize(Y, [-0.3, 0.3])] if is_classifier(model) else Y.to_numpy()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fits_share_programs():
+    """Fits that differ in the number of rows find each other's compiled programs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skuq.training._job._LEAST_ROWS", 256)
+        yield
+
+
 @functools.cache
 def fit(k):
     return clone(MODELS[k]).fit(X, targets(MODELS[k]))
@@ -123,6 +137,16 @@ def model(request):
 @pytest.fixture(params=CASES[:-1])
 def own(request):
     """A fitted estimator that may be fitted again; the pipeline's `fit` is scikit-learn's."""
+    return pickle.loads(pickle.dumps(fit(request.param)))
+
+
+@pytest.fixture(
+    params=slow_after(
+        len(WAYS), sorted(CASES[:-1], key=lambda case: type(MODELS[case.values[0]]) not in WAYS)
+    )
+)
+def trained(request):
+    """The same for what compiles other programs; quick is one of each way to train."""
     return pickle.loads(pickle.dumps(fit(request.param)))
 
 
@@ -297,45 +321,47 @@ def test_another_random_state_trains_other_networks(own):
         assert not np.isclose(other, before).all()
 
 
-def test_frames_are_what_the_preprocessor_makes_of_them(own):
-    if "preprocess" not in own.get_params(deep=False):
+def test_frames_are_what_the_preprocessor_makes_of_them(trained):
+    if "preprocess" not in trained.get_params(deep=False):
         return
     town = np.resize(["Rome", "Oslo", None], len(X))
     frame = X.assign(town=town, b=X["b"].where(X["a"] < 0.7), rooms=np.arange(len(X)) % 4)
     # Rows without weight teach it nothing.
     absent = frame[:N_ABSENT].assign(town="Lima", b=np.inf)
     weight = np.repeat([1.0, 0.0], [len(X), N_ABSENT])
-    y, numbers = targets(own), TablePreprocessor(max_categories=50).fit_transform(frame)
-    own.fit(pd.concat([frame, absent]), np.r_[y, y[:N_ABSENT]], weight)
-    assert "town_Lima" not in own.preprocessor_.get_feature_names_out()
-    by_hand = clone(own).set_params(preprocess=None).fit(numbers, y)
-    of_numbers = clone(own).fit(numbers, y)  # finite numbers are not touched
+    y, numbers = targets(trained), TablePreprocessor(max_categories=50).fit_transform(frame)
+    trained.fit(pd.concat([frame, absent]), np.r_[y, y[:N_ABSENT]], weight)
+    assert "town_Lima" not in trained.preprocessor_.get_feature_names_out()
+    by_hand = clone(trained).set_params(preprocess=None).fit(numbers, y)
+    of_numbers = clone(trained).fit(numbers, y)  # finite numbers are not touched
     assert by_hand.preprocessor_ is None and of_numbers.preprocessor_.is_identity
-    found = predictions(own, frame)
+    found = predictions(trained, frame)
     for other in (by_hand, of_numbers):
         assert_same(predictions(other, numbers), found)
 
 
-def test_validation_rows_in_parts_are_those_in_a_tuple(own):
-    if "validation_data" in inspect.signature(own.fit).parameters:
-        rows, y, weight = X[:20], targets(own)[:20], np.linspace(1, 2, 20)
-        train = X[20:], targets(own)[20:]
-        found = predictions(own.fit(*train, validation_data=(rows, y, weight)))
-        own.fit(*train, X_val=rows, y_val=y, sample_weight_val=weight)
-        assert_same(predictions(own), found)
+def test_validation_rows_in_parts_are_those_in_a_tuple(trained):
+    if "validation_data" in inspect.signature(trained.fit).parameters:
+        rows, y, weight = X[:20], targets(trained)[:20], np.linspace(1, 2, 20)
+        train = X[20:], targets(trained)[20:]
+        found = predictions(trained.fit(*train, validation_data=(rows, y, weight)))
+        trained.fit(*train, X_val=rows, y_val=y, sample_weight_val=weight)
+        assert_same(predictions(trained), found)
 
 
-def test_predictions_have_the_shape_of_y(own):
-    if is_classifier(own) or isinstance(own, skuq.NEONRegressor | skuq.OperatorEnsembleRegressor):
+def test_predictions_have_the_shape_of_y(trained):
+    if is_classifier(trained) or isinstance(
+        trained, skuq.NEONRegressor | skuq.OperatorEnsembleRegressor
+    ):
         return
     for n_outputs in (1, 2):
         both = np.column_stack([Y, np.exp(Y)])[:, :n_outputs]
-        *parts, quantiles, draws = predictions(own.fit(X, both))
+        *parts, quantiles, draws = predictions(trained.fit(X, both))
         assert all(part.shape == (len(NEW), n_outputs) for part in parts)
         assert quantiles.shape == (len(NEW), len(LEVELS), n_outputs)
         assert draws.shape == (len(NEW), n_outputs, 3)
-        assert own.predict_interval(NEW, [0.9, 0.5]).shape == (len(NEW), 2, 2, n_outputs)
-        assert own.log_prob(X, both).shape == (len(X),)
+        assert trained.predict_interval(NEW, [0.9, 0.5]).shape == (len(NEW), 2, 2, n_outputs)
+        assert trained.log_prob(X, both).shape == (len(X),)
 
 
 def test_the_model_of_keras_says_the_same(model):

