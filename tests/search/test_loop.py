@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
 
+import cloudpickle
 import joblib
 import pytest
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
@@ -22,10 +24,12 @@ from slots import (
     search,
     threads,
 )
-from tiers import slow
+from tiers import cases, slow
 
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
 from skuq.search import Limits, RunOptions, Search
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that processes import less
 
 
 class Evaluate:
@@ -177,16 +181,14 @@ def test_an_interrupt_while_a_trial_is_written_loses_nothing():
 def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
     is_over = threading.Event()
 
-    def evaluate(configuration, seed):
-        if configuration["k"] >= 2:
-            is_over.wait(60)
-        return always(configuration, seed)
-
     class Interrupting(Counting):
         def ask(self, history, running, rng):
             if len(history) >= 2:  # while every slot is busy
                 raise KeyboardInterrupt
             return super().ask(history, running, rng)
+
+    def evaluate(configuration, seed):
+        return SimpleNamespace(score=float(configuration["k"] >= 2 and is_over.wait(60)))
 
     started = time.monotonic()
     with pytest.warns(UserWarning, match="interrupted"):
@@ -223,7 +225,7 @@ def test_forks_and_daemons_start_no_processes(monkeypatch):
     assert kind_of(1, 100) == "InlineSlots"
 
 
-@pytest.mark.parametrize("backend", ["loky", "threading"])
+@cases("backend", "threading", "loky", quick=1)
 def test_inside_a_joblib_worker_trials_run_inline(backend):
     delayed = joblib.delayed(kind_of)
     kinds = joblib.Parallel(n_jobs=2, backend=backend)(delayed(4, 10) for _ in range(2))
