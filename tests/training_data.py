@@ -1,8 +1,11 @@
 """Small tables to train on, and short ways to train on them."""
 
 import numpy as np
+from numpy.testing import assert_allclose
+from plans import sequential
 
 from skuq import training
+from skuq.backend import keras
 from skuq.estimators.methods import _trial_trainer as _trainer
 from skuq.networks import _member, _space
 from skuq.search import _records
@@ -65,3 +68,33 @@ def assign(model, flat):
 def flat_weights(model):
     """Flat trainable weights of a Keras model."""
     return np.concatenate([np.ravel(v) for v in model.trainable_variables])
+
+
+def noisy():
+    """Build a network with state, noise and a penalty, and a large matrix: a block in XLA."""
+    layers = keras.layers
+    noise = layers.BatchNormalization(momentum=0.8), layers.Dropout(0.3)
+    hidden = layers.Dense(70, "relu", kernel_regularizer="l2"), *noise, layers.Dense(70, "tanh")
+    return sequential((3,), *hidden, layers.Dense(2))
+
+
+def unplanned():
+    """Build a network that runs through Keras, whose random layers have state."""
+    layers = keras.layers
+    hidden = layers.Dense(9, "relu"), layers.UnitNormalization(), layers.Dropout(0.3)
+    return sequential((3,), *hidden, layers.Dense(2))
+
+
+def assert_equal_members(found, expected, rtol=0.0):
+    """Compare to the bit, or to a share of the largest numbers."""
+    for one, two in zip(found, expected, strict=True):
+        for name in ("network", "seed", "best_epoch"):
+            assert getattr(one, name) == getattr(two, name)
+        names = "loss", "val_loss", "learning_rate"
+        pairs = [(one.history[name], two.history[name]) for name in names]
+        pairs += [(one.weights, two.weights), *zip(one.state, two.state, strict=True)]
+        if two.held_out is not None:
+            pairs.append((one.held_out, two.held_out))
+        for a, b in pairs:
+            largest = np.max(np.abs(np.nan_to_num(b)), initial=0)
+            assert_allclose(a, b, rtol=rtol, atol=rtol * largest)

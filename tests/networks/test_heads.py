@@ -39,7 +39,7 @@ def test_loss_is_scipys_normal(global_random_seed):
     y, raw = float32(*numbers(head, seed=global_random_seed))
     mean, std = head.distribution(raw.astype(float))
     expected = -stats.norm(mean, std).logpdf(y).mean(axis=1)
-    assert_allclose(np.asarray(head.loss(y, raw)), expected, rtol=1e-5)
+    assert_allclose(np.asarray(head.loss(y, raw)), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("head", [*LIKELIHOODS, CRPS], ids=repr)

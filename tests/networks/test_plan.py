@@ -139,16 +139,6 @@ def test_a_member_axis_is_as_many_networks(training):
                 assert_allclose(np.asarray(a)[k], b, rtol=1e-12)
 
 
-def test_dropout_masks_multiply():
-    model = sequential((3,), layers.Dropout(0.5), layers.Dense(1))
-    plan = make_plan(model.to_json())
-    mask = np.array([[2.0, 0, 2], [0, 0, 2]])
-    x, kernel = np.arange(6.0).reshape(2, 3) + 1, np.ones((3, 1))
-    run = Run(dropout_mask=lambda number, rate, shape: mask)
-    y, _ = plan([kernel, np.zeros(1)], [np.zeros(2)], x, run)
-    assert_allclose(y, [[8.0], [12.0]])
-
-
 def shared():
     inputs = keras.Input((3,))
     layer = layers.Dense(3)

@@ -158,18 +158,6 @@ def test_first_values_are_the_papers():
     assert (tables[0] == 0).all() and abs(tables[1:].std() - 1) < 0.05
 
 
-def test_edges_are_not_part_of_what_is_compiled():
-    def plan(edges):
-        layer = NumericEmbedding("piecewise-linear", edges=edges)
-        return make_plan(plans.sequential((3,), layer).to_json())
-
-    one, other = plan(EDGES), plan(np.array(EDGES) + 1)
-    assert one == other and hash(one) == hash(other)
-    assert one != plan([[0.0, 1, 2]] * 3)
-    assert make_plan(model_of("periodic").to_json()).width == 6 * 5
-    assert make_plan(model_of("pieces").to_json()).width == 3 * 3
-
-
 def values_and_slopes(function, x):
     import tensorflow as tf
 

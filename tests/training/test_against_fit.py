@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import training_data
 from heads import NomuHead, build_nomu, build_tabular
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from plans import draw_variables, sequential
 from tiers import cases
 from training_data import OPTIMIZERS, STEADY, assign, flat_weights, train_member, train_stack
@@ -276,14 +276,6 @@ def test_members_of_a_stack_have_settings_of_their_own():
         alone = train_member(nomu(), NomuHead(), settings, few_rows(), seed, artificial=uniform)
         assert_allclose(member.weights, alone.weights, rtol=2e-3, atol=2e-5)
     assert abs(together[0].weights - together[1].weights).max() > 1e-3
-
-
-def test_draws_do_not_depend_on_how_a_run_is_cut(monkeypatch):
-    whole, parts = Recorder(), Recorder()
-    train_member(nomu(), NomuHead(), recipe_of_nomu(), few_rows(), 1, artificial=whole)
-    monkeypatch.setattr("skuq.training._train._SLICE_SECONDS", 0.0)
-    train_member(nomu(), NomuHead(), recipe_of_nomu(), few_rows(), 1, artificial=parts)
-    assert_array_equal(np.concatenate(whole), np.concatenate(parts))
 
 
 def test_batch_statistics_are_those_of_rows_with_targets():

@@ -11,7 +11,7 @@ from plans import Run, float32, tensors
 from scipy import stats
 from training_data import INDEX_STREAM, STEADY, normal, train_member, train_stack, uniform
 
-from skuq.backend import BACKEND, BoundedCache, compile_program, ops, to_tensors
+from skuq.backend import BACKEND, BoundedCache, ops
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingRun
 
@@ -127,11 +127,3 @@ def test_numbers_are_uniform_and_independent():
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.03
     # Keys and steps that differ in a few bits give other numbers, not another order.
     assert len(np.intersect1d(draw(7), draw(6))) < 50
-
-
-@pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
-def test_a_member_draws_the_same_alone_in_a_stack_and_in_programs(jit):
-    arguments = to_tensors((KEYS, np.int32(9)))
-    program = compile_program(lambda k, step: uniform(k, step, 3, (10, 4)), arguments, jit=jit)
-    for key, drawn in zip(KEYS, np.asarray(program(*arguments))):
-        assert_array_equal(drawn, draw(key, 9, 3, (10, 4)))

@@ -8,15 +8,13 @@ import pytest
 from heads import NomuHead, build_mlp, build_nomu
 from numpy.testing import assert_array_equal
 from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
-from plans import sequential
 from tiers import cases
-from training_data import make_data
+from training_data import assert_equal_members, make_data, noisy, unplanned
 
-from skuq.backend import BoundedCache, keras
+from skuq.backend import BoundedCache
 from skuq.networks import GaussianHead
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, train
 
-layers = keras.layers
 HEAD = GaussianHead()
 # Its plateaus and its early stopping come within the run.
 PATIENCE = {"reduce_lr_patience": 2, "reduce_lr_factor": 0.5, "early_stopping_patience": 6}
@@ -27,19 +25,6 @@ RECIPE = Recipe("nadam", 0.05, batch_size=16, epochs=30, **RECIPE)
 @pytest.fixture(scope="module")
 def data():
     return make_data()
-
-
-def noisy():
-    """Build a network with state and noise, and a matrix that is a block of its own in XLA."""
-    noise = layers.BatchNormalization(momentum=0.8), layers.Dropout(0.3)
-    hidden = layers.Dense(70, "relu"), *noise, layers.Dense(70, "tanh")
-    return sequential((3,), *hidden, layers.Dense(2))
-
-
-def unplanned():
-    """Runs through Keras, whose random layers have state."""
-    hidden = layers.Dense(9, "relu"), layers.UnitNormalization(), layers.Dropout(0.3)
-    return sequential((3,), *hidden, layers.Dense(2))
 
 
 def uniform(n, rng):
@@ -64,18 +49,6 @@ def job_of(kind, stacked, jit):
     return TrainingJob.of_model(model, HEAD, RECIPE, seeds, **options)
 
 
-def assert_same_members(found, expected):
-    for one, other in zip(found, expected, strict=True):
-        for name in ("network", "seed", "best_epoch", "tier"):
-            assert getattr(one, name) == getattr(other, name)
-        for name in ("loss", "val_loss", "learning_rate"):
-            assert_array_equal(one.history[name], other.history[name])
-        for values in zip((one.weights, *one.state), (other.weights, *other.state), strict=True):
-            assert_array_equal(*values)
-        if one.held_out is not None:
-            assert_array_equal(one.held_out, other.held_out)
-
-
 @cases(
     ("kind", "stacked", "jit"),
     *(("noisy", True, False), ("unplanned", False, False)),
@@ -94,7 +67,7 @@ def test_a_run_in_parts_ends_with_the_same_bits(data, kind, stacked, jit):
         run.advance(4)
         n_parts += 1
     assert n_parts > 2
-    assert_same_members(run.members(), whole)
+    assert_equal_members(run.members(), whole)
 
 
 @pytest.mark.parametrize("n_epochs", [1, 4])
@@ -117,7 +90,7 @@ def test_a_job_needs_no_model(data, monkeypatch, kind):
     expected = train(job, data)
     monkeypatch.setattr(_job, "_templates", BoundedCache(8))
     sent = TrainingJob(job.network, job.head, job.recipes, job.seeds, job.stacked, jit=False)
-    assert_same_members(train(sent, data), expected)
+    assert_equal_members(train(sent, data), expected)
 
 
 def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):

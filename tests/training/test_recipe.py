@@ -32,15 +32,6 @@ def test_rate_factors_of_a_warmup_and_of_constant_rates():
     np.testing.assert_array_equal(Recipe().rate_factors(3, 4, 100), np.ones(4))
 
 
-def test_cycles_of_realmlp():
-    """Zero where a cycle ends, one in its middle in log time, each twice as long as the last."""
-    factors = Recipe(schedule="coslog4").rate_factors(0, 15_000, 15_000)
-    assert_allclose(factors[[0, 1000, 3000, 7000]], 0, atol=1e-12)
-    peaks = (2 ** (np.arange(4) + 0.5) - 1) * 1000
-    assert_allclose(factors[np.round(peaks).astype(int)], 1, atol=1e-5)
-    assert factors[-1] < 1e-6 and (np.diff(factors[11_000:]) < 0).all()
-
-
 @pytest.mark.parametrize("name", ["weight_decay", "dropout"])
 def test_factors_of_weight_decay_and_dropout(name):
     recipe = Recipe(**{f"{name}_schedule": "flat-cosine"}, warmup=0.5, epoch_rates=[3.0])

@@ -1,71 +1,77 @@
-"""Stacks: K members in one program equal K programs of one."""
+"""Stacks equal their members alone; groups; limits of time; epochs of some of the rows."""
+
+import functools
+import math
+import threading
+import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from heads import GaussianMixtureHead
-from numpy.testing import assert_allclose
+from heads import CategoricalHead, GaussianMixtureHead
+from numpy.testing import assert_allclose, assert_array_equal
 from plans import draw_variables, sequential
-from tiers import slow_after
-from training_data import make_data, programs, train_member, train_stack
+from processes import wait_until
+from tiers import cases
+from training_data import (
+    STEADY,
+    assert_equal_members,
+    make_data,
+    noisy,
+    programs,
+    train_member,
+    unplanned,
+)
 
+from skuq import backend
 from skuq.backend import keras
 from skuq.networks import GaussianHead
+from skuq.networks._plan import without_names
 from skuq.tables import TrainingData
-from skuq.training import Recipe
+from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, train
 
 layers = keras.layers
 HEAD = GaussianHead()
+RECIPE = Recipe(learning_rate=0.02, batch_size=16, epochs=6, **STEADY)
+LONG = replace(RECIPE, epochs=10**6)
 
 
-def plain():
-    return sequential((3,), layers.Dense(9, activation="tanh"), layers.Dense(2))
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
 
 
-def noisy():
-    """Build a network with state and noise, and a layer that adds its own penalty."""
+@pytest.fixture(autouse=True)
+def two_at_once(monkeypatch):
+    """Also on a machine of one core."""
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: 2)
+
+
+def small():
     noise = layers.BatchNormalization(momentum=0.8), layers.Dropout(0.3)
-    first = layers.Dense(9, activation="relu", kernel_regularizer="l2")
-    return sequential((3,), first, *noise, layers.Dense(2))
+    return sequential(
+        (3,), layers.Dense(9, "relu", kernel_regularizer="l2"), *noise, layers.Dense(2)
+    )
 
 
-def assert_equal_runs(stack, alone, rtol=1e-4):
-    assert len(stack) == len(alone)
-    for one, two in zip(stack, alone):
-        assert one.best_epoch == two.best_epoch and one.seed == two.seed
-        for name in ("loss", "val_loss", "learning_rate"):
-            assert_allclose(one.history[name], two.history[name], rtol=rtol, atol=1e-5)
-        assert_allclose(one.weights, two.weights, rtol=rtol, atol=rtol * np.abs(two.weights).max())
-        for a, b in zip(one.state, two.state):
-            assert_allclose(a, b, rtol=rtol, atol=1e-5)
-        assert_allclose(one.held_out, two.held_out, rtol=10 * rtol, atol=1e-4)
+def job_of(n_members, recipes=RECIPE, model=noisy, head=HEAD, **fields):
+    settings = {"stacked": True, "jit": False, **fields}
+    return TrainingJob.of_model(model(), head, recipes, range(1, n_members + 1), **settings)
 
 
-def compare(model, recipes, data, seeds=(1, 2, 3), rtol=1e-4):
-    stack = train_stack(model, HEAD, recipes, data, seeds, jit=False)
-    runs = zip(recipes, seeds)
-    alone = [train_member(model, HEAD, recipe, data, seed, jit=False) for recipe, seed in runs]
-    assert_equal_runs(stack, alone, rtol)
-    return stack
+def one_by_one(job, data):
+    """Train each member of a stack in a program of its own."""
+    starts = job.start or [None] * len(job.seeds)
+    members = []
+    for recipe, seed, start in zip(job.recipes, job.seeds, starts):
+        fields = {"recipes": [recipe], "seeds": [seed], "start": start and [start]}
+        members += train(replace(job, stacked=False, **fields), data)
+    return members
 
 
-def test_members_of_a_stack_can_weigh_losses_differently():
-    """Each learns as from its own loss alone, in one program."""
-    data, model = make_data(), sequential((3,), layers.Dense(12))
-
-    def train(weights, weighs_losses=True):
-        head = GaussianMixtureHead(n_components=2, weighs_losses=weighs_losses)
-        recipes = [
-            Recipe(epochs=3, loss_settings=(("crps", weight),) if weighs_losses else ())
-            for weight in weights
-        ]
-        return train_stack(model, head, recipes, data, (1, 2), jit=False)
-
-    alone = [train((1.0, 1.0), weighs_losses=False)[0], train((0.0, 0.0))[1]]
-    assert_equal_runs(train((1.0, 0.0)), alone)
-
-
-@pytest.mark.parametrize("optimizer", slow_after(1, ["nadam", "adadelta", "rmsprop"]))
-def test_every_setting_of_their_own_together(optimizer):
+@cases("optimizer", "nadam", "adadelta", "rmsprop", quick=1)
+def test_every_setting_of_their_own_together(data, optimizer):
     """Also plateaus and early stopping: a member that has stopped stands still."""
     names = ("learning_rate", "reduce_lr_patience", "early_stopping_patience", "l2")
     names += ("weight_decay", "clip_norm", "dropout")
@@ -78,49 +84,355 @@ def test_every_setting_of_their_own_together(optimizer):
             (0.01, None, None, 1e-4, 0.01, 100.0, 0.2),
         )
     ]
-    stack = compare(noisy(), recipes, make_data(), rtol=1e-3)
+    job = job_of(3, recipes, model=small)
+    stack = train(job, data)
+    assert_equal_members(stack, one_by_one(job, data), rtol=1e-3)
     lengths = [len(member.history["loss"]) for member in stack]
     assert lengths[2] == 60 and min(lengths) < 60
 
 
-def test_a_diverging_member_does_not_disturb_the_others():
+def test_a_diverging_member_does_not_disturb_the_others(data):
     recipes = [Recipe("sgd", learning_rate=rate, epochs=5) for rate in (0.01, 0.5, 0.02)]
-    model = plain()
-    seeds = [int(np.random.SeedSequence(k).generate_state(3)[0]) for k in (1, 2, 3)]
-    initial = [draw_variables(model, seed) for seed in seeds]
-    initial[1][0][:] = np.nan
-    stack = train_stack(model, HEAD, recipes, make_data(), [1, 2, 3], start=initial, jit=False)
-    assert isinstance(stack[1], FloatingPointError)
-    assert "learning_rate=0.5" in str(stack[1])
-    alone = [train_member(plain(), HEAD, recipes[k], make_data(), k + 1, jit=False) for k in (0, 2)]
-    assert_equal_runs([stack[0], stack[2]], alone)
+    start = [draw_variables(small(), k) for k in range(3)]
+    start[1][0][:] = np.nan
+    job = job_of(3, recipes, model=small, start=start)
+    stack, alone = train(job, data), one_by_one(job, data)
+    for members in (stack, alone):
+        error = members.pop(1)
+        assert isinstance(error, FloatingPointError) and "learning_rate=0.5" in str(error)
+    assert_equal_members(stack, alone, rtol=1e-4)
 
 
 def test_rows_of_their_own(rng):
     """Each member's split equals that of separate data for this member."""
     data = make_data(n_train=65, n_valid=0)
     splits = [(order[:45], order[45:]) for order in (rng.permutation(65) for _ in range(2))]
-    recipe = Recipe(learning_rate=0.01, batch_size=16, epochs=6)
-    stack = train_stack(plain(), HEAD, recipe, data, [1, 2], splits=splits)
-    alone = []
-    for seed, (train, valid) in zip([1, 2], splits):
-        parts = [a[rows] for rows in (train, valid) for a in (data.x, data.y, data.weight)]
-        rows_of_member = TrainingData(*parts)
+    model, alone = small(), []
+    for seed, rows in zip([1, 2], splits):
+        own = TrainingData(*(a[part] for part in rows for a in (data.x, data.y, data.weight)))
         # TrainingData scales weights to a mean of 1; here they are as they were.
-        object.__setattr__(rows_of_member, "weight", data.weight[train])
-        object.__setattr__(rows_of_member, "weight_valid", data.weight[valid])
-        alone.append(train_member(plain(), HEAD, recipe, rows_of_member, seed))
-    assert_equal_runs(stack, alone)
+        object.__setattr__(own, "weight", data.weight[rows[0]])
+        object.__setattr__(own, "weight_valid", data.weight[rows[1]])
+        alone.append(train_member(model, HEAD, RECIPE, own, seed, jit=False))
+    stack = train(job_of(2, model=lambda: model, splits=splits), data)
+    assert_equal_members(stack, alone, rtol=1e-4)
 
 
-def test_seeds_and_settings_share_one_program():
+def test_members_of_a_stack_can_weigh_losses_differently(data):
+    """Each learns as from its own loss alone, in one program."""
+    model = sequential((3,), layers.Dense(12))
+
+    def trained(*weights):
+        head = GaussianMixtureHead(n_components=2, weighs_losses=bool(weights))
+        settings = [(("crps", weight),) for weight in weights] or [(), ()]
+        recipes = [replace(RECIPE, loss_settings=each) for each in settings]
+        return train(job_of(2, recipes, model=lambda: model, head=head), data)
+
+    alone = [trained()[0], trained(0.0, 0.0)[1]]
+    assert_equal_members(trained(1.0, 0.0), alone, rtol=1e-4)
+
+
+def test_seeds_and_settings_share_one_program(data):
     recipe = Recipe(batch_size=8, epochs=2, l2=1e-3, schedule="cosine")
-    train_stack(plain(), HEAD, recipe, make_data(), [1, 2, 3])
+    train(job_of(3, recipe), data)
     n_made = programs.n_made
     changed = (0.1, 1e-5, "exponential", 44), (1e-4, 0.1, "constant", 43)
     for rate, l2, schedule, n_train in changed:
         settings = {"schedule": schedule, "early_stopping_patience": n_train % 10}
         recipe = Recipe(batch_size=8, epochs=3, learning_rate=rate, l2=l2, **settings)
         # Layers have other names each time: a program knows none.
-        train_stack(plain(), HEAD, recipe, make_data(n_train, 19), [4, 5, 6])
+        train(job_of(3, recipe), make_data(n_train, 19))
     assert programs.n_made == n_made
+
+
+@cases(("n", "sizes"), (1, [1]), (7, [7]), (8, [4, 4]), (10, [5, 5]), (12, [4, 4, 4]))
+def test_groups_are_of_equal_size_and_of_four_at_least(n, sizes):
+    """Every field of a member goes with it."""
+    recipes = [replace(RECIPE, learning_rate=0.01 * (k + 1)) for k in range(n)]
+    splits = [(np.arange(k, k + 30), np.arange(3)) for k in range(n)]
+    start = [draw_variables(small(), k) for k in range(n)]
+    orders = [functools.partial(np.roll, np.arange(30), k) for k in range(n)]
+    fields = {"splits": splits, "start": start, "permutations": orders, "held_out": np.ones((2, 3))}
+    job = job_of(n, recipes, model=small, **fields)
+    groups = job.groups()
+    assert [len(group.seeds) for group in groups] == sizes
+    for name in ("recipes", "seeds", "splits", "start", "permutations"):
+        found = [value for group in groups for value in getattr(group, name)]
+        assert all(a is b for a, b in zip(found, getattr(job, name), strict=True))
+    for name in ("held_out", "network", "head", "stacked", "jit"):
+        assert all(getattr(group, name) is getattr(job, name) for group in groups)
+
+
+@cases(("n_members", "jit"), (4, False), (8, False), (12, True))
+def test_the_choice_of_xla_counts_the_groups_that_train_in_turn(data, n_members, jit):
+    """They share one program, which is compiled once. Two groups train at the same time."""
+    recipe = replace(RECIPE, epochs=5000 // 3)  # XLA saves 0.75 s and takes 1.2 s to compile
+    groups = job_of(n_members, recipe, jit=None).groups()
+    assert {TrainingRun(group, data).jit for group in groups} == {jit}
+
+
+@cases(("model", "jit"), (unplanned, False), (noisy, False), (noisy, True), quick=1)
+def test_members_are_those_of_smaller_stacks(data, model, jit):
+    recipes = [replace(RECIPE, learning_rate=0.005 * (k + 1)) for k in range(8)]
+    job = job_of(8, recipes, model=model, jit=jit)
+    parts = [(recipes[half], job.seeds[half]) for half in (slice(0, 4), slice(4, 8))]
+    halves = [replace(job, recipes=r, seeds=seeds, start=None) for r, seeds in parts]
+    assert_equal_members(train(job, data), train(halves[0], data) + train(halves[1], data))
+
+
+def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
+    """Reports count the epochs of groups that wait: of three, two run at the same time."""
+    both, threads, reports = threading.Barrier(2, timeout=60), set(), []
+
+    def report(n_epochs, n_left):
+        reports.append((n_epochs, n_left))
+        if len(threads) < 2:
+            threads.add(threading.get_ident())
+            both.wait()  # breaks unless two are here at once
+
+    assert len(train(job_of(12), data, report=report)) == 12
+    assert len(threads) == 2 and reports[0][1] >= 2 * RECIPE.epochs
+    assert sum(n for n, _ in reports) == 3 * RECIPE.epochs and reports[-1][1] == 0
+
+
+def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
+    class Broken(TrainingRun):
+        """Its second group fails, and the first one would never end by itself."""
+
+        def advance(self, *args, cancelled=None, **settings):
+            if 5 in self.job.seeds:
+                raise OverflowError("the second group")
+            wait_until(cancelled)
+            raise InterruptedError
+
+    monkeypatch.setattr("skuq.training._train.TrainingRun", Broken)
+    with pytest.raises(OverflowError, match="the second group"):
+        train(job_of(8), data)
+
+
+def test_a_deadline_that_has_passed_leaves_a_first_epoch(data):
+    job = job_of(8, replace(RECIPE, epochs=1000))
+    members = train(job, data, deadline=time.monotonic() - 1)
+    # A slice is of one epoch until it is known how long they take.
+    assert [member.n_epochs for member in members] == [1] * 8
+    for found, expected in zip(members, train(job_of(8, replace(RECIPE, epochs=1)), data)):
+        assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-5)
+        assert found.best_epoch == 0 and len(found.held_out) == 20
+
+
+def test_no_slice_begins_that_would_end_after_the_deadline(data, monkeypatch):
+    now = 0.0
+
+    def tick():  # twice a slice, which takes 5 s of 10
+        nonlocal now
+        now += 5.0
+        return now
+
+    clock = SimpleNamespace(monotonic=lambda: now, perf_counter=tick)
+    monkeypatch.setattr("skuq.training._train.time", clock)
+    run = TrainingRun(job_of(1, LONG), data)
+    run.advance(deadline=31.0)
+    assert (run.n_epochs, now) == (3, 30.0)
+    run.advance(deadline=34.0)
+    assert run.n_epochs == 3
+    run.advance(deadline=35.0)
+    assert run.n_epochs == 4
+
+
+def test_compiling_first_changes_no_member_and_xla_hardly(data):
+    job = job_of(2)
+    run = TrainingRun(job, data)
+    run.compile()
+    assert run.is_compiled and run.share == 0
+    run.advance()
+    assert_equal_members(run.members(), train(job, data))
+    assert_equal_members(train(replace(job, jit=True), data), run.members(), rtol=1e-4)
+
+
+class FakeRun:
+    """Training that only moves the clock: epochs of 2 s, 1.2 s with XLA, and their compilation."""
+
+    now, compiled = 100.0, frozenset()
+    compilations = {False: 0.0, True: 0.0}  # seconds, by `jit`
+    to_predict = 0.0
+
+    def __init__(self, job, data):
+        self.jit = job.jit is not False
+        self.n_left = job.recipe.epochs
+        self.key = without_names(job.network), self.jit
+
+    @property
+    def is_compiled(self):
+        return self.key in FakeRun.compiled
+
+    def compile(self):
+        FakeRun.now += 0.0 if self.is_compiled else self.compilations[self.jit]
+        FakeRun.compiled |= {self.key}
+
+    def advance(self, n_epochs, **settings):
+        assert self.is_compiled
+        if self.n_left:
+            FakeRun.now += 1.2 if self.jit else 2.0
+            self.n_left -= 1
+
+    def members(self):
+        FakeRun.now += self.to_predict
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """`FakeRun` in the place of trainings, with a clock that begins at 100."""
+    for name in ("now", "compiled", "compilations", "to_predict"):
+        monkeypatch.setattr(FakeRun, name, getattr(FakeRun, name))
+    monkeypatch.setattr("skuq.training._train.TrainingRun", FakeRun)
+    clock = SimpleNamespace(monotonic=lambda: FakeRun.now)
+    monkeypatch.setattr("skuq.training._train.time", clock)
+    return FakeRun
+
+
+@cases(
+    ("seconds", "n_members", "n_at_once", "epochs"),
+    (1e9, 4, 2, 50),  # never more than the recipe has
+    (-9, 4, 2, 1),
+    (40.0, 8, 2, 18),  # 0.9 * 40 / 2
+    (40.0, 8, 1, 9),  # one group after the other
+)
+def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
+    data, monkeypatch, fake, seconds, n_members, n_at_once, epochs
+):
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
+    fake.compilations, fake.to_predict = {False: 7.0}, 0.5
+    job = job_of(n_members, replace(RECIPE, epochs=50))
+    n_groups = n_members // 4
+    # The limit counts the compilation, the two epochs measured, and all predictions.
+    (found,) = _train.shorten([job], data, 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds)
+    assert found.recipes == tuple(replace(recipe, epochs=epochs) for recipe in job.recipes)
+    assert found.seeds == job.seeds
+
+
+def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
+    # The job with more epochs decides, each has a core; of one epoch there is no second to time.
+    for epochs, seconds, expected in (([100, 40], 8 + 0.5001 * 200 / 0.9, [50, 20]), ([1], 2, [1])):
+        jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in epochs]
+        found = _train.shorten(jobs, data, fake.now + seconds)
+        assert [job.recipe.epochs for job in found] == expected
+
+
+@cases(("seconds", "jit"), (39.9, False), (40.0, True), (math.inf, True))
+def test_little_time_is_for_a_plain_graph(data, fake, seconds, jit):
+    jobs = [job_of(4, jit=None)] * 2  # of 20 s each
+    found = _train.shorten(jobs, data, 100 + seconds)
+    assert [job.jit for job in found] == [jit] * 2 and len(fake.compiled) == 1
+    # A program that XLA has compiled is used, however little time is left.
+    (again,) = _train.shorten(jobs[:1], data, fake.now + 1.0)
+    assert again.jit is jit
+
+
+def test_kinds_that_would_begin_late_are_left_out(data, fake):
+    fake.compilations, one = {False: 10.0}, small()
+    others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
+    models = [lambda: one, others[0], lambda: one, others[1]]
+    jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
+    for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 2), (200.0, 4)):
+        fake.now, fake.compiled = 100.0, frozenset()
+        found = _train.shorten(jobs, data, 100 + seconds)
+        assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
+    # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
+    for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
+        assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
+
+
+def test_jobs_trained_together_are_those_trained_alone(data):
+    jobs = [job_of(8), job_of(3, replace(RECIPE, epochs=3), model=unplanned)]
+    alone = [member for job in jobs for member in train(job, data)]
+    assert_equal_members(train(jobs, data), alone)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, schedule, rng):
+    """Weights and losses equal those of one long epoch of the same rows, whatever the schedule."""
+    orders = [rng.permutation(45) for _ in range(6)]
+    left = iter(orders)
+
+    def order(n_rows):
+        assert n_rows == 45
+        return next(left)
+
+    recipe = replace(RECIPE, steps_per_epoch=2, keep="last", schedule=schedule)
+    start = [draw_variables(small(), 3)]
+    job = job_of(1, recipe, model=small, permutations=[order], start=start)
+    (found,) = train(job, data)
+    assert found.n_epochs == 6 and next(left, None) is None
+    rows = np.concatenate([order[:32] for order in orders])
+    long = replace(recipe, steps_per_epoch=None, epochs=1)
+    options = {"splits": [(rows, None)], "permutations": [np.arange], "recipes": [long]}
+    (expected,) = train(replace(job, **options), data)
+    assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-5)
+    assert_allclose(found.history["loss"].mean(), expected.history["loss"][0], rtol=1e-4)
+    assert_allclose(found.history["val_loss"][-1], expected.history["val_loss"][0], rtol=1e-4)
+
+
+def test_rows_of_an_epoch_are_drawn_anew_without_repeats():
+    splits = [(np.arange(45) + 100 * k, np.arange(3)) for k in range(2)]
+    job = job_of(2, replace(RECIPE, steps_per_epoch=2), splits=splits)
+    key = SimpleNamespace(epochs_per_call=200, n_steps=2, batch_size=16, n_members=2)
+    orders = _job.HostStreams(job).orders(key, 200, n_rows=45, n_train=32)
+    assert orders.shape == (200, 2, 32)
+    for k in range(2):
+        rows = orders[:, k] - 100 * k
+        assert all(len(set(epoch)) == 32 for epoch in rows)
+        assert_allclose(np.bincount(rows.ravel()), [200 * 32 / 45] * 45, rtol=0.25)
+        assert np.bincount(rows[:, 0], minlength=45).max() < 20  # and in any order
+    assert (orders[0, 0] != orders[0, 1] - 100).any()
+
+
+def test_steps_for_more_rows_than_there_are_mean_all_rows(data):
+    job = job_of(2)
+    limited = replace(job, recipes=[replace(RECIPE, steps_per_epoch=3)] * 2)
+    assert_equal_members(train(limited, data), train(job, data))
+
+
+def test_stacks_keep_the_epoch_that_is_best_for_all(data):
+    """The epoch of the least mean loss, and its weights."""
+    splits = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
+    recipe = replace(RECIPE, learning_rate=0.05, epochs=60, optimizer="rmsprop")
+    job = job_of(3, recipe, model=small, splits=splits)
+
+    def with_recipe(**changes):
+        return train(replace(job, recipes=[replace(recipe, **changes)] * 3), data)
+
+    alone, jointly = train(job, data), with_recipe(keep="best-jointly")
+    losses = np.stack([member.history["val_loss"] for member in jointly])
+    assert_array_equal(losses, [member.history["val_loss"] for member in alone])
+    best = losses.mean(axis=0).argmin()
+    assert [member.best_epoch for member in jointly] == [best] * 3
+    assert (losses.argmin(axis=1) != best).any() and best < 59
+    for found, expected in zip(jointly, with_recipe(epochs=best + 1, keep="last")):
+        assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-6)
+
+
+def test_classes_are_validated_at_the_temperature_that_is_best_for_all(data):
+    y = (data.y > np.median(data.y)).astype("float32")
+    y[::4] = 1 - y[::4]  # noise, of which networks become too sure
+    data, head = replace(data, y=y), CategoricalHead(2)
+    splits = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
+    recipe = replace(RECIPE, learning_rate=0.05, epochs=25, keep="best-calibrated")
+    plain = sequential((3,), layers.Dense(9, "tanh"), layers.Dense(2))
+    job = job_of(3, recipe, model=lambda: plain, head=head, splits=splits)
+    found = train(job, data)
+    last = train(replace(job, recipes=(replace(recipe, keep="last"),) * 3), data)
+    temperatures = np.geomspace(0.6, 4, 9)
+    losses = np.array(
+        [
+            [
+                head.scores(y[rows], member.held_out / t) @ data.weight[rows] / 30
+                for member, (_, rows) in zip(last, splits)
+            ]
+            for t in temperatures
+        ]
+    )
+    best = (losses.mean(axis=1) + 12.5 * np.log(temperatures) ** 2 / 90).argmin()
+    assert temperatures[best] > 1.5
+    assert_allclose([m.history["val_loss"][-1] for m in found], losses[best], rtol=1e-4)
+    mean = np.mean([m.history["val_loss"] for m in found], axis=0)
+    assert [m.best_epoch for m in found] == [mean.argmin()] * 3
