@@ -29,7 +29,7 @@ SURROGATES |= {"agreeing, compiled": Agreeing(compiled=True)}
 @pytest.mark.parametrize("name", slow_after(3, SURROGATES))
 def test_ask_keeps_points_of_a_batch_apart(name, acquisition):
     for seed in range(2):
-        optimizer = told(search(SURROGATES[name], acquisition, random_state=seed), seed=seed)
+        optimizer = told(search(SURROGATES[name], acquisition), seed=seed)
         x = optimizer.ask(3)
         assert smallest_gap(x, optimizer.x_) > 1e-6
         assert smallest_gap(x, optimizer.ask()) > APART * 0.999  # the batch is pending
