@@ -18,6 +18,10 @@ def fourier(xp, arguments, X):
     return centre + scale * xp.matmul(weights, xp.transpose(features))
 
 
+def peak(xp, arguments, X):
+    return arguments[0][:, None] - xp.sum(xp.square(X - 0.3), axis=1)[None]
+
+
 class JointProcess(RegressorMixin, BaseEstimator):
     """A Gaussian process whose draws are functions, in NumPy or on tensors too."""
 
@@ -33,9 +37,8 @@ class JointProcess(RegressorMixin, BaseEstimator):
         return self
 
     def posterior_fn(self, n_draws, random_state):
-        rng = np.random.default_rng(random_state)
-        m, d = 64, self.X_.shape[1]
-        frequencies = rng.normal(size=(d, m)) / self.length
+        rng, m = np.random.default_rng(random_state), 64
+        frequencies = rng.normal(size=(self.n_features_in_, m)) / self.length
         phases, scale = rng.uniform(0, 2 * np.pi, m), self.y_.std() or 1.0
         features = np.cos(self.X_ @ frequencies + phases)
         values = (self.y_ - self.y_.mean()) / scale
@@ -54,16 +57,13 @@ class JointProcess(RegressorMixin, BaseEstimator):
 class Agreeing(RegressorMixin, BaseEstimator):
     """Draws that agree about the best point: copies of it are the best batch of "lei"."""
 
-    def __init__(self, compiled=False, random_state=None):
-        self.compiled, self.random_state = compiled, random_state
+    def __init__(self, compiled=False):
+        self.compiled = compiled
 
     def fit(self, X, y):
         return self
 
     def posterior_fn(self, n_draws, random_state):
-        def peak(xp, arguments, X):
-            return arguments[0][:, None] - xp.sum(xp.square(X - 0.3), axis=1)[None]
-
         heights = 1 + np.linspace(0, 1e-3, n_draws)
         return Posterior(peak, (heights,), "peak" if self.compiled else None, n_draws)
 
@@ -78,10 +78,9 @@ class Marginal(JointProcess):
     posterior_fn = property()  # so that there is none
 
 
-def search(estimator, acquisition="lei", bounds=SQUARE, **settings):
-    maximizer = MultiStart(n_restarts=settings.pop("n_restarts", 10))
-    settings = {"maximizer": maximizer, "n_draws": 32, "random_state": 0, **settings}
-    return BayesianOptimizer(estimator, bounds, acquisition, **settings)
+def search(estimator, acquisition="lei", bounds=SQUARE, *, n_restarts=10, **settings):
+    settings = {"maximizer": MultiStart(n_restarts=n_restarts), "n_draws": 32, **settings}
+    return BayesianOptimizer(estimator, bounds, acquisition, random_state=0, **settings)
 
 
 def told(optimizer, n=6, seed=0):

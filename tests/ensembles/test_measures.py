@@ -17,10 +17,10 @@ from skuq.ensembles import _teams
 MEASURES = tuple(_teams.MEASURES)
 
 
-def draw(seed, n_models=5, n_samples=60):
+def draw(seed, n_models):
     rng = np.random.default_rng(seed)
-    hard = rng.normal(size=n_samples)
-    return rng.normal(0.6, 1, (n_models, n_samples)) + hard > 0
+    hard = rng.normal(size=60)
+    return rng.normal(0.6, 1, (n_models, 60)) + hard > 0
 
 
 def by_rows(right, measure):
@@ -54,10 +54,11 @@ def by_rows(right, measure):
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-@pytest.mark.parametrize("size", [2, 3, 5])
-def test_diversity_score_is_the_papers_formula(measure, size, global_random_seed):
-    right = draw(global_random_seed, size)
-    assert_allclose(diversity_score(right, measure=measure), by_rows(right, measure), atol=1e-12)
+def test_diversity_score_is_the_papers_formula(measure, global_random_seed):
+    for size in (2, 3, 5):
+        right = draw(global_random_seed, size)
+        expected = by_rows(right, measure)
+        assert_allclose(diversity_score(right, measure=measure), expected, atol=1e-12)
 
 
 def test_diversity_score_kappas_equal_other_libraries(rng):
@@ -95,8 +96,8 @@ def test_diversity_score_limit_cases():
 
 
 def test_diversity_score_sees_rare_errors_among_many_rows():
-    right = np.ones((2, 2_000_000), dtype=bool)
+    right = np.ones((2, 200_000), dtype=bool)
     right[0, 0] = right[1, 1] = False
     assert diversity_score(right, measure="qs") == -1
-    assert_allclose(diversity_score(right, measure="ck"), 0, atol=1e-6)
+    assert_allclose(diversity_score(right, measure="ck"), 0, atol=1e-5)
     assert diversity_score(right, measure="gd") == 0

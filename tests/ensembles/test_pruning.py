@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from scipy.cluster.vq import kmeans2
 from teams import diversity_score, select_hq
 from tiers import cases
 
@@ -14,11 +15,11 @@ from skuq.ensembles import _teams, select_teams
 MEASURES = tuple(_teams.MEASURES)
 
 
-def pool(seed, n_models=5, n_samples=90, n_classes=3):
+def pool(seed, n_models=5, n_samples=90):
     """Probabilities of models of unequal strength that find the same rows hard."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(0, n_classes, n_samples)
-    logits = rng.normal(size=(n_models, n_samples, n_classes))
+    y = rng.integers(0, 3, n_samples)
+    logits = rng.normal(size=(n_models, n_samples, 3))
     ease = rng.normal(1, 1, n_samples) + rng.normal(0, 0.5, (n_models, 1))
     logits[:, np.arange(n_samples), y] += ease
     return np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True), y
@@ -88,20 +89,31 @@ def test_select_teams_scores_and_alpha_are_the_algorithms(measure, score, global
         assert any(set(bad) <= set(team) for bad in pruned)
 
 
+def accuracies_of_teams(labels, y, **settings):
+    table = select_teams(labels, y, filters=(), **settings).teams_
+    return dict(zip(table["team"], table["accuracy"]))
+
+
 @pytest.mark.parametrize("weights", [None, "accuracy"])
-def test_select_teams_averages_probabilities(weights, global_random_seed):
+def test_select_teams_votes(weights, global_random_seed):
     proba, y = pool(global_random_seed)
     proba[1] = np.eye(3)[(y + 1) % 3]  # never right
-    accuracy = (proba.argmax(axis=2) == y).mean(axis=1)
+    labels = proba.argmax(axis=2)
+    accuracy = (labels == y).mean(axis=1)
     for team, served in accuracies_of_teams(proba, y, weights=weights).items():
         members = list(team)
         mean = np.average(proba[members], axis=0, weights=accuracy[members] if weights else None)
         assert_allclose(served, (mean.argmax(axis=1) == y).mean(), atol=1e-12)
-
-
-def accuracies_of_teams(labels, y, **settings):
-    table = select_teams(labels, y, filters=(), **settings).teams_
-    return dict(zip(table["team"], table["accuracy"]))
+    for voting in ("hard", "majority"):
+        settings = {"voting": voting, "weights": weights}
+        found = accuracies_of_teams(labels, y, **settings)
+        expected = [vote(labels, y, team, **settings) for team in found]
+        assert_allclose(list(found.values()), expected, atol=1e-12)
+        # Probabilities vote as the labels do that they make most probable.
+        assert accuracies_of_teams(proba, y, **settings) == found
+    y[:9] = 9  # a class that no model gives
+    found = accuracies_of_teams(labels, y)
+    assert_allclose(list(found.values()), [vote(labels, y, team) for team in found])
 
 
 def test_select_teams_breaks_ties_of_votes():
@@ -114,23 +126,8 @@ def test_select_teams_breaks_ties_of_votes():
     chosen = select_teams(labels, y, filters=(), weights="accuracy", max_team_size=2)
     assert chosen.selected_ == (0, 2)
     assert_allclose(chosen.selection.weights, [3 / 11, 8 / 11])
-    certain = np.array([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]])
+    certain = np.eye(2)[[[0, 0], [1, 1]]]
     assert select_teams(certain, [0, 1]).teams_["accuracy"].tolist() == [0.5]
-
-
-@pytest.mark.parametrize("weights", [None, "accuracy"])
-@pytest.mark.parametrize("voting", ["hard", "majority"])
-def test_select_teams_counts_votes_row_by_row(weights, voting, global_random_seed):
-    proba, y = pool(global_random_seed, n_classes=4)
-    labels, settings = proba.argmax(axis=2), {"voting": voting, "weights": weights}
-    # Probabilities vote as the labels do that they make most probable.
-    same = [accuracies_of_teams(votes, y, **settings) for votes in (proba, labels)]
-    assert same[0] == same[1]
-    y[:9] = 9  # a class that no model gives
-    found = accuracies_of_teams(labels, y, **settings)
-    assert len(found) == 26
-    expected = [vote(labels, y, team, **settings) for team in found]
-    assert_allclose(list(found.values()), expected, atol=1e-12)
 
 
 def test_select_teams_lets_members_that_are_never_right_vote_alike():
@@ -143,15 +140,15 @@ def test_select_teams_lets_members_that_are_never_right_vote_alike():
 
 
 @pytest.mark.parametrize("voting", ["soft", "hard"])
-def test_select_teams_counts_weights_as_repeated_rows(voting, global_random_seed):
-    proba, y = pool(global_random_seed)
-    repeats = np.random.default_rng(global_random_seed).integers(0, 4, len(y))
+def test_select_teams_counts_weights_as_repeated_rows(voting, rng):
+    proba, y = pool(0)
+    repeats = rng.integers(0, 4, len(y))
     weighted = select_teams(proba, y, voting=voting, sample_weight=repeats)
-    rows = np.repeat(np.arange(len(y)), repeats)
-    repeated = select_teams(proba[:, rows], y[rows], voting=voting)
+    proba, y = np.repeat(proba, repeats, axis=1), np.repeat(y, repeats)
+    repeated = select_teams(proba, y, voting=voting)
     assert weighted.selected_ == repeated.selected_
-    for column in ("q", "hq", "accuracy"):
-        assert_allclose(weighted.teams_[column], repeated.teams_[column], atol=1e-9)
+    columns = ["q", "hq", "accuracy"]
+    assert_allclose(weighted.teams_[columns], repeated.teams_[columns], atol=1e-9)
 
 
 def test_select_teams_mean_filter_is_algorithm_1(global_random_seed):
@@ -161,15 +158,6 @@ def test_select_teams_mean_filter_is_algorithm_1(global_random_seed):
     assert_array_equal(teams["kept"], teams["q"] < mean)
     assert set(teams["reason"][~teams["kept"]]) == {f"mean: q not below {mean:.4g}"}
     assert chosen.thresholds_ == (("mean", "q", None, mean),)
-
-
-def lloyd(points, centroids):
-    while True:
-        labels = ((points[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1)
-        moved = np.array([points[labels == k].mean(axis=0) for k in (0, 1)])
-        if np.allclose(moved, centroids):
-            return labels, moved
-        centroids = moved
 
 
 def test_select_teams_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed):
@@ -185,7 +173,8 @@ def test_select_teams_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed)
             assert kept.all(), size
             continue
         points = (points - points.min(axis=0)) / spread
-        labels, centres = lloyd(points, np.array([[0.0, 1.0], [1.0, 0.0]]))
+        corners = np.array([[0.0, 1.0], [1.0, 0.0]])
+        centres, labels = kmeans2(points, corners, iter=100, minit="matrix")
         threshold = group["hq"][labels == centres[:, 1].argmin()].min()
         below = group["hq"] < threshold
         assert cuts.get(size) == (threshold if below.any() else None)
@@ -193,16 +182,13 @@ def test_select_teams_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed)
 
 
 def test_select_teams_serves_the_most_accurate_then_smaller_then_more_diverse():
-    proba, y = pool(3, n_models=6, n_samples=40)
-    chosen = select_teams(proba, y)
+    chosen = select_teams(*pool(3, n_models=6, n_samples=40))
     survivors = chosen.teams_[chosen.teams_["kept"]]
     order = survivors.sort_values(["accuracy", "size", "hq"], ascending=[False, True, True])
-    best = order.iloc[0]
+    best, selection = order.iloc[0], chosen.selection
     assert (survivors["accuracy"] == best["accuracy"]).sum() > 1
-    assert chosen.selected_ == best["team"]
+    assert chosen.selected_ == tuple(selection.indices) == best["team"]
     assert_array_equal(np.flatnonzero(chosen.support_), best["team"])
-    selection = chosen.selection
-    assert selection.indices.tolist() == list(best["team"])
     assert_allclose(selection.weights, 1 / best["size"])
     assert_allclose(selection.loss, -best["accuracy"])
 

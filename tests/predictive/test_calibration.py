@@ -122,41 +122,31 @@ def test_few_groups_are_not_pooled_more_than_many():
     assert_allclose(found, (2 * prior * typical + 20 * np.exp([0, a])) / (2 * prior + 20))
 
 
-def fit_members(loc, scale, unseen, y, weight=None):
+def fit_members(loc, scale, y, unseen=None, weight=None):
     """Fit the calibration of members, each a mixture of as many equal normals as `loc` has."""
     part, equal = np.full(loc.shape, 1 / loc.shape[1]), np.full(len(loc), 1 / len(loc))
+    unseen = np.ones((len(loc), len(y)), bool) if unseen is None else unseen
     weight = np.ones(len(y)) if weight is None else weight
     return fit_out_of_bag(loc, scale, part, equal, unseen, y, weight)
 
 
-def ensemble(n_rows, *, noise=0.8, claim=1.0, floor=0.0, n_members=8):
-    """Members that claim `claim` times the noise, of errors with a floor."""
-    rng = np.random.default_rng(0)
-    noise = rng.uniform(*np.broadcast_to(noise, 2), (n_rows, 1))
-    y = rng.normal(size=(n_rows, 1)) * np.hypot(noise, floor)
-    scale = np.broadcast_to(claim * noise, (n_members, 1, n_rows, 1))
-    unseen = rng.uniform(size=(n_members, n_rows)) < 0.1
-    return np.zeros_like(scale), scale, unseen, y
-
-
-@cases(
-    ("settings", "expected"),
-    ({"claim": 0.5}, (2, 0)),
-    ({"floor": 0.7}, (1, 0.7)),
-)
-def test_factor_and_floor_are_told_apart(settings, expected):
-    found = fit_members(*ensemble(20_000, noise=(0.3, 1.5), **settings))
+@cases(("claim", "floor", "expected"), (0.5, 0.0, (2, 0)), (1.0, 0.7, (1, 0.7)))
+def test_factor_and_floor_are_told_apart(claim, floor, expected, rng):
+    """Members claim a part of the noise, or errors have a floor."""
+    noise = rng.uniform(0.3, 1.5, (20_000, 1))
+    y = rng.normal(size=(20_000, 1)) * np.hypot(noise, floor)
+    scale = np.broadcast_to(claim * noise, (8, 1, 20_000, 1))
+    found = fit_members(0 * scale, scale, y, rng.uniform(size=(8, 20_000)) < 0.1)
     assert_allclose((found.factor, found.floor), expected, rtol=0.03, atol=0.1)
 
 
-def test_few_rows_give_no_correction():
-    loc, scale, unseen, y = ensemble(60, claim=0.2, n_members=2)
-    unseen = np.zeros_like(unseen)
-    light = np.r_[0.0, np.ones(59)]  # a row without weight is none
+def test_few_rows_give_no_correction(rng):
+    scale, unseen = np.full((2, 1, 60, 1), 0.2), np.zeros((2, 60), bool)
+    y, light = rng.normal(size=(60, 1)), np.r_[0.0, np.ones(59)]  # a row without weight is none
     for n_first, n_second, weight in ((0, 0, None), (29, 0, None), (29, 1, light), (29, 1, None)):
         unseen[1, :n_first] = True
         unseen[0, 29 : 29 + n_second] = True
-        found = fit_members(loc, scale, unseen, y, weight)
+        found = fit_members(0 * scale, scale, y, unseen, weight)
         fitted = n_second == 1 and weight is None
         assert ((found.factor, found.floor) != (1.0, 0.0)) == fitted
 
@@ -165,8 +155,8 @@ def test_few_rows_give_no_correction():
 @pytest.mark.parametrize("error", [0.05, 1.0])
 def test_few_rows_bound_what_a_far_error_costs(n_rows, error):
     """A component as wide as the errors were, shrunk to that of y; nothing of it for many rows."""
-    loc, y = np.zeros((2, 1, n_rows, 1)), error * np.resize([1.0, -1.0], (n_rows, 1))
-    found = fit_members(loc, np.full_like(loc, 0.01), np.ones((2, n_rows), bool), y)
+    narrow, y = np.full((2, 1, n_rows, 1), 0.01), error * np.resize([1.0, -1.0], (n_rows, 1))
+    found = fit_members(0 * narrow, narrow, y)
     scale, floor, share = found.tail[-1]
     assert found.shared == 0 and sum(part[2] for part in found.tail) == pytest.approx(1)
     if n_rows == 400:
@@ -200,19 +190,18 @@ def test_correction_is_shrunk_unless_rows_leave_no_doubt(n_rows, change):
 
 @cases(("value", "n_components"), (np.nan, 1), (np.inf, 2), (1e200, 2))
 def test_predictions_that_are_not_finite_give_no_correction(value, n_components, rng):
-    loc, scale = np.zeros((2, n_components, 100, 1)), np.ones((2, n_components, 100, 1))
+    scale = np.ones((2, n_components, 100, 1))
+    loc = 0 * scale
     loc[0, 0, 3] = value
     with np.errstate(all="ignore"):
-        found = fit_members(loc, scale, np.ones((2, 100), bool), rng.normal(size=(100, 1)))
-    assert found == UNCALIBRATED
+        assert fit_members(loc, scale, rng.normal(size=(100, 1))) == UNCALIBRATED
 
 
 @pytest.mark.parametrize("n_components", [1, 2])
 def test_members_that_are_far_too_wide_become_as_narrow_as_their_errors(n_components, rng):
     """The prior of 100 rows does not hold back a factor that 150 rows put at a hundredth."""
     scale = np.ones((2, n_components, 150, 1))
-    y = 0.01 * rng.normal(size=(150, 1))
-    found = fit_members(0 * scale, scale, np.ones((2, 150), bool), y)
+    found = fit_members(0 * scale, scale, 0.01 * rng.normal(size=(150, 1)))
     assert np.hypot(found.factor, found.floor) < 0.15
 
 
@@ -243,7 +232,7 @@ def test_tail_finds_the_density_of_a_scale_mixture(rng):
 def test_few_rows_have_the_typical_error_of_all_members(n_rows, expected, rng):
     """Errors of twice the spread, which varies: many rows tell, and few keep to the prior."""
     spread = np.exp(0.7 * rng.normal(size=(n_rows, 1)))
-    loc = spread * rng.normal(size=(8, n_rows, 1))
-    y = loc.mean(axis=0) + 2 * spread * rng.normal(size=(n_rows, 1)) + rng.normal(size=(n_rows, 1))
-    found = fit_members(loc[:, None], np.ones((8, 1, n_rows, 1)), np.ones((8, n_rows), bool), y)
+    loc = spread * rng.normal(size=(8, 1, n_rows, 1))
+    noise = 2 * spread * rng.normal(size=(n_rows, 1)) + rng.normal(size=(n_rows, 1))
+    found = fit_members(loc, np.ones_like(loc), loc.mean(axis=(0, 1)) + noise)
     assert_allclose(np.hypot(found.factor, found.shared), expected, rtol=0.15)

@@ -377,13 +377,6 @@ def test_records_are_copied_and_pickled(kind):
         assert_array_equal(again.sample(3, rng=0), m.sample(3, rng=0))
 
 
-@every
-def test_no_rows_are_no_trouble(kind):
-    m = make(kind).rows(slice(0, 0))
-    assert m.mean.shape == m.quantile(0.5).shape == m.log_prob(np.zeros(0)).shape == (0,)
-    assert m.interval().shape == (0, 2) and m.sample(3, rng=0).shape == (0, 3)
-
-
 @pytest.mark.parametrize("kind", ["gaussian", "nested", "normal", "two_piece"])
 @shapes
 def test_against_tensorflow_probability(kind, shape):
