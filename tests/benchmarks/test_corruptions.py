@@ -12,24 +12,19 @@ pytestmark = slow  # a problem of benchmarks only
 NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 
 
-def photographs(n, shape):
-    """Smooth shapes with a few sharp edges, from 0 to 1: (n, h, w, c)."""
-    h, w, c = shape
+def photographs(n, side=28):
+    """Smooth shapes with a sharp edge, from 0 to 1: (n, side, side, 1)."""
     rng = np.random.RandomState(0)
-    y, x = np.mgrid[:h, :w] / min(h, w)
-    images = np.empty((n, *shape))
-    for image in images:
-        for k in range(c):
-            a, b, phase = rng.uniform(2, 12, 2).tolist() + [rng.uniform(0, 6)]
-            image[..., k] = 0.4 + 0.3 * np.sin(a * x + b * y + phase)
-        top, left = rng.uniform(0.1, 0.5, 2)
-        image[(y > top) & (y < top + 0.4) & (x > left) & (x < left + 0.4)] = rng.uniform(0, 1, c)
-    return images
+    y, x = np.mgrid[:side, :side] / side
+    a, b, phase, edge = rng.uniform([[2], [2], [0], [0.2]], [[12], [12], [6], [0.8]], (4, n))
+    angles = np.multiply.outer(a, x) + np.multiply.outer(b, y) + phase[:, None, None]
+    bright = np.where(x > edge[:, None, None], 0.2, 0.0)
+    return (0.4 + 0.3 * np.sin(angles) + bright)[..., None]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_corrupt_images_keeps_shape_dtype_and_range(name):
-    images = photographs(6, (28, 28, 1))
+    images = photographs(6)
     for X in (images, np.round(255 * images).astype(np.uint8)):
         corrupted = corrupt_images(X, name, 5, random_state=0)
         assert corrupted.shape == X.shape and corrupted.dtype == X.dtype
@@ -41,13 +36,13 @@ def test_corrupt_images_keeps_shape_dtype_and_range(name):
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"saturate", "pixelate"}))
 def test_corrupt_images_changes_more_with_severity(name):
-    X = photographs(60, (28, 28, 1))
+    X = photographs(60)
     corrupted = [corrupt_images(X, name, s, random_state=0) for s in range(6)]
     assert (np.diff([np.abs(Z - X).mean() for Z in corrupted]) > 0).all()
 
 
 def test_corrupt_images_of_families_gives_each_image_one_at_random(monkeypatch):
-    X = photographs(1100, (8, 8, 1))  # more than one block
+    X = photographs(1100, 8)  # more than one block
     monkeypatch.setattr(corruptions, "TEST_CORRUPTIONS", ("contrast", "brightness"))
     chosen = corrupt_images(X, "test", 5, random_state=0)
     lower = np.isclose(chosen, corrupt_images(X, "contrast", 5)).all(axis=(1, 2, 3))
