@@ -239,6 +239,9 @@ def test_fit_keeps_the_scale_of_given_features_in_a_warm_start():
     model = small(pretrained=operators.operator_of_keras(1, 1, 1), warm_start=True)
     model.fit(INPUTS[:3], VALUES[:3])
     first = model.fitted_.given
+    hidden = first.features(INPUTS[:3])[:, :8]  # of one scale
+    assert_allclose(hidden.mean(axis=0), 0, atol=1e-5)
+    assert_allclose(hidden.var(axis=0).mean(), 1, rtol=1e-5)
     kept = model.fit(INPUTS, VALUES).fitted_.given
     assert_array_equal(kept.mean_, first.mean_)
     assert kept.scale_ == first.scale_

@@ -210,6 +210,7 @@ def test_learn_prior_finds_scale_and_noise(known):
     if known:
         prior, (factor, std) = learn_scale(*given, ONE, np.full((1, 1), 0.5))
         assert_allclose(prior.noise * prior.scale**2, 0.25, rtol=0.2)
+        assert_allclose(prior.mean_noise, 0.25 / 1000)  # the mean meets the values most closely
         assert_allclose(factor, 1)
         assert_allclose(std, 0.5)
     else:
@@ -398,11 +399,11 @@ def test_predict_left_out_is_that_of_a_gaussian_process(each):
     left_out = np.arange(40) >= 30
     targets = np.stack([y, 2 * y + 1])
     noises = [np.full(40, noise) for noise in (0.01, 0.2)] if each else (0.01, 0.2)
-    weight = np.ones(40)
+    weight = rng.uniform(0.5, 3, 40)
     means, variances, noiseless = process.predict_left_out(targets, left_out, noises, weight)
     gram = jacobian @ jacobian.T / process.unit
     for k, noise in enumerate((0.01, 0.2)):
-        covariance = gram[:30, :30] + (noise + _conditioned.JITTER) * np.eye(30)
+        covariance = gram[:30, :30] + np.diag((noise + _conditioned.JITTER) / weight[:30])
         weights = gram[30:, :30] @ np.linalg.inv(covariance)
         assert_allclose(means[k], targets[:, :30] @ weights.T, atol=1e-6)
         variance = np.diag(gram)[30:] - np.sum(weights * gram[30:, :30], axis=1) + noise
