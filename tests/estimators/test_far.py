@@ -146,8 +146,8 @@ def test_constant_columns_do_not_count(model, table):
 
 
 def test_every_public_path_has_it(table):
-    X, y = table
-    model = TabularEnsembleRegressor(2, epochs=20, random_state=0).fit(X, np.stack([y, -3 * y], 1))
+    X, Y = table[0], np.stack([table[1], -3 * table[1]], axis=1)
+    model = learn(DeepEnsembleRegressor(2, epochs=20, random_state=0).fit(X, Y), X, Y)
     Z = np.concatenate([X[:5], around(2, n=30)])
     parts, plain = model.predict_uncertainty(Z), without_far(model).predict_uncertainty(Z)
     assert (parts.epistemic[5:] > plain.epistemic[5:]).all()

@@ -13,7 +13,6 @@ from plans import sequential
 from problems import make_operator_problem
 from sklearn import config_context
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
 from tiers import cases
@@ -201,7 +200,7 @@ def one_input_of_keras():
 @cases(
     ("make", "queries"),
     (one_input_of_keras, QUERIES),
-    (lambda: LinearRegression().fit(INPUTS, VALUES), None),
+    (lambda: FrozenEstimator(LinearRegression().fit(INPUTS, VALUES)), None),
     ids=["keras", "linear"],
 )
 def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
@@ -224,12 +223,7 @@ def test_posterior_fn_of_a_given_model_is_in_numpy_only():
     assert_array_equal(pickle.loads(pickle.dumps(posterior))(FURTHER), draws)
 
 
-def test_clone_keeps_what_is_given_if_it_is_frozen():
-    line = LinearRegression().fit(INPUTS, VALUES)
-    kept = clone(small(pretrained=FrozenEstimator(line))).fit(INPUTS, VALUES)
-    assert_array_equal(kept.predict(FURTHER), line.predict(FURTHER))
-    with pytest.raises(NotFittedError, match="FrozenEstimator"):
-        clone(small(pretrained=line)).fit(INPUTS, VALUES)
+def test_clone_keeps_a_keras_model_that_is_given():
     given = operators.operator_of_keras(1, 1, 1)
     before = given.get_weights()
     kept = clone(small(pretrained=given)).fit(INPUTS, VALUES)
@@ -245,6 +239,9 @@ def test_fit_keeps_the_scale_of_given_features_in_a_warm_start():
     model = small(pretrained=operators.operator_of_keras(1, 1, 1), warm_start=True)
     model.fit(INPUTS[:3], VALUES[:3])
     first = model.fitted_.given
+    hidden = first.features(INPUTS[:3])[:, :8]  # of one scale
+    assert_allclose(hidden.mean(axis=0), 0, atol=1e-5)
+    assert_allclose(hidden.var(axis=0).mean(), 1, rtol=1e-5)
     kept = model.fit(INPUTS, VALUES).fitted_.given
     assert_array_equal(kept.mean_, first.mean_)
     assert kept.scale_ == first.scale_
@@ -258,9 +255,8 @@ def test_fit_reads_what_its_output_map_reads():
 
     wide = fit_small(output_map=clip).predict(FURTHER)
     limit = 1e-3
-    second, alone = (fit_small(output_map=m).predict(FURTHER) for m in (clip, lambda v: clip(v)))
-    assert_array_equal(second, alone)
-    assert np.ptp(second) < np.ptp(wide)
+    narrow = fit_small(output_map=clip).predict(FURTHER)
+    assert np.ptp(narrow) <= 2e-3 * VALUES.std() < np.ptp(wide)
 
 
 def test_fit_learns_the_noise_by_likelihood():
@@ -278,8 +274,7 @@ def test_fit_learns_the_noise_by_likelihood():
 def test_query_points_can_be_routed():
     with config_context(enable_metadata_routing=True):
         model = NEONRegressor().set_predict_request(query_points=True)
-        routed = model.get_metadata_routing().consumes("predict", ["query_points"])
-    assert routed == {"query_points"}
+        assert model.get_metadata_routing().consumes("predict", ["query_points"])
 
 
 def test_predict_takes_query_points_of_a_frame_with_their_columns():

@@ -12,7 +12,6 @@ from problems.functions import FUNCTIONS_1D
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
-from sklearn.model_selection import cross_val_score
 from tiers import cases
 from training_data import NoScaling, Scaling, template_of
 
@@ -27,7 +26,6 @@ from skuq.training import Training
 # With numbers for all three there is one training, on all rows.
 NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}
 CHOICE = dict.fromkeys(NUMBERS, "auto")
-NLL = dict.fromkeys(NUMBERS, "nll")
 SMALL = {"network__hidden_units": (16,), "epochs": 30, "batch_size": None, "random_state": 0}
 SHORT = {**SMALL, "epochs": 1}
 
@@ -84,25 +82,19 @@ def test_nomu_rows_without_noise_close_the_band():
     assert std_of(model, GAP).max() < 0.2 * std_of(model, [[-0.15]])[0]
 
 
+# Measured: 0.8 and 2.7. A band that is too narrow near one row costs the most.
 @pytest.mark.slow
-def test_nomu_defaults_know_eight_points_of_ten_functions():
-    """The page and the warning advise the defaults, not a choice by eight rows' likelihood."""
-    changes = {"default": {}, "noise_std=0.0": {"noise_std": 0.0}, "nll": NLL}
-    scores = {advice: [] for advice in changes}
+@pytest.mark.parametrize(("changes", "worst"), [({}, 2), ({"noise_std": 0.0}, 5)])
+def test_nomu_defaults_know_eight_points_of_ten_functions(changes, worst):
+    nlls, covered = [], []
     for k, name in enumerate(FUNCTIONS_1D):
         X, y, X_test, y_test = make_scarce_regression(make_function(name, 1), random_state=500 + k)
-        for advice, change in changes.items():
-            model = nomu(random_state=k, **change).fit(X, y)
-            mean, std = model.predict(X_test, return_std=True)
-            z = (y_test - mean) / std
-            scores[advice].append((np.mean(np.log(std) + z**2 / 2), np.mean(abs(z) <= 2)))
-    scores = {advice: np.array(found) for advice, found in scores.items()}
-    # Measured: 0.8 and 2.7. A band that is too narrow near one row costs the most.
-    for advice, worst in {"default": 2, "noise_std=0.0": 5}.items():
-        nll, coverage = scores[advice].T
-        assert np.median(nll) < 0 and nll.max() < worst
-        assert 0.88 < coverage.mean() < 0.995
-        assert np.mean(nll) < np.mean(scores["nll"][:, 0])
+        mean, std = nomu(random_state=k, **changes).fit(X, y).predict(X_test, return_std=True)
+        z = (y_test - mean) / std
+        nlls.append(np.mean(np.log(std) + z**2 / 2))
+        covered.append(np.mean(abs(z) <= 2))
+    assert np.median(nlls) < 0 and np.max(nlls) < worst
+    assert 0.88 < np.mean(covered) < 0.995
 
 
 def test_predictions_are_those_of_the_network_by_eq_2():
@@ -292,17 +284,11 @@ def test_connect_gradient_lets_uncertainty_move_the_prediction(connected):
     assert not np.allclose(std_of(low, ROWS), std_of(high, ROWS), rtol=1e-3)
 
 
-def test_fit_survives_constants():
-    for base in (small(), nomu(**{**SMALL, "validation": 2})):
-        flat = base.fit(ROWS, np.full(12, 7.0))
-        mean, std = flat.predict(ROWS, return_std=True)
-        assert_allclose(mean, 7, atol=0.4)  # after a few epochs, in units of 7 / sqrt(14)
-        assert (std > 0).all() and np.isfinite(std).all()
-        assert np.isfinite(flat.predict([[1e300, -1e300]], return_std=True)).all()
-    constant = np.column_stack([ROWS[:, 0], np.full(12, 3.0)])
-    model = small(artificial__kind="grid", epochs=1).fit(constant, VALUES)
-    assert_array_equal(model.box_[1], [3, 3])
-    assert np.isfinite(std_of(model, constant)).all()
+def test_fit_survives_a_constant():
+    flat = nomu(**{**SMALL, "validation": 2}).fit(ROWS, np.full(12, 7.0))
+    mean, std = flat.predict(ROWS, return_std=True)
+    assert_allclose(mean, 7, atol=0.4)  # after a few epochs, in units of 7 / sqrt(14)
+    assert (std > 0).all() and np.isfinite(std).all()
 
 
 def test_pretrained_predictions_are_kept_to_the_bit(plan):
@@ -314,14 +300,6 @@ def test_pretrained_predictions_are_kept_to_the_bit(plan):
     assert_array_equal(both.predict(ELSEWHERE), lines.predict(ELSEWHERE))
     _, data = plan(small(pretrained=LINE, band="asymmetric"), ROWS, VALUES)
     assert_allclose(data.y[:, 0], (VALUES - LINE.predict(ROWS)) / VALUES.std(), rtol=1e-5)
-
-
-def test_pretrained_works_within_scikit_learn():
-    frame = pd.DataFrame(ROWS, columns=["a", "b"])
-    frozen = FrozenEstimator(LinearRegression().fit(frame, VALUES))
-    model = small(pretrained=frozen, epochs=2)
-    scores = cross_val_score(model, frame, VALUES, cv=2, error_score="raise")
-    assert_allclose(scores, cross_val_score(frozen, frame, VALUES, cv=2), rtol=1e-12)
 
 
 class Subclassed(keras.Model):
@@ -362,15 +340,12 @@ def test_pretrained_networks_are_kept_to_the_bit(make, seen):
 
 
 def test_nomu_settings_have_short_forms():
-    """Settings as objects, strings, functions and tables are the same parameters."""
-    training = Training(optimizer="adam", clip_norm=1.0)
+    """Functions, strings and tables are short for settings."""
     rest = {"readout": NOMUReadout(c=1.0, l_min=0.001, l_max=2.0), "epochs": 1, "random_state": 0}
-    for artificial in ("grid", ROWS):
-        short = {"network": network, "artificial": artificial, "training": "auto", "loss": "nomu"}
-        long = {"network": NOMUNetwork(mean=network), "training": training, "loss": NOMULoss()}
-        long["artificial"] = ArtificialInputs(artificial)
-        models = [NOMURegressor(**form, **rest).fit(ROWS, VALUES) for form in (short, long)]
-        assert_array_equal(*[std_of(model, ELSEWHERE) for model in models])
+    short = NOMURegressor(network, artificial=ROWS, **rest)
+    long = NOMURegressor(NOMUNetwork(mean=network), artificial=ArtificialInputs(ROWS), **rest)
+    long.set_params(loss=NOMULoss(), training=Training(optimizer="adam", clip_norm=1.0))
+    assert_array_equal(*[std_of(model.fit(ROWS, VALUES), ELSEWHERE) for model in (short, long)])
 
 
 def drawn(settings, X, scaling=Scaling):
@@ -424,10 +399,10 @@ def test_artificial_sampler_takes_inputs_in_units_of_x():
         asked.append(n)
         return np.column_stack([rng.uniform(110, 120, n), rng.uniform(-0.1, 0.1, n)])
 
-    _, values = drawn(ArtificialInputs(draw, n=200), ROWS)
+    sampler, values = drawn(ArtificialInputs(draw, n=200), ROWS)
     assert values[:, 0].min() >= 110 and values[:, 0].max() <= 120
-    small(artificial=ArtificialInputs(draw, n=40), epochs=2, batch_size=6).fit(ROWS, VALUES)
-    assert asked == [200] + [40] * (2 * 2)  # each step by itself
+    assert sampler(400, np.random.default_rng(0)).shape == (400, 2)
+    assert asked == [200] * 3  # each step by itself
 
 
 # Appendix B.2.2 to B.3.1, by hand: pi_sqr, pi_exp, l_min, l_max, epochs, n of artificial inputs.
@@ -512,7 +487,6 @@ REFUSED = [
     ({**CHOICE, "validation": "gaps", "refit": False}, "`validation`='gaps' trains on parts"),
     ({**JOINED, **CHOICE, "early_stopping_patience": 9}, "`early_stopping_patience` gives f"),
     ({**JOINED, "noise_std": "learned"}, "connect_gradient=True.*`noise_std`"),
-    ({**JOINED, "pretrained": LINE}, "`pretrained` gives f before r: give up one"),
     ({"pretrained": LINE, "noise_std": "learned"}, "`pretrained` is the prediction f"),
     ({"pretrained": LINE, "network": network}, "`pretrained` is the prediction f"),
     ({"pretrained": LINE, "network__connect_layers": 2}, "connect_layers=2 needs the layers of f"),
@@ -522,10 +496,10 @@ REFUSED = [
     # What does not fit the rows
     ({"artificial": lambda n, rng: np.zeros((n, 3))}, r"\(100, 2\). Got shape \(100, 3"),
     ({"artificial": lambda n, rng: np.full((n, 2), np.nan)}, "not all finite"),
-    ({"artificial": np.zeros((5, 3))}, "must have 2 columns, like X. Got 3"),
     ({"artificial": OTHER, "X": FRAME}, "feature names"),
     ({"artificial": ArtificialInputs("grid", n=3)}, "A grid of at most .*=3"),
     ({"artificial__box": [(5, 6), (-1, 1)]}, "`box` must hold training rows, and holds none"),
+    ({"artificial__box": [(0, 200)]}, "`box` must be 2 finite pairs"),
     ({"artificial__box": [(0, 200), (0, 0)]}, "for feature 1: a box without volume"),
     ({"noise_std": lambda X: np.ones(3)}, r"`noise_std` must be.*Got shape \(3,\)"),
     ({"noise_std": lambda X: -np.ones(len(X))}, "`noise_std` must be.*some not such"),
@@ -540,6 +514,7 @@ REFUSED = [
     ({**CHOICE, "sample_weight": np.eye(12)[0]}, "at least 2 rows of positive weight"),
     ({**CHOICE, "groups": np.arange(12) // 3, "validation": "gaps"}, "`groups` cannot be kept"),
     ({**CHOICE, "validation": "gaps", "X": ROWS[:2], "y": VALUES[:2]}, "n_samples=2"),
+    ({**CHOICE, "validation_data": (ROWS, TWO)}, "must have 1 outputs. Got 2"),
     # Models that are given
     ({"pretrained": LINE, **CHOICE}, "`pretrained` has seen the rows.*validation_data"),
     ({"pretrained": LinearRegression().fit(ROWS[:, :1], VALUES)}, "takes 1 features. X has 2"),
