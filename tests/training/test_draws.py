@@ -9,10 +9,17 @@ from numpy.testing import assert_allclose, assert_array_equal
 from operators import DrawingNetwork, first_draw
 from plans import Run, float32, tensors
 from scipy import stats
-from training_data import INDEX_STREAM, STEADY, normal, train_member, train_stack, uniform
+from training_data import (
+    INDEX_STREAM,
+    STEADY,
+    make_data,
+    normal,
+    train_member,
+    train_stack,
+    uniform,
+)
 
 from skuq.backend import BACKEND, BoundedCache, ops
-from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, TrainingRun
 
 BASE = operators.EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
@@ -23,16 +30,9 @@ HEAD = operators.OperatorHead(1)
 RECIPE = Recipe(learning_rate=0.01, batch_size=40, epochs=1, keep="last", n_draws=4, **STEADY)
 
 
-def table(n=40):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(n, 3))
-    y = np.sin(x[:, :1] + x[:, 2:])
-    return TrainingData.without_validation(x, y, rng.uniform(0.5, 1.5, n))
-
-
 @pytest.fixture(scope="module")
 def data():
-    return table()
+    return make_data(40, 0)
 
 
 def test_a_step_follows_the_gradient_of_the_loss(data):
@@ -106,7 +106,7 @@ def test_predictions_are_those_of_the_network(data):
     assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
     assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
     index = np.random.default_rng(0).normal(size=(300, 3))
-    x = table(100).x  # so many draws that rows are predicted in parts
+    x = make_data(100, 0).x  # so many draws that rows are predicted in parts
     together = operators.predict_draws(member, x, index)
     assert_allclose(together[:, -9:], operators.predict_draws(member, x[-9:], index), atol=1e-12)
 

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from plans import Run, draw_variables, make_plan, sequential
 from processes import run_python
 from tiers import cases, slow
-from training_data import STEADY, split_table, train_member
+from training_data import STEADY, make_data, train_member
 
 from skuq.backend import BoundedCache, keras, ops
 from skuq.networks import GaussianHead, Member
@@ -34,12 +34,6 @@ from skuq.training import (
 layers = keras.layers
 HEAD = GaussianHead()
 PLAIN = {**STEADY, "keep": "last"}
-
-
-def data(n_train=40, n_valid=20):
-    rng = np.random.default_rng(0)
-    n = n_train + n_valid
-    return split_table(n_train, rng.normal(size=(n, 3)), rng.normal(size=(n, 1)), np.ones(n))
 
 
 def network(units=6):
@@ -62,12 +56,12 @@ def test_held_out_inputs_are_predicted_in_place_of_the_validation_rows():
     """The global random state is neither used nor changed."""
     keras.utils.set_random_seed(1)
     before, inputs = np.random.get_state()[1].copy(), np.random.default_rng(1).normal(size=(7, 3))
-    plain = train_member(network(), HEAD, Recipe(epochs=2), data(), 5)
+    plain = train_member(network(), HEAD, Recipe(epochs=2), make_data(), 5)
     assert_array_equal(before, np.random.get_state()[1])
     keras.utils.set_random_seed(2)
-    asked = train_member(network(), HEAD, Recipe(epochs=2), data(), 5, held_out=inputs)
+    asked = train_member(network(), HEAD, Recipe(epochs=2), make_data(), 5, held_out=inputs)
     assert_array_equal(plain.weights, asked.weights)
-    for member, rows in ((plain, data().x_valid), (asked, inputs)):
+    for member, rows in ((plain, make_data().x_valid), (asked, inputs)):
         assert_allclose(member.held_out, predict_members([member], rows)[0], rtol=1e-6)
 
 
@@ -176,10 +170,10 @@ def test_long_inputs_are_predicted_in_chunks():
 
 def test_long_validation_sets_are_passed_over_in_chunks():
     """More rows than one validation pass holds: the same loss as by hand."""
-    long = data(n_train=64, n_valid=20_001)
+    long = make_data(64, 20_001)
     member = train_member(network(), HEAD, Recipe(epochs=2), long, 1)
-    expected = HEAD.scores(long.y_valid, predict_members([member], long.x_valid)[0]).mean()
-    assert abs(member.score - expected) < 1e-5
+    scores = HEAD.scores(long.y_valid, predict_members([member], long.x_valid)[0])
+    assert abs(member.score - np.mean(long.weight_valid * scores)) < 1e-5
 
 
 def test_cache_keeps_what_was_used_last():
@@ -227,9 +221,9 @@ def test_a_class_that_is_defined_again_replaces_the_one_before():
     keys = set()
     for factor in (1.0, 0.0):
         model = times(factor)
-        (raw,) = predict_members([untrained(model)], data().x, cache=False)
+        (raw,) = predict_members([untrained(model)], make_data().x, cache=False)
         assert (np.ptp(raw, axis=0) == 0).all() == (factor == 0)  # nothing tells rows apart
-        run = TrainingRun(TrainingJob.of_model(model, HEAD, Recipe(), [1]), data())
+        run = TrainingRun(TrainingJob.of_model(model, HEAD, Recipe(), [1]), make_data())
         assert run._model is model
         keys.add(run.key)
     assert len(keys) == 2
@@ -241,7 +235,7 @@ def test_dropped_programs_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr("skuq.training._train.programs", cache)
     for activation in ("swish", "mish"):
         model = sequential((3,), layers.Dense(30, activation), layers.Dense(2))
-        train_member(model, HEAD, Recipe(epochs=1), data(), 1, jit=False)
+        train_member(model, HEAD, Recipe(epochs=1), make_data(), 1, jit=False)
         graphs.append(weakref.ref(next(iter(cache._values.values())).graph))
     gc.collect()
     assert [graph() is None for graph in graphs] == [True, False]
@@ -282,10 +276,10 @@ def test_dropout_falls_in_the_second_half(dropout):
     flat, state = draw_variables(model, 3)
     settings = {"dropout": dropout, "dropout_schedule": "flat-cosine", **PLAIN}
     recipe = Recipe("sgd", 1e-30, batch_size=500, epochs=4, **settings)
-    member = train_member(model, HEAD, recipe, data(), 1, start=[(flat, state)])
+    member = train_member(model, HEAD, recipe, make_data(), 1, start=[(flat, state)])
     rate = 0.2 if dropout is None else dropout
     for step, share in ((3, 1.0), (4, 0.5)):
-        expected = dropped_loss(model, flat, state, data(), step, share * rate)
+        expected = dropped_loss(model, flat, state, make_data(), step, share * rate)
         assert member.history["loss"][step - 1] == pytest.approx(expected, rel=1e-4)
 
 
