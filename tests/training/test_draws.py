@@ -9,11 +9,18 @@ from numpy.testing import assert_allclose, assert_array_equal
 from operators import DrawingNetwork, first_draw
 from plans import Run, float32, tensors
 from scipy import stats
-from training_data import INDEX_STREAM, STEADY, normal, train_member, train_stack, uniform
+from training_data import (
+    INDEX_STREAM,
+    STEADY,
+    make_data,
+    normal,
+    train_member,
+    train_stack,
+    uniform,
+)
 
 from skuq.backend import BACKEND, BoundedCache, ops
-from skuq.tables import TrainingData
-from skuq.training import Recipe, TrainingRun
+from skuq.training import Recipe, TrainingJob, TrainingRun
 
 BASE = operators.EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
 LAYERS = operators.EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75)
@@ -23,16 +30,9 @@ HEAD = operators.OperatorHead(1)
 RECIPE = Recipe(learning_rate=0.01, batch_size=40, epochs=1, keep="last", n_draws=4, **STEADY)
 
 
-def table(n=40):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(n, 3))
-    y = np.sin(x[:, :1] + x[:, 2:])
-    return TrainingData.without_validation(x, y, rng.uniform(0.5, 1.5, n))
-
-
 @pytest.fixture(scope="module")
 def data():
-    return table()
+    return make_data(40, 0)
 
 
 def test_a_step_follows_the_gradient_of_the_loss(data):
@@ -61,10 +61,8 @@ def _slope(drawing, flat, state, data, index):
     return np.concatenate([np.ravel(slope) for slope in slopes])
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.1])
-def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch, data, epsilon):
-    """Adversarial training moves the rows, so that there the prior changes from step to step."""
-    recipe = replace(RECIPE, n_draws=0, batch_size=8, epochs=3, adversarial_epsilon=epsilon)
+def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch, data):
+    recipe = replace(RECIPE, n_draws=0, batch_size=8, epochs=3)
     rows = [(np.arange(30), None), (np.arange(39, 9, -1), None)]
     members = []
     for prior in (TrainingRun._prior, lambda run, template: None):
@@ -77,6 +75,13 @@ def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch, 
         assert abs(once.weights - weights).max() > 0.01
         for before, after in zip(frozen, once.state, strict=True):
             assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_a_prior_is_not_computed_once_if_adversarial_training_moves_the_rows(data, epsilon):
+    recipe = replace(RECIPE, n_draws=0, adversarial_epsilon=epsilon)
+    run = TrainingRun(TrainingJob.of_model(PRIOR, HEAD, recipe, [3]), data)
+    assert ("prior" in run._tables) == (epsilon == 0)
 
 
 def test_indices_of_a_step_are_standard_normal():
@@ -101,7 +106,7 @@ def test_predictions_are_those_of_the_network(data):
     assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
     assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
     index = np.random.default_rng(0).normal(size=(300, 3))
-    x = table(100).x  # so many draws that rows are predicted in parts
+    x = make_data(100, 0).x  # so many draws that rows are predicted in parts
     together = operators.predict_draws(member, x, index)
     assert_allclose(together[:, -9:], operators.predict_draws(member, x[-9:], index), atol=1e-12)
 

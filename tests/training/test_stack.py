@@ -172,12 +172,13 @@ def test_the_choice_of_xla_counts_the_groups_that_train_in_turn(data, n_members,
 
 
 @cases(("model", "jit"), (unplanned, False), (noisy, False), (noisy, True), quick=1)
-def test_members_are_those_of_smaller_stacks(data, model, jit):
+def test_jobs_and_groups_trained_together_are_those_trained_alone(data, model, jit):
     recipes = [replace(RECIPE, learning_rate=0.005 * (k + 1)) for k in range(8)]
-    job = job_of(8, recipes, model=model, jit=jit)
+    job, other = job_of(8, recipes, model=model, jit=jit), job_of(3, model=noisy)
     parts = [(recipes[half], job.seeds[half]) for half in (slice(0, 4), slice(4, 8))]
-    halves = [replace(job, recipes=r, seeds=seeds, start=None) for r, seeds in parts]
-    assert_equal_members(train(job, data), train(halves[0], data) + train(halves[1], data))
+    alone = [replace(job, recipes=r, seeds=seeds, start=None) for r, seeds in parts]
+    expected = [member for part in (*alone, other) for member in train(part, data)]
+    assert_equal_members(train([job, other], data), expected)
 
 
 def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
@@ -311,11 +312,13 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
 
 
 def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
-    # The job with more epochs decides, each has a core; of one epoch there is no second to time.
-    for epochs, seconds, expected in (([100, 40], 8 + 0.5001 * 200 / 0.9, [50, 20]), ([1], 2, [1])):
-        jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in epochs]
-        found = _train.shorten(jobs, data, fake.now + seconds)
-        assert [job.recipe.epochs for job in found] == expected
+    # The job with more epochs decides, each has a core.
+    jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
+    found = _train.shorten(jobs, data, 100 + 2 * 4 + 0.5001 * 200 / 0.9)
+    assert [job.recipe.epochs for job in found] == [50, 20]
+    # Its second epoch, which would be timed, there is not.
+    (found,) = _train.shorten([job_of(4, replace(RECIPE, epochs=1))], data, fake.now + 2.0)
+    assert found.recipe.epochs == 1
 
 
 @cases(("seconds", "jit"), (39.9, False), (40.0, True), (math.inf, True))
@@ -340,12 +343,6 @@ def test_kinds_that_would_begin_late_are_left_out(data, fake):
     # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
     for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
         assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
-
-
-def test_jobs_trained_together_are_those_trained_alone(data):
-    jobs = [job_of(8), job_of(3, replace(RECIPE, epochs=3), model=unplanned)]
-    alone = [member for job in jobs for member in train(job, data)]
-    assert_equal_members(train(jobs, data), alone)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
