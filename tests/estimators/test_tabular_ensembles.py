@@ -341,15 +341,16 @@ def test_fit_calibrates_the_mixture_of_members_that_did_not_diverge(classes, mon
     assert sure.mean.max() > 1 and model.predict_proba(X).max() == 1
 
 
-def test_logistic_regression_learns_classes_that_small_differences_of_columns_tell(
-    monkeypatch, rng
-):
+def test_logistic_regression_learns_from_small_differences_and_from_categories(monkeypatch, rng):
     monkeypatch.setattr("skuq.estimators.methods._one_architecture.train_jobs", lambda *_: [])
+    level, difference, towns = *rng.normal(size=(2, 900)), rng.integers(0, 14, 900)
     # The difference of two columns is a hundredth of them: its weights are penalised most.
-    level, difference = rng.normal(size=(2, 900))
-    X, y = np.c_[level, level + 0.01 * difference], 3 * difference > rng.logistic(size=900)
-    classifier = skuq.TabularEnsembleClassifier(random_state=0).fit(X[:300], y[:300])
-    assert log_loss(y[300:], classifier.predict_proba(X[300:])) < 0.5
+    columns = pd.DataFrame({"a": level, "b": level + 0.01 * difference})
+    categories = pd.DataFrame({"a": level, "town": towns.astype(str)})
+    for X, logits in ((columns, 3 * difference), (categories, 2 * level + 4 * (towns % 2) - 2)):
+        y = logits > rng.logistic(size=900)
+        classifier = skuq.TabularEnsembleClassifier(random_state=0).fit(X[:300], y[:300])
+        assert log_loss(y[300:], classifier.predict_proba(X[300:])) < 0.5
 
 
 @cases(
