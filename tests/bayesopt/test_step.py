@@ -20,7 +20,7 @@ def smallest_gap(*groups):
     return (cdist(X, X) + 9 * np.eye(len(X))).min()
 
 
-MODELS = [JointProcess(), Marginal(), Agreeing(), Agreeing(compiled=True)]
+MODELS = [JointProcess(), Marginal(), Agreeing(), JointProcess(compiled=True)]
 
 
 @pytest.mark.parametrize("acquisition", slow_after(1, ["lei", "ucb"]))
@@ -176,10 +176,7 @@ def test_best_of_a_noisy_search_follows_the_direction():
         optimizer.ask()
 
 
-NONE = np.empty((0, 3))
-
-
-BOX = search(Marginal(), bounds=[(-1, 1), (0, 10), (0, 1)]).domain
+BOX, NONE = search(Marginal(), bounds=[(-1, 1), (0, 10), (0, 1)]).domain, np.empty((0, 3))
 #: Three results on the face x0 = -1, of which one lies on x1 = 10, too.
 ON_FACE = np.array([[-1, 9.9, 0.5], [-1, 10, 0.52], [-1, 9.85, 0.49]])
 X, INSIDE = [[-1, 9.9, 0.5]], [[-0.96, 9.9, 0.5]]

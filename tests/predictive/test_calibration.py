@@ -138,6 +138,7 @@ def test_factor_and_floor_are_told_apart(claim, floor, expected, rng):
     scale = np.broadcast_to(claim * noise, (8, 1, 20_000, 1))
     found = fit_members(0 * scale, scale, y, rng.uniform(size=(8, 20_000)) < 0.1)
     assert_allclose((found.factor, found.floor), expected, rtol=0.03, atol=0.1)
+    assert dict(zip(TAIL_SCALES, (share for *_, share in found.tail)))[1.0] > 0.9
 
 
 def test_few_rows_give_no_correction(rng):
