@@ -50,12 +50,12 @@ class TinySpace:
 
 
 class Stamped:
-    """The paper's space; once a file is named, each network's building is noted there and fails."""
+    """The paper's space; where SKUQ_STAMPS names a file, building is noted there and fails."""
 
     def __init__(self):
         from skuq.networks import DenseSpace
 
-        self.space, self.file = DenseSpace(), None
+        self.space = DenseSpace()
 
     def __repr__(self):
         return "Stamped()"
@@ -64,8 +64,8 @@ class Stamped:
         return self.space.decisions(input_shape, n_outputs)
 
     def build(self, configuration, input_shape, n_outputs):
-        if self.file is not None:
-            with open(self.file, "a") as file:
+        if "SKUQ_STAMPS" in os.environ:  # which workers have, too
+            with open(os.environ["SKUQ_STAMPS"], "a") as file:
                 file.write(f"{time.time()}\n")
             raise RuntimeError("seen")
         return self.space.build(configuration, input_shape, n_outputs)
@@ -97,10 +97,17 @@ def paper_search(folder, n_trials, **settings):
 
 
 def start(*arguments):
-    """A function of this file in a process of its own."""
-    command = [sys.executable, __file__, *map(str, arguments)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, **pipes, text=True, bufsize=1)
+    """A function of this file in a process of its own, whose classes have the same names."""
+    call = "import durability, sys; getattr(durability, sys.argv[1])(*sys.argv[2:])"
+    here = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, "-c", call, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": here},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        bufsize=1,
+    )
 
 
 def child(folder):
@@ -225,12 +232,12 @@ def resume_in_a_process(path, n_trials, n_jobs):
 def resume_once(folder, n_trials, n_jobs):
     """Resume a search, and print when `fit` began and when the first network was built."""
     model = paper_search(folder, int(n_trials), n_jobs=int(n_jobs))
-    model.space.file = Path(folder) / "stamps"
-    data = wave(600)
+    stamps, data = Path(folder) / "stamps", wave(600)
+    os.environ["SKUQ_STAMPS"] = str(stamps)
     started = time.time()
     model.fit(*data)  # every further trial fails
-    print(started, model.space.file.read_text().splitlines()[0])
-    model.space.file.unlink()
+    print(started, stamps.read_text().splitlines()[0])
+    stamps.unlink()
 
 
 PARTS = {part.__name__: part for part in (kill, workers, resume)}
@@ -242,6 +249,3 @@ BENCHMARKS = {
         {"kill": 20, "workers": 1, "resume": 1},
     )
 }
-
-if __name__ == "__main__":
-    globals()[sys.argv[1]](*sys.argv[2:])

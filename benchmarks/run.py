@@ -52,6 +52,8 @@ def main(arguments=None):
     if a.summary:
         print(summary(read(a.results_dir / f"{a.name}.json"), a.score))
         return
+    if a.name not in known:
+        parser.error(f"Unknown benchmark {a.name!r}. Known: {[*known]}.")
     benchmark = known[a.name]
     for kind, names in (("problems", a.problems), ("methods", a.methods)):
         unknown = set(names or ()) - set(getattr(benchmark, kind))

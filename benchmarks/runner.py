@@ -7,7 +7,6 @@ other problems, methods or seeds.
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from filelock import FileLock
 
 STORED = Path(__file__).parent / "results"
 KEY = ("problem", "method", "seed")
-#: What a method may fail with: the failure is its row then, and the others go on.
+#: What a method may fail with: the failure is its row then, kept like others, which go on.
 FAILURES = (ValueError, FloatingPointError, RuntimeError, subprocess.CalledProcessError)
 
 
@@ -83,7 +82,7 @@ def growing(search):
                 for row in search(data, method, seed, row):  # noqa: B020
                     yield name, row
             except FAILURES as error:  # diverged
-                yield name, {**(row or {}), "failed": str(error)[-300:]}
+                yield name, {**(row or {}), "failed": str(error)[-300:], "unfinished": False}
 
     return rows
 
@@ -123,7 +122,7 @@ def run(name, benchmark, problems=None, methods=None, seeds=None, again=False, f
                 method: benchmark.methods[method]
                 for method in methods or benchmark.methods
                 if (problems and methods) or benchmark.usual(problem, method)
-                if method not in kept or "unfinished" in kept[method]
+                if method not in kept or kept[method].get("unfinished")
             }
             for method, numbers in found(name, benchmark, problem, missing, seed, kept):
                 row = dict(zip(KEY, (problem, method, seed)))
@@ -146,6 +145,8 @@ def found(name, benchmark, problem, methods, seed, kept=()):
 
 def in_own_process(name, environment, problem, method, seed):
     """One row of a new process, and the seconds of that."""
+    import resource  # not on all systems
+
     command = [sys.executable, Path(__file__).with_name("run.py"), name, "--print"]
     command += ["--problems", problem, "--methods", method, "--seeds", str(seed)]
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

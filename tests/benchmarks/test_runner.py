@@ -56,19 +56,24 @@ def test_what_is_run_usually(scored, tmp_path):
 
 
 def test_a_growing_row_goes_on_where_it_was(tmp_path):
-    def search(data, method, seed, kept):
+    def search(data, end, seed, kept):
         values = list(kept["values"]) if kept else []
         while len(values) < 4:
+            if len(values) == end:
+                raise FloatingPointError("diverged")
             values.append(len(values))
             yield {"values": values[:]} | ({"unfinished": True} if len(values) < 4 else {})
 
-    benchmark = Benchmark({"line": lambda seed: None}, {"steps": None}, growing(search))
+    benchmark = Benchmark({"line": lambda seed: None}, {"ends": 4, "fails": 2}, growing(search))
     runs = run("search", benchmark, folder=tmp_path)
     assert next(runs)["values"] == [0] and next(runs)["values"] == [0, 1]
     runs.close()
     rows = list(run("search", benchmark, folder=tmp_path))
-    assert [len(row["values"]) for row in rows] == [3, 4]
-    assert "unfinished" not in read(tmp_path / "search.json")[0]
+    assert [len(row["values"]) for row in rows] == [3, 4, 1, 2, 2]
+    ended, failed = read(tmp_path / "search.json")
+    assert "unfinished" not in ended
+    assert failed["values"] == [0, 1] and failed["failed"] == "diverged"
+    assert list(run("search", benchmark, folder=tmp_path)) == []
 
 
 def test_summary_has_means_over_seeds():
