@@ -1,8 +1,4 @@
-"""The life of an estimator: fits, interrupts, files and copies in any order (Hypothesis).
-
-After each step it predicts what it did before, unless the step fits it: then what a new estimator
-of the same parameters predicts.
-"""
+"""Fits, interrupts, files and copies of an estimator in any order: only a fit changes it."""
 
 import contextlib
 import copy
@@ -65,7 +61,12 @@ TABLES = {
     "wide": NUMBERS[:30],
     "other frame": pd.DataFrame(NUMBERS[10:], columns=["b", "a", "c"]),
 }
-SOME_TABLE = strategies.sampled_from(list(TABLES))
+PLACES = {"write": [(os, "fsync")], "end": [(Predictor, "_take_over")]}
+PLACES["training"] = [(TrainingRun, "advance"), (BayesianRidge, "fit"), (GaussianNB, "fit")]
+
+
+def one_of(values):
+    return strategies.sampled_from(list(values))
 
 
 def rows(model, table):
@@ -107,21 +108,20 @@ def predictions_of_a_new_one(kind, changes, table):
 
 
 @contextlib.contextmanager
-def pressing_ctrl_c(n):
+def pressing_ctrl_c(place, n):
     """Interrupt at the n-th training, write to a disk, or end of a fit."""
     calls = iter(range(1000))
 
     def pressing(function):
         def call(*args, **kwargs):
             if next(calls) == n:
-                raise KeyboardInterrupt(function.__name__)
+                raise KeyboardInterrupt
             return function(*args, **kwargs)
 
         return call
 
-    places = [(TrainingRun, "advance"), (BayesianRidge, "fit"), (GaussianNB, "fit")]
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in [*places, (os, "fsync"), (Predictor, "_take_over")]:
+        for owner, name in PLACES[place]:
             patch.setattr(owner, name, pressing(getattr(owner, name)))
         yield
 
@@ -142,48 +142,49 @@ class Life(stateful.RuleBasedStateMachine):
     def trials(self):
         return {file: file.stat().st_mtime_ns for file in self.folder.glob("catalog/*/trial-*")}
 
-    @initialize(table=SOME_TABLE)
+    @initialize(table=one_of(TABLES))
     def begin(self, table):
         self.fit(table)
 
-    @rule(table=SOME_TABLE, n=strategies.none() | strategies.integers(0, 7))
-    def fit(self, table, n=None):
+    @rule(table=one_of(TABLES), place=one_of(PLACES), n=one_of([0, 1]))
+    def fit_until_an_interrupt(self, table, place, n):
+        self.fit(table, place, n)
+
+    @rule(table=one_of(TABLES))
+    def fit(self, table, place="end", n=-1):
         model, before, changes = self.model, self.trials(), deciding(self.model)
-        search = changes.get("random_state"), table
-        try:
-            with pressing_ctrl_c(n):
-                assert model.fit(*rows(model, table)) is model
-        except KeyboardInterrupt as error:
-            # A search ends earlier if a trial has finished.
-            assert "n_trials" not in changes or str(error) != "advance" or not self.n_stored[search]
+        ended, search = False, (changes.get("random_state"), table)
+        with pressing_ctrl_c(place, n), contextlib.suppress(KeyboardInterrupt):
+            ended = model.fit(*rows(model, table)) is model
+        stored = self.trials()
+        assert before.items() <= stored.items()  # none is trained again
+        self.n_stored[search] += len(stored) - len(before)
+        assert not stored or self.n_stored[search] <= 3
+        # A search with a finished trial ends earlier.
+        assert ended or (n >= 0 and not (place == "training" and self.n_stored[search]))
+        if not ended:
             return
-        finally:
-            stored = self.trials()
-            assert before.items() <= stored.items()  # none is trained again
-            self.n_stored[search] += len(stored) - len(before)
-            assert not stored or self.n_stored[search] <= 3
         self.known = table, predict(model, table)
-        if n is None or len(getattr(model, "catalog_", ())) == changes.get("n_trials", 0):
+        if n < 0 or len(getattr(model, "catalog_", ())) == changes.get("n_trials", 0):
             new = predictions_of_a_new_one(self.kind, tuple(changes.items()), table)
             assert_equal(self.known[1], new)
 
-    @rule(table=SOME_TABLE, is_short=strategies.booleans())
-    def fit_what_is_refused(self, table, is_short):
-        X, y = rows(self.model, table)
+    @rule(table=one_of(TABLES))
+    def fit_what_is_refused(self, table):
         with pytest.raises(ValueError):
-            self.model.fit(X, y[1:] if is_short else np.full(len(y), np.nan))
+            self.model.fit(TABLES[table], np.full(len(TABLES[table]), np.nan))
 
     @rule(data=strategies.data())
     def set_params(self, data):
-        name = data.draw(strategies.sampled_from(sorted(deciding(self.model))))
-        value = data.draw(strategies.sampled_from(CHANGES[name]))
+        name = data.draw(one_of(deciding(self.model)))
+        value = data.draw(one_of(CHANGES[name]))
         assert self.model.set_params(**{name: value}).get_params()[name] == value
 
     def go_on_with(self, model, known):
         self.left_behind = [(self.model, self.known), *self.left_behind[:1]]
         self.model, self.known = model, known
 
-    @rule(copied=strategies.sampled_from([copy.copy, copy.deepcopy, clone]))
+    @rule(copied=one_of([copy.copy, copy.deepcopy, clone]))
     def go_on_with_a_copy(self, copied):
         self.go_on_with(copied(self.model), None if copied is clone else self.known)
 
@@ -192,7 +193,7 @@ class Life(stateful.RuleBasedStateMachine):
         path = self.folder / "model.skuq"
         skuq.save(self.model, path)
         data = path.read_bytes()
-        with pressing_ctrl_c(0), pytest.raises(KeyboardInterrupt):
+        with pressing_ctrl_c("write", 0), pytest.raises(KeyboardInterrupt):
             skuq.save(clone(self.model), path)
         assert path.read_bytes() == data
         assert [file for file in self.folder.iterdir() if file.is_file()] == [path]
@@ -240,10 +241,9 @@ class Life(stateful.RuleBasedStateMachine):
         assert repr(unfitted.get_params()) == repr(self.model.get_params())
         for model in [unfitted, *([] if self.known else [self.model])]:
             assert not [name for name in vars(model) if name.endswith("_in_")]
-            with pytest.raises(NotFittedError):
-                check_is_fitted(model)
-            with pytest.raises(NotFittedError):
-                model.predict(NUMBERS)
+            for use in (check_is_fitted, lambda model: model.predict(NUMBERS)):
+                with pytest.raises(NotFittedError):
+                    use(model)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -251,6 +251,6 @@ class Life(stateful.RuleBasedStateMachine):
 def test_life(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     options = {"database": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
-    n = settings.default.max_examples // 6  # of the profile
-    options = settings(max_examples=n, stateful_step_count=15, **options)
-    stateful.run_state_machine_as_test(functools.partial(Life, kind), settings=options)
+    options |= {"max_examples": settings.default.max_examples // 6, "stateful_step_count": 30}
+    life = functools.partial(Life, kind)
+    stateful.run_state_machine_as_test(life, settings=settings(**options))
