@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import joblib
 import pytest
+from tiers import cases
 
 from skuq import _messages
 
@@ -43,7 +44,7 @@ def test_progress_shows_a_bar_of_what_takes_long(capsys, terminal, monkeypatch, 
     assert ("search: 100%" in capsys.readouterr().err) == (verbose is None)
 
 
-@pytest.mark.parametrize("backend", ["threading", "loky"])
+@cases("backend", "threading", "loky", quick=1)
 def test_progress_of_workers_shows_nothing(terminal, backend):
     watched = [joblib.delayed(_messages._is_watched)()] * 2
     assert joblib.Parallel(2, backend=backend)(watched) == [False, False]

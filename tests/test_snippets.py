@@ -32,17 +32,15 @@ class Snippet(NamedTuple):
 
 
 def snippets(path):
-    text = path.read_text()
-    page = path.relative_to(ROOT).as_posix()
+    text, page = path.read_text(), path.relative_to(ROOT).as_posix()
     return [
         Snippet(page, text[: found.start()].count("\n") + 2, *found.groups())
         for found in SNIPPET.finditer(text)
-        if "_build" not in path.parts
     ]
 
 
-SNIPPETS = {path.relative_to(ROOT).as_posix(): snippets(path) for path in PAGES}
-SNIPPETS = {page: found for page, found in SNIPPETS.items() if found}
+FOUND = [snippets(path) for path in PAGES if "_build" not in path.parts]
+SNIPPETS = {found[0].page: found for found in FOUND if found}
 
 # What would take long, by page: tried as it stands elsewhere, or in the benchmarks.
 SHORTER = {

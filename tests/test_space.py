@@ -36,12 +36,13 @@ def test_mutation_changes_exactly_one_decision_to_another_valid_value(space, glo
     assert changed == {"c", "batch", "n", "rate"}  # "one" has nothing to change to
 
 
-def test_encoding(space):
+def test_encoding_and_defaults(space):
     a = {"c": "b", "batch": 8, "n": 12, "rate": 0.01, "one": 5}
     expected = [[0, 1, 0, np.log(8), 12, np.log(0.01), 1]]
     np.testing.assert_allclose(space.encode([a]), expected)
     big = Space((Categorical("t", tuple(range(100, 150))),))
     np.testing.assert_array_equal(big.encode([{"t": 107}]), [[7.0]])
+    assert space.check({"n": np.int64(11)}, "fixed") == {**space.default(), "n": 11}
 
 
 FIXED = [
@@ -68,10 +69,6 @@ def test_check_refuses(space, fixed, words):
 def test_decisions_are_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
-
-
-def test_check_completes_by_defaults(space):
-    assert space.check({"n": np.int64(11)}, "fixed") == {**space.default(), "n": 11}
 
 
 def test_space_without_decisions_has_one_configuration(rng):
