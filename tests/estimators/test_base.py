@@ -32,10 +32,6 @@ FIRST_MASKED = [1, 0, 0, 0]
 PICTURES = np.ones((4, 2, 2, 1))
 
 
-def mixed(*labels):
-    return np.array(labels, dtype=object)
-
-
 def test_fit_refuses_masked_numbers():
     """Also where X is not preprocessed: images, functions, and on request."""
     masked, pictures = np.ma.masked_less(X, 3), np.ma.masked_less(PICTURES, 3)
@@ -45,19 +41,6 @@ def test_fit_refuses_masked_numbers():
             model.fit(rows, np.arange(4) % 2)
     with pytest.raises(ValueError, match="y contains NaN"):
         IMAGES.fit(PICTURES, np.ma.array(np.arange(4), mask=FIRST_MASKED))
-
-
-@cases(
-    ("model", "y", "weight", "message"),
-    (NETWORKS, np.ma.array([1.0, 2], mask=[1, 0]), None, "y .* contains NaN"),
-    (NETWORKS, [1.0, 2], np.ma.array([1.0, 2], mask=[1, 0]), "weight .* NaN"),
-    (CLASSES, np.ma.array([0, 1], mask=[1, 0]), None, r"unknown .* \[nan\]"),
-    (CLASSES, [2, 0], None, r"unknown classes: \[2\]"),
-    (CLASSES, mixed("a", 1), None, "unknown classes"),
-)
-def test_fit_refuses_validation_rows(model, y, weight, message):
-    with pytest.raises(ValueError, match=message):
-        model.fit(X, [0, 1, 0, 1], validation_data=(X[:2], y, weight))
 
 
 def test_fit_scales_weights_of_validation_rows_to_a_mean_of_one(plan):

@@ -450,6 +450,7 @@ def mixed(*labels):
 
 
 FIRST_MASKED = [1, 0, 0, 0]
+MASKED = np.ma.array([0, 1, 0, 1], mask=FIRST_MASKED)
 COUNT = np.arange(4) % 2
 NAMED = r"is a regressor, .* 'ant'.* TabularEnsembleClassifier"
 WRONG_NUMBERS = [
@@ -467,7 +468,7 @@ WRONG_NUMBERS = [
 WRONG_LABELS = [
     # Networks would predict one class with probability 1, and have no doubt.
     (["ant"] * 4, r"at least two classes.* Got 1 class: \['ant'\]"),
-    (np.ma.array(COUNT, mask=FIRST_MASKED), "contains NaN"),
+    (MASKED, "contains NaN"),
     (np.ma.array(COUNT.astype(str), mask=FIRST_MASKED), "contains NaN"),
     (mixed("a", None, "a", None), "labels of one type. Got NoneType and str"),
     (mixed(1, "a", 1, "a"), "labels of one type. Got int and str"),
@@ -477,7 +478,7 @@ WRONG_WEIGHTS = [
     (-np.ones(4), "Negative values"),
     (np.zeros(4), "at least one non-zero|All are 0"),
     (np.ones(3), "sample_weight.shape"),
-    (np.ma.array(np.ones(4), mask=FIRST_MASKED), "sample_weight contains NaN"),
+    (MASKED, "sample_weight contains NaN"),
 ]
 ROWS = X[:4]
 WRONG_VALIDATION_ROWS = [
@@ -486,6 +487,8 @@ WRONG_VALIDATION_ROWS = [
     ({"X_val": ROWS, "y_val": COUNT, "validation_data": (ROWS, COUNT)}, "Give .* either"),
     ({"X_val": ROWS[["a"]], "y_val": COUNT}, "feature names"),
     ({"validation_data": (ROWS, COUNT, np.zeros(4))}, "must have a row of positive weight"),
+    ({"validation_data": (ROWS, COUNT, MASKED)}, "weight .* NaN"),
+    ({"validation_data": (ROWS, MASKED)}, r"y .* contains NaN|unknown .* \[nan\]"),
 ]
 
 
@@ -503,6 +506,9 @@ def test_fit_refuses_wrong_data(model):
         for given, message in WRONG_VALIDATION_ROWS:
             with pytest.raises(ValueError, match=message):
                 model.fit(ROWS, COUNT, **given)
+        if is_classifier(model):
+            with pytest.raises(ValueError, match=r"unknown classes: \[2\]"):
+                model.fit(ROWS, COUNT, validation_data=(ROWS, 2 * COUNT))
     assert not hasattr(model, "n_features_in_")
 
 
