@@ -72,7 +72,6 @@ def places_of(file):
 
 
 def _annotations(node):
-    """Types that a node names; breaking them breaks nothing."""
     named = (getattr(node, "annotation", None), getattr(node, "returns", None))
     return [part for part in named if isinstance(part, ast.AST)]
 
