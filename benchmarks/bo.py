@@ -74,7 +74,7 @@ def neon(task, prior, **settings):
 
 
 def random_priors(task):
-    """Narrow: 16 of NEON's width take four times as long, these 1.5."""
+    """Ensemble with random priors, narrower than NEON: 16 of its width take four times as long."""
     small = OperatorNetwork(encoder_units=(24, 24), latent=24, decoder_units=(24, 24))
     model = OperatorEnsembleRegressor(16, network=small, query_points=task.query_points)
     return model.set_params(noise_std=0.0), {}
@@ -110,7 +110,7 @@ def paper_nomu(width, maximizer, task):
 
 
 def small_nomu(width, changes, task):
-    """NOMU with a mean that meets its rows: the epochs only bring the refinement near.
+    """NOMU whose mean is refined to interpolate its rows after a few epochs.
 
     The bound is climbed by gradients, not by DIRECT.
     """
@@ -158,7 +158,7 @@ class Own:
         return np.array(self.search.ask(q))
 
     def step(self):
-        """What is kept of the last step."""
+        """Return the numbers stored for the last step."""
         return dataclasses.asdict(self.search.history_[-1])
 
 
@@ -241,7 +241,7 @@ LEARNERS = {
 
 
 def drawn_functions(seed):
-    """Query points, and (U, H) to train, to calibrate and to test on."""
+    """Return query points, and (U, H) for training, calibration and testing."""
     operator = make_operator_problem("pollutants")
     low, high = operator.bounds.T
     U = np.random.default_rng(seed).uniform(low, high, (sum(SIZES), len(low)))
@@ -272,7 +272,7 @@ def learned(data, make, seed):
 
 
 def error_and_std(model, U, H):
-    """Of every value of each function: (n, q * d_s)."""
+    """Compute errors and standard deviations (n, q * d_s) of all values of each function."""
     found = model.predict_uncertainty(U)
     return (H - found.mean).reshape(len(U), -1), found.total.reshape(len(U), -1)
 

@@ -8,18 +8,18 @@ from bo_problems import scaled
 
 
 class Peer:
-    """What the optimisers share."""
+    """Base class of the optimisers of other libraries."""
 
     def __init__(self, task, seed, steps):
         self.task, self.seed = task, seed
 
     def step(self):
-        """What is kept of the last step."""
+        """Return the numbers stored for the last step."""
         return {}
 
 
 class Uniform(Peer):
-    """Random points; a search that goes on has those that it would have had."""
+    """Uniform random points; a resumed search draws the same ones."""
 
     rng = None
 

@@ -201,7 +201,7 @@ def percent(value):
 
 
 def outcome(split, rules, seed):
-    """All that is kept of a run: a list of `COLUMNS` for each rule, and the rivals."""
+    """Results of a run: a list of `COLUMNS` for each rule, and the rivals."""
     members, max_size = split.choose.accuracies, split.max_size
     found = selections(split.choose, max_size)
     kinds = ["error", "NLL"] if split.choose.predictions.ndim == 3 else ["error"]

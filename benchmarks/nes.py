@@ -10,8 +10,8 @@
   3 and 5, of the paper's families of corruptions, and once more on MNIST digits, which are of no
   class. DeepEns (RS) repeats the architecture that is best at the severity it is judged on.
 
-Of large tables some rows are drawn by the seed, a quarter of them to validate; test rows are always
-all there are.
+Large tables are subsampled with the seed, and a quarter of these rows validates; all test rows are
+used.
 """
 
 import gzip

@@ -168,7 +168,7 @@ def drawn(part, inputs, n_features, seed):
 
 
 def gap(name, seed):
-    """The middle third along one feature is to be predicted."""
+    """Split a UCI set: the middle third along one feature is the test set."""
     X, y = uci_rows(name)
     train, test = published_gap(X[:, seed])
     return "uci_gap", (X[train], y[train], X[test], y[test])
@@ -177,8 +177,8 @@ def gap(name, seed):
 def published_gap(values):
     """Split rows by a feature as the published gap sets do: the outer thirds, and the middle one.
 
-    Where equal values lie at the ends of the gap, the sets depend on the order in which NumPy's
-    introsort left them. It still sorts objects, while numbers may be sorted by vector instructions.
+    Ties at the ends of the gap fall as NumPy's introsort leaves them. Sorting objects still uses
+    introsort, while numbers may be sorted by vector instructions.
     Five published test sets (boston 1 and 10, concrete 7, energy 2, yacht 0; repository
     cambridge-mlg/DUN) are reproduced row by row; a stable sort gives quite other ones.
     """
@@ -203,7 +203,7 @@ PROBLEMS |= {f"uci_gap {name}": functools.partial(gap, name) for name in sorted(
 
 
 def judged(y, mean, std):
-    """Scores that leave the factor c of std open.
+    """Compute scores that do not depend on the factor c of the standard deviation.
 
     The NLL with any c, without the constant, is log_std + log(c) + z2 / (2 c**2). So these
     few numbers are all that a choice of one c for many functions needs.

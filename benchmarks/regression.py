@@ -165,7 +165,7 @@ N_SPLITS = dict.fromkeys(REGRESSION, 5) | dict.fromkeys(LARGE, 3) | {"protein": 
 
 
 def can_run(method):
-    """Whether a method is skuq's, or there is a folder for peers."""
+    """Say whether a method is of skuq or the folder of peers exists."""
     return not isinstance(method, partial) or "SKUQ_PEERS_DIR" in os.environ
 
 

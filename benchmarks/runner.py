@@ -1,4 +1,4 @@
-"""What every benchmark is: a row of numbers for a problem, a method and a seed.
+"""Run benchmarks: each problem, method and seed gives one row of numbers.
 
 Rows are kept in ``benchmarks/results/NAME.json``, a line each, as soon as they come. A row that is
 kept is not run again, so that a benchmark may be stopped, go on later, and run twice at once with
@@ -40,7 +40,7 @@ class Benchmark:
         pairs of a method's name and its row. A row with `unfinished` is followed by another one of
         this method, also after an interruption. :func:`each` makes it of a function of one method.
     seeds : int or mapping
-        How many there are usually, of each problem.
+        Default number of seeds, for all problems or for each.
     usual : callable
         Whether a problem and a method are run unless both are named.
     alone : mapping, default=None
@@ -144,7 +144,7 @@ def found(name, benchmark, problem, methods, seed, kept=()):
 
 
 def in_own_process(name, environment, problem, method, seed):
-    """One row of a new process, and the seconds of that."""
+    """Compute one row in a new process, with the seconds of that process."""
     import resource  # not on all systems
 
     command = [sys.executable, Path(__file__).with_name("run.py"), name, "--print"]

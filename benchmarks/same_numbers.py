@@ -333,7 +333,7 @@ FITS = {
 
 
 def optimisation():
-    """What Bayesian optimisation proposes with three surrogates."""
+    """Points that Bayesian optimisation proposes with three surrogates."""
 
     def bowl(x):
         return float((x[0] - 0.3) ** 2 + (x[1] + 0.2) ** 2)

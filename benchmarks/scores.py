@@ -15,7 +15,7 @@ N_WORST = 3  # rows of largest NLL that are kept
 
 
 class Predicted(NamedTuple):
-    """What a regressor predicts for n rows, and its seconds."""
+    """Predictions of a regressor for n rows, and its seconds."""
 
     mean: np.ndarray
     std: np.ndarray
@@ -40,7 +40,7 @@ class Quantiles:
         self.below, self.above = LEVELS[0] / self.density[0], (1 - LEVELS[-1]) / self.density[-1]
 
     def cdf(self, y):
-        """Of y (n,) or (n, k)."""
+        """Compute the cumulative probability of y (n,) or (n, k)."""
         parts = self.values, self.below, self.above
         values, low, high = (part[..., None] if y.ndim > 1 else part for part in parts)
         below = LEVELS[0] * np.exp(np.minimum(y - values[0], 0) / low)

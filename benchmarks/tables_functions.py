@@ -48,7 +48,7 @@ def paper_interval(mean, half):
 
 
 def is_better(one, other, score):
-    """Whether the median is lower, with 95 % of the bootstrap, over the runs that both have."""
+    """Say whether the median is lower in 95 % of the bootstrap samples of common runs."""
     keys = sorted(one.keys() & other.keys())
     if len(keys) < MIN_RUNS:
         return False
@@ -58,7 +58,7 @@ def is_better(one, other, score):
 
 
 def rank(method, found, score):
-    """The paper's: a rank is lost to every method whose median is significantly better.
+    """Rank as in the paper: a rank is lost to every method whose median is significantly better.
 
     NOMU with gradients competes in NOMU's place.
     """

@@ -60,7 +60,7 @@ def pytest_collection_finish(session):
 
 @pytest.fixture(scope="session", autouse=True)
 def trials_of_one_job_run_here():
-    """Whatever memory earlier tests have left in this process."""
+    """Run one-job trials in this process, however much memory earlier tests hold."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("skuq.search._slots._MAX_BYTES", float("inf"))
         yield

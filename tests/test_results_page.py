@@ -40,7 +40,7 @@ def test_table_is_what_is_stored(found):
 
 
 def is_told(figure, numbers):
-    """Whether a number of the tables rounds to the figure; a figure without sign has any."""
+    """Say whether a number of the tables rounds to the figure, whose sign may be left out."""
     digits = len(figure.split(".")[1])
     signed = figure.startswith("-")
     told = (n if signed else abs(n) for n in numbers)

@@ -57,7 +57,7 @@ def test_docstrings_of_the_recommended_estimators_say_what_is_stored():
 
 
 def test_comparisons_in_words_are_those_of_stored_results():
-    """What README, the front page and the column "beaten by" of choosing.md say."""
+    """Check README, the front page and the column "beaten by" of choosing.md."""
 
     def nll(benchmark, problem, method):
         return np.mean([row["nll"] for row in rows(benchmark, problem, method)])

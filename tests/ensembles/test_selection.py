@@ -18,7 +18,7 @@ def normals(seed):
 
 
 def select_greedy(y, loc, scale, n_members, *, min_members=2, **settings):
-    """As `GreedySelection` does."""
+    """Select members and weights as `GreedySelection` does."""
     settings = {"min_members": min_members, "min_weight": 0.5 / min_members, **settings}
     statistics = _selection.normal_statistics(y, loc, scale)
     return select_forward(statistics, _selection.normal_nll, n_members, **settings)

@@ -201,7 +201,6 @@ def test_calibrated_survives_certain_models_and_perfect_predictions(method):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.filterwarnings("error")
 def test_calibrated_hands_on_x_as_it_is():
     X, y = line(60)
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(site=["north", "south", "west"] * 20)

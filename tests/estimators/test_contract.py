@@ -1,4 +1,4 @@
-"""What holds of every estimator: one small fit each, refusals, and the classes themselves."""
+"""Contract of every estimator: one small fit each, refusals, and the classes themselves."""
 
 import functools
 import inspect

@@ -109,7 +109,7 @@ KERNELS["matern-3/2"] = partial(Matern, nu=1.5)
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_variance_is_that_of_the_formulas(model, kernel):
-    """Of a process by scikit-learn's kernels, and of distances by SciPy."""
+    """The process uses scikit-learn's kernels here, and distances are SciPy's."""
     far = replace(model.fitted_.far, kernel=kernel)
     Z = np.concatenate([around(d, n=20) for d in (0.5, 1.2, 2, 30)])
     Z[::2, 1] = -Z[::2, 0]

@@ -131,7 +131,7 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
 
 @pytest.mark.parametrize("noiseless", [False, True])
 def test_choose_readout_keeps_c_where_r_is_no_guide(noiseless):
-    """Where r is below 0 at held-out rows, the band at the rows is as wide as their errors."""
+    """If r is below 0 at held-out rows, the band at the rows is as wide as their errors."""
     rows = held_out_rows(12)
     some = np.where(np.arange(12)[:, None] < 3, -rows.X, rows.X)
     for raw in (-rows.X, some):

@@ -26,7 +26,7 @@ def rows():
 
 
 def raw_outputs(model, X):
-    """What each member says, after checking that nothing is added to it."""
+    """Return each member's raw outputs, after checking that nothing is added to them."""
     fitted = model.fitted_.ensemble
     assert fitted.far is None and fitted.calibration == UNCALIBRATED
     for member in fitted.members:  # any number of columns

@@ -62,7 +62,7 @@ def classes(table):
 
 @pytest.fixture
 def normals(rng):
-    """Of two outputs of 200 rows: means, standard deviations and probabilities of two normals."""
+    """Means, standard deviations and probabilities of two normals: 200 rows, two outputs."""
     shape = (3, 2, 200, 2)
     probability = np.moveaxis(rng.dirichlet([1, 1], (3, 200, 2)), -1, 1)
     return 0.2 * rng.normal(size=shape), rng.uniform(0.3, 1, shape), probability
@@ -146,7 +146,7 @@ def test_all_forms_of_an_ensemble_are_calibrated_alike(table, loss):
 
 
 def task_of(y, head):
-    """What is read of a task to compare members on the rows that they hold out."""
+    """Task with only the parts needed to compare members on held-out rows."""
     data = SimpleNamespace(y=y, weight=np.ones(len(y)), y_valid=y, weight_valid=np.arange(len(y)))
     scaling = SimpleNamespace(scale_=5.0)
     targets = SimpleNamespace(head=head, is_transformed=False, scaling=scaling)

@@ -125,7 +125,7 @@ def test_build_nomu_takes_any_keras_model_for_f_and_r(build, width):
 
 
 def features_of(model):
-    """What enters the last layer of r."""
+    """Inputs of the last layer of r."""
     seen = keras.Model(model.input, model.get_layer("side_output").input)
     return lambda x: numpy_of(seen(np.asarray(x, dtype="float32")))
 
