@@ -362,12 +362,12 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         -------
         self
         """
-        self.output_shape_ = np.shape(y)[1:]
-        y = check_targets(np.reshape(y, (len(y), -1)) if np.ndim(y) > 2 else y, self)
+        values = np.asarray(y)
+        self.output_shape_ = values.shape[1:]
+        y = check_targets(values.reshape(len(values), -1) if values.ndim > 2 else y, self)
         X = validate_data(self, X, dtype="float64")
         check_consistent_length(X, y)
-        columns = y.reshape(len(y), -1)
-        self.estimators_ = [clone(self.estimator).fit(X, column) for column in columns.T]
+        self.estimators_ = [clone(self.estimator).fit(X, one) for one in y.reshape(len(y), -1).T]
         return self
 
     def predict(self, X, return_std=False):
