@@ -86,7 +86,7 @@ def test_a_cluster_gives_the_same_search_though_a_worker_is_killed(client, tmp_p
     assert searches_on(client) == []  # nothing stays behind
 
 
-def test_slots_are_threads_of_the_workers(client, tmp_path):
+def test_slots_are_threads_of_the_workers_and_inside_a_task_inline(client, tmp_path):
     expected = {(None, 9): 2, (-1, 9): 2, (-2, 9): 1, (1, 9): 1, (7, 9): 2, (2, 1): 1}
     for (n_jobs, n_trials), n_slots in expected.items():
         with joblib.parallel_config(backend="dask"):
@@ -98,8 +98,6 @@ def test_slots_are_threads_of_the_workers(client, tmp_path):
         records = search(open_slots(noted(tmp_path), None, 6), 6)
     assert {r.result.pid for r in records} == {client.run(os.getpid)[other]}
 
-
-def test_inside_a_task_trials_run_inline(client):
     def kind():
         return type(open_slots(print, 2, 10)).__name__
 

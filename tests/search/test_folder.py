@@ -88,9 +88,10 @@ def test_trials_come_back_to_the_bit_in_the_order_they_finished(tmp_path):
     assert len(catalog.held_out.sets) == 2 and catalog.held_out.shifted[0].rows is None
 
 
-def test_each_search_has_a_folder_of_its_own(tmp_path):
+def test_each_search_has_a_folder_of_its_own_and_it_is_said_which_goes_on(tmp_path, caplog):
     first = begun(tmp_path, [trial(0)])
-    other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 11})
+    with pytest.warns(UserWarning, match=f"that in {first} has other sett.*\n  epochs: 10.*, 11"):
+        other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 11})
     assert first != other and first.parent == other.parent == tmp_path
     assert len(Catalog.load(first)) == 1
     with pytest.raises(ValueError, match=r"holds 2 searches.*\n.*1 trials\)|2 trials\)"):
@@ -99,6 +100,13 @@ def test_each_search_has_a_folder_of_its_own(tmp_path):
         Catalog.load(tmp_path / "nothing")
     with pytest.raises(NotADirectoryError, match="Use skuq.load for files"):
         Catalog.load(first / "search.skuq")
+    with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="skuq"):
+        warnings.simplefilter("error")
+        for other in ({"X": "digest:11"}, {"random_state": 8}, {"a": 1, "b": 2, "c": 3}):
+            new = begun(tmp_path, (), {**PARTS, **other})
+            assert f"a new search starts in {new}" in caplog.text
+        begun(tmp_path)
+    assert f"the search in {first} goes on; it has 1 trials" in caplog.text
 
 
 def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
@@ -159,19 +167,6 @@ def test_equal_searches_wait_for_each_other(tmp_path):
         thread.join()
 
 
-def test_it_is_said_which_search_goes_on_and_which_is_new(tmp_path, caplog):
-    path = begun(tmp_path, [trial(0)])
-    with pytest.warns(UserWarning, match=f"that in {path} has other sett.*\n  epochs: 10.*, 11"):
-        begun(tmp_path, (), {**PARTS, "epochs": 11})
-    with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="skuq"):
-        warnings.simplefilter("error")
-        for other in ({"X": "digest:11"}, {"random_state": 8}, {"a": 1, "b": 2, "c": 3}):
-            new = begun(tmp_path, (), {**PARTS, **other})
-            assert f"a new search starts in {new}" in caplog.text
-        begun(tmp_path)
-    assert f"the search in {path} goes on; it has 1 trials" in caplog.text
-
-
 WRITE = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -223,16 +218,6 @@ def test_a_broken_trial_is_put_aside_and_said(tmp_path, damage):
         assert numbers(folder.records) == [0, 2, 1]  # in the order they finished
 
 
-def test_a_beginning_that_was_cut_off_is_a_new_search(tmp_path):
-    with CatalogFolder(tmp_path, PARTS) as folder:
-        pass  # killed before `begin`
-    (folder.path / ".left-over.tmp").write_bytes(b"half")
-    with CatalogFolder(tmp_path, PARTS) as again:
-        assert again.entropy is None and again.records == []
-        again.begin(5, SPACE, HELD_OUT, b"")
-    assert not list(folder.path.glob(".*.tmp"))
-
-
 TREE = _archive.to_bytes({}, kind="trial"), _archive.to_bytes({}, kind="search")
 
 
@@ -261,7 +246,9 @@ def test_folders_with_something_else_are_refused_and_stay(tmp_path, name, data, 
     assert (path / "trial-000000.skuq").exists()
 
 
-def test_a_lock_is_free_again_after_any_error(tmp_path, monkeypatch):
+def test_a_lock_is_free_after_any_error_and_a_beginning_cut_off_is_a_new_search(
+    tmp_path, monkeypatch
+):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
@@ -272,12 +259,13 @@ def test_a_lock_is_free_again_after_any_error(tmp_path, monkeypatch):
             folder.__enter__()
     begun(tmp_path)  # while `folder` is still there
     assert not list(folder.path.glob("lock-holder*"))
-
-
-def test_networks_that_could_not_be_read_are_not_written(tmp_path):
-    harmful = replace(trial(1).result, network=NETWORK.replace("Flatten", "Lambda"))
-    with pytest.raises(UnsavableError, match="Trial 1: .*Lambda.*catalog_dir=None"):
-        begun(tmp_path, [replace(trial(1), result=harmful)])
+    with CatalogFolder(tmp_path / "other", PARTS) as folder:
+        pass  # killed before `begin`
+    (folder.path / ".left-over.tmp").write_bytes(b"half")
+    with CatalogFolder(tmp_path / "other", PARTS) as again:
+        assert again.entropy is None and again.records == []
+        again.begin(5, SPACE, HELD_OUT, b"")
+    assert not list(folder.path.glob(".*.tmp"))
 
 
 def test_names_of_folders(tmp_path, monkeypatch):
@@ -296,7 +284,7 @@ def test_names_of_folders(tmp_path, monkeypatch):
             begun(name)
 
 
-def test_catalogs_hold_trials_and_members():
+def test_catalogs_hold_trials_and_members_and_write_only_what_can_be_read(tmp_path):
     catalog = Catalog([trial(2), trial(0), replace(FAILURE, trial_number=1)])
     assert numbers(catalog) == [0, 1, 2] and catalog.completed.tolist() == [0, 2]
     assert repr(catalog) == "<Catalog of 3 trials, 2 completed>"
@@ -316,3 +304,6 @@ def test_catalogs_hold_trials_and_members():
     (row,) = Catalog([record]).to_frame().to_dict("records")
     assert (row["score"], row["decision_score"], row["units"]) == (0.5, 7, 8)
     assert (row["message"], row["decision_message"]) == ("", "hello")
+    harmful = replace(trial(1).result, network=NETWORK.replace("Flatten", "Lambda"))
+    with pytest.raises(UnsavableError, match="Trial 1: .*Lambda.*catalog_dir=None"):
+        begun(tmp_path, [replace(trial(1), result=harmful)])

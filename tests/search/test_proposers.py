@@ -34,22 +34,19 @@ def make_proposer(strategy, decisions, n_trials, **settings):
     return strategy.proposer(SearchProblem(decisions, n_trials))
 
 
-def test_evolution_forgets_the_oldest():
-    """The best is too old to be in the population: it is never the parent."""
+def test_evolution_is_random_until_the_population_is_full_and_forgets_the_oldest():
+    history = [TrialRecord(i, dict.fromkeys("pqr", "a"), score=0.0) for i in range(5)]
+    history.append(TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed"))
+    evolve = _proposers.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
+    children = [evolve.ask(history, [], np.random.default_rng(seed)) for seed in range(50)]
+    assert any("a" not in child.values() for child in children)  # no mutants of "aaa"
+    # The best is too old to be in the population: it is never the parent.
     best = TrialRecord(0, dict.fromkeys("pqr", "a"), score=-10.0)
     young = [TrialRecord(i, dict.fromkeys("pqr", "f"), score=0.0) for i in range(1, 5)]
     evolve = _proposers.AgeingEvolution(LETTERS, population_size=4, sample_size=4)
     for seed in range(20):
         child = evolve.ask([best, *young], [], np.random.default_rng(seed))
         assert sorted(child.values()).count("f") == 2
-
-
-def test_evolution_is_random_until_the_population_is_full():
-    history = [TrialRecord(i, dict.fromkeys("pqr", "a"), score=0.0) for i in range(5)]
-    history.append(TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed"))
-    evolve = _proposers.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
-    children = [evolve.ask(history, [], np.random.default_rng(seed)) for seed in range(50)]
-    assert any("a" not in child.values() for child in children)  # no mutants of "aaa"
 
 
 @pytest.mark.parametrize(
@@ -99,29 +96,23 @@ def test_the_unit_of_scores_does_not_matter():
     assert abs(np.median(proposed(zip(x, scores))) - 0.3) < 0.15
 
 
-def test_failed_trials_repel():
+def test_failed_trials_repel_and_running_ones_count_as_the_best_score():
     history = [(0.2 + 0.01 * i, 1.0) for i in range(10)]
     history += [(0.25, 0.0), (0.45, 5.0)]
     assert proposed(history, failed=np.linspace(0.5, 0.95, 10)).max() < 0.45
-
-
-def test_running_trials_count_as_the_best_score():
-    """Five of them, far from the best trial, draw proposals: each has the best score."""
+    # Five of them, far from the best trial, draw proposals.
     history = [(0.05 * i, 1.0 + i) for i in range(10)]
     assert (proposed(history) < 0.1).all()
     assert (proposed(history, running=[0.8, 0.82, 0.84, 0.86, 0.88]) > 0.6).all()
 
 
-def test_kappa_is_the_weight_of_exploration():
+def test_kappa_is_the_weight_of_exploration_after_n_initial_random_configurations():
     """Scores on the left are better, those on the right differ from one neighbour to the next."""
     history = [(0.04 * i, 0.0) for i in range(10)]
     history += [(0.6 + 0.04 * i, 1.0 + 2 * (i % 2)) for i in range(10)]
     assert (proposed(history) < 0.5).all()
     assert (proposed(history, kappa=0) < 0.5).all()
     assert (proposed(history, kappa=100) > 0.5).all()
-
-
-def test_n_initial_configurations_are_random():
     history = [(0.1 * i, float(i)) for i in range(10)]
     assert proposed(history[:9]).max() > 0.5
     assert proposed(history).max() < 0.1
@@ -299,7 +290,7 @@ def test_evolution_uses_the_criteria_that_it_is_told():
         assert search.NESEvolution(evolve_on=evolve_on).proposer(problem).criteria == criteria
 
 
-def test_parents_are_the_ensemble_of_the_population():
+def test_parents_are_the_ensemble_of_the_population_by_clean_or_shifted_rows():
     """Algorithm 2, lines 4-5: ForwardSelect of the last P trials, then uniform."""
     records = drawn(12)
     population = records[-8:]
@@ -308,9 +299,6 @@ def test_parents_are_the_ensemble_of_the_population():
     counts = asked(evolution(8, 3), records)
     assert set(counts) == set(configurations(population, parents))
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
-
-
-def test_clean_and_shifted_rows_are_drawn_alike():
     records = drawn(10)
     chosen = {}
     for part in (0, 1):
@@ -360,9 +348,6 @@ def test_mutation_draws_again_until_something_free_has_changed():
     assert all(child == {**start, "r": "f"} for child in changed)
     # One draw in three is the identity, 2/9 change r: of these two kinds 3/5 are identities.
     assert stats.binomtest(len(changed), 400, 2 / 5).pvalue > 1e-3
-
-
-def test_mutation_leaves_pinned_decisions_alone():
     pinned, start = LETTERS.pin({"q": "c"}), {"p": "a", "q": "c", "r": "a"}
     for change in (None, lambda c, rng: {"p": "b", "q": "b"}):  # which forgets the others
         for seed in range(30):

@@ -1,14 +1,12 @@
 """Slots that are stopped, killed or handed what cannot be pickled: a fault costs its own trial."""
 
 import contextlib
-import itertools
 import os
 import pickle
 import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 import warnings
@@ -21,24 +19,14 @@ import numpy as np
 import pytest
 from processes import start_python, wait_until
 from slots import inline, processes, threads
-from small_models import TinySpace
 from tiers import cases
-from training_data import MemberTrainer, split_table
 
-from skuq.networks import GaussianHead
 from skuq.search import _process_slots, _slots
 
 
-def sleeper(started):
-    """Make an evaluation that takes k seconds and records its start and its process."""
-
-    def evaluate(configuration, seed):
-        with open(started, "a") as file:
-            file.write(f"{os.getpid()}\n")
-        time.sleep(configuration["k"])
-        return SimpleNamespace(score=0.0, pid=os.getpid())
-
-    return evaluate
+def processes_of(slots):
+    executors = [worker._executor for worker in slots._workers]
+    return [process for e in executors for process in e._processes.values()]
 
 
 def wait_for_lines(path, n):
@@ -47,7 +35,13 @@ def wait_for_lines(path, n):
 
 
 def test_a_stopped_process_gives_its_slot_back(tmp_path):
-    with processes(sleeper(tmp_path / "started"), 2) as slots:
+    def evaluate(configuration, seed):
+        with open(tmp_path / "started", "a") as file:
+            file.write(f"{os.getpid()}\n")
+        time.sleep(configuration["k"])
+        return SimpleNamespace(score=0.0, pid=os.getpid())
+
+    with processes(evaluate, 2) as slots:
         assert slots.stop(0)  # before its first trial
         other = slots.submit(1, {"k": 1}, 1)
         slots.submit(0, {"k": 600}, 1)
@@ -146,8 +140,6 @@ def test_what_runs_in_the_caller_does_not_end_it_and_cannot_be_stopped(slots_of)
 class Counted:
     """Evaluation that records how often it was unpickled, and whether it was cancelled."""
 
-    n_loaded, cancelled = 0, False
-
     def __setstate__(self, state):
         time.sleep(0.05)  # other threads get here
         Counted.n_loaded += 1
@@ -177,44 +169,9 @@ def test_threads_of_one_process_unpickle_once_and_are_cancelled(early):
     assert Counted.cancelled
 
 
-@pytest.fixture
-def trainer(table):
-    data = split_table(30, table[0], table[1][:, None], np.ones(40))
-    return MemberTrainer(TinySpace(), data, GaussianHead(), epochs=2, timeout=60.0)
-
-
-CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.01, "batch_size": 16}
-
-
-def test_the_time_of_a_stack_is_that_of_all_its_members(trainer, monkeypatch):
-    def train_for_ever(job, data, cancelled):
-        while not cancelled():
-            pass
-        raise InterruptedError
-
-    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.train", train_for_ever)
-    clock, ended = itertools.count(), []
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    for n, message in ((1, "The trial took"), (30, "30 trials together took")):
-        first = next(clock)
-        with pytest.raises(TimeoutError, match=message):
-            trainer.train_together([CONFIGURATION] * n, list(range(n)))
-        ended.append(next(clock) - first)
-    assert ended[1] - ended[0] == 29 * 60
-
-
-def test_time_counts_from_the_call_and_not_from_a_pickle(trainer):
-    expected = trainer(CONFIGURATION, 1).score
-    other = pickle.loads(pickle.dumps(trainer))
-    assert other.timeout == 60.0 and other(CONFIGURATION, 1).score == expected
-    assert not any("deadline" in name for name in vars(other))
-
-
 def test_a_backend_without_slots_is_refused():
-    class RayBackend(joblib.parallel.SequentialBackend):
-        pass
-
-    joblib.register_parallel_backend("ray of a test", RayBackend)
+    ray = type("RayBackend", (joblib.parallel.SequentialBackend,), {})
+    joblib.register_parallel_backend("ray of a test", ray)
     with (
         joblib.parallel_config(backend="ray of a test"),
         pytest.raises(ValueError, match="joblib's RayBackend. Use the loky, threading or dask"),
@@ -222,27 +179,24 @@ def test_a_backend_without_slots_is_refused():
         _slots.open_slots(faulty(), 2, 10)
 
 
-def processes_of(slots):
-    executors = [worker._executor for worker in slots._workers]
-    return [process for e in executors for process in e._processes.values()]
+SCRIPT = """
+import os, time
+from skuq.search._slots import open_slots
+
+def evaluate(configuration, seed):
+    with open("started", "a") as file:
+        file.write(str(os.getpid()))
+    time.sleep(60)
+
+if __name__ == "__main__":
+    with open_slots(evaluate, 1, 1000) as slots:
+        slots.result(0, slots.submit(0, {}, 1))
+"""
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="processes of Windows keep their parent")
 def test_a_killed_search_leaves_no_data_and_no_process(tmp_path):
-    script = """
-        import os, time
-        from skuq.search._slots import open_slots
-
-        def evaluate(configuration, seed):
-            with open("started", "a") as file:
-                file.write(f"{os.getpid()}\\n")
-            time.sleep(configuration["k"])
-
-        if __name__ == "__main__":
-            with open_slots(evaluate, 1, 1000) as slots:
-                slots.result(0, slots.submit(0, {"k": 60}, 1))
-    """
-    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    (tmp_path / "script.py").write_text(SCRIPT)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     # joblib tells of semaphores that it had to remove.
@@ -275,29 +229,26 @@ def test_an_interrupted_search_leaves_no_data(tmp_path, monkeypatch):
         for slot in range(2):
             slots.submit(slot, {}, slot)
         started = processes_of(slots)
-        wait_until((tmp_path / "started 0").exists)
-        wait_until((tmp_path / "started 1").exists)
+        wait_until(lambda: len(list(tmp_path.glob("started *"))) == 2)
         raise KeyboardInterrupt
     assert not Path(slots._folder.name).exists()
     assert not any(process.is_alive() for process in started)
 
 
-@pytest.mark.parametrize(
-    ("named", "expected"),
-    [("0, GPU-b", ["0", "GPU-b", "0"]), ("0,0", [None] * 3), ("0,-1,1", [None] * 3)],
-)
-def test_each_slot_has_a_gpu_in_turn(monkeypatch, named, expected):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
-    assert [_process_slots.gpu_of_slot(slot) for slot in range(3)] == expected
+def gpus():
+    return [_process_slots.gpu_of_slot(slot) for slot in range(3)]
 
 
-def test_gpus_are_counted_by_the_files_of_their_driver(monkeypatch, tmp_path):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_each_slot_has_a_gpu_in_turn_counted_by_the_files_of_the_driver(monkeypatch, tmp_path):
+    for named, expected in (("0, GPU-b", ["0", "GPU-b", "0"]), ("0,0", None), ("0,-1,1", None)):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        assert gpus() == (expected or [None] * 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(_process_slots, "_DEVICES", tmp_path)
-    assert _process_slots.gpu_of_slot(0) is None
+    assert gpus() == [None] * 3
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
-    assert [_process_slots.gpu_of_slot(slot) for slot in range(3)] == ["0", "1", "0"]
+    assert gpus() == ["0", "1", "0"]
 
 
 def test_processes_see_their_own_gpu(monkeypatch):
