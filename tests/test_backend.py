@@ -57,7 +57,7 @@ def interrupt():
     signal.signal(signal.SIGINT, handler)
 
 
-def test_an_interrupt_waits_for_the_end_of_what_runs(interrupt):
+def test_an_interrupt_waits_for_the_end_of_what_runs_and_a_second_does_not(interrupt):
     done = []
 
     class Value:
@@ -88,6 +88,18 @@ def test_an_interrupt_waits_for_the_end_of_what_runs(interrupt):
     with pytest.raises(KeyboardInterrupt):
         import_locked(load, "imported")
     assert done == ["dropped", "built", "imported"]
+    started, ends = time.monotonic(), threading.Event()
+
+    def task():
+        interrupt()
+        interrupt()
+        ends.wait(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        backend.run_in_threads([task])
+    backend.run_in_threads([time.monotonic])  # does not wait for what goes on
+    ends.set()
+    assert time.monotonic() - started < 20
 
 
 def test_threads_never_see_half_of_a_backend(tmp_path, monkeypatch):
@@ -101,22 +113,6 @@ def test_threads_never_see_half_of_a_backend(tmp_path, monkeypatch):
         assert backend.loaded("slow_to_load").is_whole and loading.result()
         alone = [pool.submit(import_locked, lambda _: both.wait(0.3), "") for _ in range(2)]
     assert {type(each.exception()) for each in alone} == {threading.BrokenBarrierError}
-
-
-def test_a_second_interrupt_acts_at_once(interrupt):
-    started = time.monotonic()
-    ends = threading.Event()
-
-    def task():
-        interrupt()
-        interrupt()
-        ends.wait(30)
-
-    with pytest.raises(KeyboardInterrupt):
-        backend.run_in_threads([task])
-    backend.run_in_threads([time.monotonic])  # does not wait for what goes on
-    ends.set()
-    assert time.monotonic() - started < 20
 
 
 def test_work_is_done_in_threads_that_stay_and_keep_nothing_of_it():
@@ -472,13 +468,17 @@ def progress(n, **fields):
             shown.step(message=f"trial {k}: fine", **{"best NLL": 0.5 - k, "failed": 0})
 
 
-def test_progress_shows_a_bar_on_request_and_logs_messages(capsys, caplog):
+def test_progress_shows_a_bar_on_request_logs_messages_and_may_become_less(capsys, caplog):
     with caplog.at_level(logging.INFO, logger="skuq"):
         progress(3, verbose=1, seconds_left=lambda: 20.0)
     shown = capsys.readouterr().err
     assert "search: 100%" in shown and "3/3" in shown
     assert "best NLL=-1.5, failed=0, time limit=00:20" in shown
     assert caplog.messages == [f"trial {k}: fine" for k in range(3)]
+    with _messages.Progress("training", "epoch", verbose=1) as training:
+        for n_epochs, n_left in ((10, 90), (30, 60), (10, 0)):  # stopped early
+            training.epochs(n_epochs, n_left)
+    assert "50/50" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("verbose", [None, 0])
@@ -497,11 +497,3 @@ def test_progress_of_workers_shows_nothing(terminal, kind):
     watched = [joblib.delayed(_messages._is_watched)()] * 2
     assert joblib.Parallel(2, backend=kind)(watched) == [False, False]
     assert joblib.Parallel(1)(watched) == [True, True]
-
-
-def test_progress_of_epochs_may_become_less(capsys):
-    with _messages.Progress("training", "epoch", verbose=1) as progress:
-        progress.epochs(10, 90)
-        progress.epochs(30, 60)
-        progress.epochs(10, 0)  # stopped early
-    assert "50/50" in capsys.readouterr().err

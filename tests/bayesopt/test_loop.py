@@ -246,7 +246,7 @@ def test_tell_takes_failures_among_outputs_and_of_the_objective():
     assert len(optimizer.x_) == 3 and optimizer.best_value_ == 0.0
 
 
-def test_ask_does_not_propose_known_points_again(recorder):
+def test_ask_does_not_propose_known_points_again_and_ends_without_others(recorder):
     """The made-up surrogate's best point is the corner, whatever it is told."""
     optimizer = search(acquisition="mean", estimator=recorder, n_initial=1)
     result = optimizer.maximize(lambda x: x[0], 6)
@@ -256,9 +256,18 @@ def test_ask_does_not_propose_known_points_again(recorder):
     # Rounded proposals climb there, in a domain that is too large to list.
     optimizer = search([(0, 9)] * 4, "mean", recorder, integer=range(4), n_initial=1)
     assert optimizer.tell([0, 0, 0, 0], 0.0).ask()[0, 0] == 9
+    optimizer = search([(0, 1)] * 2, integer=[0, 1], n_initial=2)
+    result = optimizer.maximize(lambda x: x[0] - x[1], 20, q=3)
+    assert len(result.values) == 4
+    assert "known" in result.message
+    assert_array_equal(result.x, [1, 0])
+    optimizer = search([(0, 1)] * 2, integer=[0, 1])
+    optimizer.ask(3)
+    with pytest.raises(ValueError, match="All but 1 points of the domain are known or pending"):
+        optimizer.ask(2)
 
 
-def test_maximize_goes_on_where_it_was():
+def test_maximize_goes_on_where_it_was_and_after_a_pickle():
     given = [[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5]]
     whole, parts = search(), search(callback=lambda optimizer: len(optimizer.x_) == 7)
     result = whole.maximize(depth, 9, x0=given)
@@ -268,6 +277,21 @@ def test_maximize_goes_on_where_it_was():
     assert len(parts.x_) == 7
     parts.callback = None
     assert_array_equal(parts.maximize(depth, 2).x_iters, whole.x_)
+
+    def value(x):
+        return np.nan if x[1] > 0.8 else math.sin(3 * x[1]) + x[0] / 500
+
+    bound = UpperConfidenceBound(mean_width=0.3, dynamic_c=True)
+    optimizer = search([(0, 900), (-1, 1)], bound, integer=[0])
+    optimizer.minimize(value, 7)
+    optimizer.ask(2)
+    other = pickle.loads(pickle.dumps(optimizer))
+    assert_array_equal(other.ask(2), optimizer.ask(2))
+    a, b = (each.minimize(value, 2) for each in (optimizer, other))
+    assert_array_equal(np.c_[a.x_iters, a.values], np.c_[b.x_iters, b.values])
+    assert_array_equal(other.pending_, optimizer.pending_)
+    assert other.history_[:2] == optimizer.history_[:2]
+    assert (other.messages_, other.beta_) == (optimizer.messages_, optimizer.beta_)
 
 
 def test_minimize_keeps_everything_when_interrupted_and_reports_in_the_users_sign(capsys):
@@ -305,18 +329,6 @@ def test_ask_seeds_the_clone_of_every_step_and_tries_a_fit_that_fails_again(reco
     assert len(recorder.seeds) == len(set(recorder.seeds)) == 5
 
 
-def test_maximize_ends_when_the_domain_is_used_up():
-    optimizer = search([(0, 1)] * 2, integer=[0, 1], n_initial=2)
-    result = optimizer.maximize(lambda x: x[0] - x[1], 20, q=3)
-    assert len(result.values) == 4
-    assert "known" in result.message
-    assert_array_equal(result.x, [1, 0])
-    optimizer = search([(0, 1)] * 2, integer=[0, 1])
-    optimizer.ask(3)
-    with pytest.raises(ValueError, match="All but 1 points of the domain are known or pending"):
-        optimizer.ask(2)
-
-
 def test_beta_is_fixed_once_by_mean_width_or_a_function_of_the_number_of_results(recorder):
     bound = UpperConfidenceBound(mean_width=0.5)
     optimizer = search(acquisition=bound, estimator=recorder, n_initial=2)
@@ -351,23 +363,6 @@ def test_ask_with_dynamic_c_stops_at_the_first_new_proposal():
     assert 0 < record.n_doublings < 15
     assert record.beta == 1e-3 * 2**record.n_doublings
     assert cdist(x, X).min() > 0.0625  # the first threshold of appendix B.3.2
-
-
-def test_a_pickled_search_goes_on_with_the_same_points():
-    def value(x):
-        return np.nan if x[1] > 0.8 else math.sin(3 * x[1]) + x[0] / 500
-
-    bound = UpperConfidenceBound(mean_width=0.3, dynamic_c=True)
-    optimizer = search([(0, 900), (-1, 1)], bound, integer=[0])
-    optimizer.minimize(value, 7)
-    optimizer.ask(2)
-    other = pickle.loads(pickle.dumps(optimizer))
-    assert_array_equal(other.ask(2), optimizer.ask(2))
-    a, b = (each.minimize(value, 2) for each in (optimizer, other))
-    assert_array_equal(np.c_[a.x_iters, a.values], np.c_[b.x_iters, b.values])
-    assert_array_equal(other.pending_, optimizer.pending_)
-    assert other.history_[:2] == optimizer.history_[:2]
-    assert (other.messages_, other.beta_) == (optimizer.messages_, optimizer.beta_)
 
 
 def test_warnings_of_points_rounded_by_hand_of_few_calls_and_of_large_batches():
@@ -407,15 +402,6 @@ def test_ask_keeps_points_of_a_batch_apart(model, acquisition):
         x = optimizer.ask(3)
         assert smallest_gap(x, optimizer.x_) > 1e-6
         assert smallest_gap(x, optimizer.ask()) > APART * 0.999  # the batch is pending
-
-
-@pytest.mark.parametrize("integer", [[0], [0, 1]])
-@pytest.mark.parametrize("model", MODELS[:2], ids=repr)
-def test_ask_gives_distinct_whole_numbers(model, integer):
-    optimizer = search_by(model, "ei", [(0, 5), (0, 3)], integer=integer, n_initial=3)
-    optimizer.maximize(lambda x: -((x[0] - 2) ** 2) - x[1], 4)
-    points = np.vstack([optimizer.ask(4), optimizer.ask(4), optimizer.x_])
-    assert len(np.unique(points, axis=0)) == 12
 
 
 def test_ask_fits_once_until_there_is_a_result_or_another_estimator_and_in_threads():
@@ -520,17 +506,13 @@ def test_ask_climbs_categories_from_the_best_known_points(q):
             assert gain(optimizer, x[[j]], others)[0] > least
 
 
-@pytest.mark.parametrize("model", [JointProcess(noise=0.3), Marginal(noise=0.3)])
-def test_ask_of_a_noisy_search_may_exceed_the_domain(model):
-    optimizer = search_by(model, "ei", [(0, 1)], integer=[0], noisy=True, n_initial=2)
-    optimizer.tell([[0], [1]], [0.0, 1.0])
-    x = optimizer.ask(5)
-    assert x.shape == (5, 1) and len(np.unique(x)) == 2
-    optimizer.tell(x[0], 0.5).forget(x[0])  # each settles one of equal points
-    assert len(optimizer.pending_) == 3
-
-
-def test_best_of_a_noisy_search_follows_the_direction():
+def test_a_noisy_search_may_exceed_the_domain_and_its_best_follows_the_direction():
+    for model in (JointProcess(noise=0.3), Marginal(noise=0.3)):
+        optimizer = search_by(model, "ei", [(0, 1)], integer=[0], noisy=True, n_initial=2)
+        x = optimizer.tell([[0], [1]], [0.0, 1.0]).ask(5)
+        assert x.shape == (5, 1) and len(np.unique(x)) == 2
+        optimizer.tell(x[0], 0.5).forget(x[0])  # each settles one of equal points
+        assert len(optimizer.pending_) == 3
     optimizer = search_by(JointProcess(noise=0.3), "mean", noisy=True, n_initial=2)
     optimizer.tell([*[[0.5, 0.5]] * 2, [-0.9, 0.1], [0.1, -0.9]], [3.0, -1.0, 2.0, 0.0])
     optimizer.ask()
@@ -551,7 +533,18 @@ ON_FACE = np.array([[-1, 9.9, 0.5], [-1, 10, 0.52], [-1, 9.85, 0.49]])
 AT, INSIDE = [[-1, 9.9, 0.5]], [[-0.96, 9.9, 0.5]]
 
 
-def test_moves_off_faces_goes_inwards_along_columns_that_results_do_not_vary():
+def test_moves_off_faces_needs_results_near_and_goes_along_columns_that_they_do_not_vary():
+    for results, others, batch, n_moves in (
+        (ON_FACE, NONE, AT, 1),
+        (ON_FACE, [[-0.96, 5, 0.5]], AT, 1),  # far: it says nothing of the slope here
+        (ON_FACE, INSIDE, AT, 0),  # failed or pending
+        ([*ON_FACE, *INSIDE], NONE, AT, 0),
+        (ON_FACE, NONE, [*AT, *INSIDE], 0),
+        (ON_FACE[:2], NONE, AT, 0),  # too few
+        (ON_FACE, NONE, [[-0.9, 9.9, 0.5]], 0),
+    ):
+        given = (np.array(points) for points in (batch, results, others))
+        assert len(moves_off_faces(BOX, *given)[0]) == n_moves
     rows, moved = moves_off_faces(BOX, np.array([[-1, 10, 0.5]]), ON_FACE, NONE)
     assert_array_equal(rows, [0])  # results differ in x1
     assert_allclose(moved, [[-0.96, 10, 0.5]])
@@ -564,21 +557,6 @@ def test_moves_off_faces_goes_inwards_along_columns_that_results_do_not_vary():
     rows, moved = moves_off_faces(mixed, x, np.tile(x, (3, 1)), NONE)
     assert_array_equal(rows, [0])
     assert_allclose(moved, [[0, 0.02, 2]])
-
-
-@cases(
-    ("results", "others", "batch", "n_moves"),
-    (ON_FACE, NONE, AT, 1),
-    (ON_FACE, [[-0.96, 5, 0.5]], AT, 1),  # far: it says nothing of the slope here
-    (ON_FACE, INSIDE, AT, 0),  # failed or pending
-    ([*ON_FACE, *INSIDE], NONE, AT, 0),
-    (ON_FACE, NONE, [*AT, *INSIDE], 0),
-    (ON_FACE[:2], NONE, AT, 0),
-    (ON_FACE, NONE, [[-0.9, 9.9, 0.5]], 0),
-)
-def test_moves_off_faces_needs_results_near_and_none_off_the_face(results, others, batch, n_moves):
-    given = (np.array(points) for points in (batch, results, others))
-    assert len(moves_off_faces(BOX, *given)[0]) == n_moves
 
 
 def dip_beside_a_face(x):
@@ -608,7 +586,7 @@ def gaussian_process():
     return GaussianProcessRegressor(alpha=1e-6, optimizer=None, normalize_y=True)
 
 
-def test_posterior_of_a_process_has_its_moments():
+def test_posterior_of_a_process_has_its_moments_and_may_have_an_axis():
     model = gaussian_process().fit(X, Y[:, 0])
     model.lock = threading.Lock()  # it cannot be copied
     posterior = posterior_of(model, 16, 0, ())
@@ -619,6 +597,9 @@ def test_posterior_of_a_process_has_its_moments():
     assert_allclose(draws.std(axis=0), std, rtol=1e-6)
     assert_array_equal(posterior_of(model, 16, 0, ())(NEW), draws)
     assert not np.array_equal(posterior_of(model, 16, 1, ())(NEW), draws)
+    objective = {"objective": lambda y: -((y[..., 0] - 0.3) ** 2)}
+    optimizer = search_by(gaussian_process(), bounds=[(0, 1)], **objective)
+    assert abs(optimizer.maximize(lambda x: [x[0]], 7).x[0] - 0.3) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -634,12 +615,6 @@ def test_posterior_of_a_process_has_no_noise(wrap):
     draws = [posterior_of(model, 8, 0, ())(NEW) for model in (found, expected)]
     assert_allclose(*draws, rtol=1e-9)
     assert found.predict(NEW, return_std=True)[1].min() > 0.5 * Y[:, 0].std()  # as it was
-
-
-def test_maximize_by_a_process_of_one_output_with_an_axis():
-    objective = {"objective": lambda y: -((y[..., 0] - 0.3) ** 2)}
-    optimizer = search_by(gaussian_process(), bounds=[(0, 1)], **objective)
-    assert abs(optimizer.maximize(lambda x: [x[0]], 7).x[0] - 0.3) < 0.05
 
 
 def test_outputwise_is_one_regressor_a_column_whose_draws_are_independent():

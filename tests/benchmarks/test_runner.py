@@ -76,18 +76,12 @@ def test_a_growing_row_goes_on_where_it_was(tmp_path):
     assert list(run("search", benchmark, folder=tmp_path)) == []
 
 
-def test_summary_has_means_over_seeds():
+def test_what_the_command_shows_and_refuses(capsys):
     rows = [{"problem": "p", "method": "m", "seed": seed, "nll": seed / 10} for seed in (0, 1)]
     assert "| p         | m        |       2 |  0.05 |" in summary(rows)
     assert "0.05" in summary(rows, "nll")
-
-
-def test_names_of_a_command_are_known(capsys):
     with pytest.raises(SystemExit):
         command.main(["operators", "--methods", "nothing"])
     assert "Unknown methods: ['nothing']" in capsys.readouterr().err
-
-
-def test_kept_rows_are_shown(capsys):
     command.main(["recipe", "--summary", "--score", "crps"])
     assert "| yacht " in capsys.readouterr().out

@@ -109,7 +109,7 @@ def test_each_search_has_a_folder_of_its_own_and_it_is_said_which_goes_on(tmp_pa
     assert f"the search in {first} goes on; it has 1 trials" in caplog.text
 
 
-def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
+def test_the_folder_of_another_search_or_process_is_refused_with_what_differs(tmp_path):
     path = begun(tmp_path, [trial(0)])
     other = {**PARTS, "epochs": 11, "X": "digest:11", "new": [1]}
     with pytest.raises(exceptions.CatalogMismatchError) as error, CatalogFolder(path, other):
@@ -122,9 +122,7 @@ def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
     told = r"units: 'Integer\(1, 8\)' there, None"
     with pytest.raises(exceptions.CatalogMismatchError, match=told):
         begun(tmp_path, space={"width": "Integer(1, 8)"})
-
-
-def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
+    tmp_path = tmp_path / "locked"
     with CatalogFolder(tmp_path, PARTS) as first:
         with pytest.raises(CatalogLockedError, match=f'"pid": {os.getpid()}'):
             CatalogFolder(tmp_path, PARTS).__enter__()

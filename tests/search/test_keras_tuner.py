@@ -148,24 +148,36 @@ def test_declared_decisions_of_which_stepped_numbers_become_choices():
     # Training is by default that of the paper.
     hyperparameters = KerasTunerSpace(build, max_batch_size=8).decisions((3,), 2).hyperparameters
     assert len(hyperparameters) == 5 and hyperparameters.decisions[1].high == 8
-
-
-@pytest.mark.parametrize("both", [False, True])
-def test_a_hypermodel_stands_for_its_build(both):
-    space = resolve_search_space((Shaped(), training) if both else Shaped())
-    assert space.decisions((3,), 2).architecture.names == ["depth", "units", "wide"]
+    for hypermodel in (Shaped(), (Shaped(), training)):  # stands for its `build`
+        architecture, _ = resolve_search_space(hypermodel).decisions((3,), 2)
+        assert architecture.names == ["depth", "units", "wide"]
 
 
 def trainer_of(build, training=None):
     return MemberTrainer(KerasTunerSpace(build, training), make_data(), GaussianHead(), epochs=2)
 
 
-def test_a_configuration_is_trained():
+def test_a_configuration_is_trained_with_registered_layers_of_a_script():
     configuration = {"depth": 2, "units": 8, "wide": True, "lr": 0.01, "opt": "sgd"}
     trainer = trainer_of(build, training)
     assert trainer.recipe(configuration).learning_rate == 0.01
     assert [layer.units for layer in trainer.build(configuration).layers] == [8, 8, 16, 2]
     assert np.isfinite(trainer(configuration, 1).score)
+
+    class Sine(layers.Layer):
+        def call(self, x):
+            return keras.ops.sin(x)
+
+    Sine.__module__ = "__main__"  # is sent by value
+    keras.saving.register_keras_serializable("skuq_tests")(Sine)
+    trainer = trainer_of(lambda hp, shape, n: sequential(shape, Sine(), layers.Dense(n)))
+    sent = cloudpickle.dumps(trainer)
+    registered = keras.saving.get_custom_objects()
+    del registered["skuq_tests>Sine"]  # as in a process that is new
+    try:
+        assert cloudpickle.loads(sent).build({}).count_params() == 8
+    finally:
+        registered.pop("skuq_tests>Sine", None)
 
 
 def raises(hp, *arguments):
@@ -185,23 +197,6 @@ def test_unusable_spaces_say_why(act, error, message):
         act({})
 
 
-def test_registered_layers_of_a_script_go_with_the_trainer():
-    class Sine(layers.Layer):
-        def call(self, x):
-            return keras.ops.sin(x)
-
-    Sine.__module__ = "__main__"  # is sent by value
-    keras.saving.register_keras_serializable("skuq_tests")(Sine)
-    trainer = trainer_of(lambda hp, shape, n: sequential(shape, Sine(), layers.Dense(n)))
-    sent = cloudpickle.dumps(trainer)
-    registered = keras.saving.get_custom_objects()
-    del registered["skuq_tests>Sine"]  # as in a process that is new
-    try:
-        assert cloudpickle.loads(sent).build({}).count_params() == 8
-    finally:
-        registered.pop("skuq_tests>Sine", None)
-
-
 def of_keras_tuner(hp):
     model = sequential((3,), layers.Dense(hp.Int("units", 1, 3)))
     model.compile("adam", "mse")
@@ -218,26 +213,21 @@ class Shaped(keras_tuner.HyperModel):
         return build(hp, input_shape, n_outputs)
 
 
-def deuq(space):
-    return skuq.AutoDEUQRegressor(space=space)
-
-
 @cases(
     ("estimator", "message"),
-    (
-        deuq((of_keras_tuner, training)),
-        r"hp, input_shape, n_outputs\)`. Got `of_.*\(hp\)`.*training",
-    ),
-    (deuq(Hyper()), r"Got `build\(hp\)`"),
     *(
-        (estimator, "must be a function that builds a network. Got one network, a Sequential")
-        for estimator in [
-            deuq(keras.Sequential()),
-            skuq.NESRegressor(space=keras.Sequential()),
-            skuq.DeepEnsembleRegressor(network=keras.Sequential()),
-            skuq.MCDropoutRegressor(network=keras.Sequential()),
-            skuq.NOMURegressor(network=keras.Sequential()),
-            skuq.NEONRegressor(network=keras.Sequential()),
+        (skuq.AutoDEUQRegressor(space=space), message)
+        for space, message in [
+            ((of_keras_tuner, training), r"hp, input_shape, n_.*Got `of_.*\(hp\)`.*training"),
+            (Hyper(), r"Got `build\(hp\)`"),
+        ]
+    ),
+    *(
+        (kind(**{name: keras.Sequential()}), "must be .* builds .* Got one network, a Sequential")
+        for name, kind in [
+            *(("space", kind) for kind in (skuq.AutoDEUQRegressor, skuq.NESRegressor)),
+            *(("network", kind) for kind in (skuq.DeepEnsembleRegressor, skuq.MCDropoutRegressor)),
+            *(("network", kind) for kind in (skuq.NOMURegressor, skuq.NEONRegressor)),
         ]
     ),
     *(

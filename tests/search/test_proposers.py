@@ -86,7 +86,7 @@ def proposed(history, running=(), failed=(), **settings):
     return np.array([optimise.ask(records, running, rng)["x"] for rng in seeds])
 
 
-def test_the_unit_of_scores_does_not_matter():
+def test_the_unit_of_scores_does_not_matter_failed_trials_repel_and_running_ones_attract():
     """Diverged networks are clipped, but not every trial if the objective is in large units."""
     x = np.linspace(0, 1, 21)
     scores = 1 + (x - 0.3) ** 2
@@ -94,9 +94,6 @@ def test_the_unit_of_scores_does_not_matter():
     assert_allclose(proposed(zip(x, scores)), 0.3, atol=0.1)
     scores[-1] = 1e30
     assert abs(np.median(proposed(zip(x, scores))) - 0.3) < 0.15
-
-
-def test_failed_trials_repel_and_running_ones_count_as_the_best_score():
     history = [(0.2 + 0.01 * i, 1.0) for i in range(10)]
     history += [(0.25, 0.0), (0.45, 5.0)]
     assert proposed(history, failed=np.linspace(0.5, 0.95, 10)).max() < 0.45
@@ -120,21 +117,18 @@ def test_kappa_is_the_weight_of_exploration_after_n_initial_random_configuration
     assert proposed(history[:4], n_initial=4).max() < 0.1
 
 
-@pytest.mark.parametrize("strategy", ["agebo", "bo", "bo-mixed"])
-def test_strategies_pass_settings_to_the_forest(strategy):
-    proposer = make_proposer(strategy, SMALL, 100, kappa=0.5, n_initial=4)
-    forest = getattr(proposer, "second", proposer)
-    assert (forest.kappa, forest.n_initial) == (0.5, 4)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fixed_decisions_stay(strategy):
+def test_fixed_decisions_stay_and_settings_reach_the_forest(strategy):
     fixed = {"p": "b", "x": 0.5}
     proposer = make_proposer(strategy, _strategies.fix_decisions(SMALL, fixed), 10)
     asked = [proposer.ask([], [], np.random.default_rng(seed)) for seed in range(30)]
     assert all(c["p"] == "b" and c["x"] == 0.5 for c in asked)
     varies = strategy not in ("bo", "init")
     assert {name for name in "qr" if len({c[name] for c in asked}) > 1} == set("qr" * varies)
+    if strategy in ("agebo", "bo", "bo-mixed"):
+        proposer = make_proposer(strategy, SMALL, 100, kappa=0.5, n_initial=4)
+        forest = getattr(proposer, "second", proposer)
+        assert (forest.kappa, forest.n_initial) == (0.5, 4)
 
 
 def test_what_each_strategy_learns_from(rng):
@@ -283,13 +277,6 @@ def configurations(records, indices):
     return [tuple(records[k].configuration.values()) for k in indices]
 
 
-def test_evolution_uses_the_criteria_that_it_is_told():
-    problem = SearchProblem(EVOLVED, 80, criteria=["clean", "shift"])
-    expected = {"clean": ["clean"], "shift": ["shift"], "both": ["clean", "shift"]}
-    for evolve_on, criteria in expected.items():
-        assert search.NESEvolution(evolve_on=evolve_on).proposer(problem).criteria == criteria
-
-
 def test_parents_are_the_ensemble_of_the_population_by_clean_or_shifted_rows():
     """Algorithm 2, lines 4-5: ForwardSelect of the last P trials, then uniform."""
     records = drawn(12)
@@ -310,7 +297,7 @@ def test_parents_are_the_ensemble_of_the_population_by_clean_or_shifted_rows():
     assert stats.binomtest(counts[chosen[0]], 300).pvalue > 1e-3
 
 
-def test_nes_is_random_until_the_population_is_full_whatever_fails():
+def test_nes_is_random_until_the_population_is_full_and_uses_the_criteria_it_is_told():
     records = drawn(5)
     failed = [TrialRecord(k, {}, status="failed") for k in range(5, 9)]
     known = set(configurations(records, range(5)))
@@ -318,21 +305,13 @@ def test_nes_is_random_until_the_population_is_full_whatever_fails():
     assert set(asked(evolution(5, 2), records + failed, 40)) <= known
     proposer = search.NESEvolution().proposer(SearchProblem(EVOLVED, 1))  # never full
     assert isinstance(proposer, _proposers.RandomProposer)
+    problem = SearchProblem(EVOLVED, 80, criteria=["clean", "shift"])
+    expected = {"clean": ["clean"], "shift": ["shift"], "both": ["clean", "shift"]}
+    for evolve_on, criteria in expected.items():
+        assert search.NESEvolution(evolve_on=evolve_on).proposer(problem).criteria == criteria
 
 
-def test_mutation_of_a_space_of_its_own():
-    """Half of the time it is an architecture that changes, as the space says."""
-    hyper = Space([Categorical("rate", tuple(range(9)))])
-    start = {"p": "a", "q": "a", "r": "a", "rate": 0}
-    both = Mutation(LETTERS, hyper, lambda c, rng: {**c, "p": "f", "q": "f"})
-    children = [both(start, np.random.default_rng(seed)) for seed in range(300)]
-    replaced = [child for child in children if child["p"] == "f"]
-    assert all(child == {**start, "p": "f", "q": "f"} for child in replaced)
-    assert all(child["rate"] > 0 for child in children if child["p"] == "a")
-    assert stats.binomtest(len(replaced), 300).pvalue > 1e-3
-
-
-def test_mutation_draws_again_until_something_free_has_changed():
+def test_mutation_changes_something_free_and_half_of_the_time_as_the_space_says():
     """Identity stays as likely as it was: only changes of pinned decisions are drawn again."""
 
     def change(configuration, rng):
@@ -353,3 +332,12 @@ def test_mutation_draws_again_until_something_free_has_changed():
         for seed in range(30):
             child = Mutation(pinned, Space(), change)(start, np.random.default_rng(seed))
             assert child["q"] == "c" and set(child) == set("pqr") and child != start
+    # Half of the time it is an architecture that changes, as the space says.
+    hyper = Space([Categorical("rate", tuple(range(9)))])
+    start = {"p": "a", "q": "a", "r": "a", "rate": 0}
+    both = Mutation(LETTERS, hyper, lambda c, rng: {**c, "p": "f", "q": "f"})
+    children = [both(start, np.random.default_rng(seed)) for seed in range(300)]
+    replaced = [child for child in children if child["p"] == "f"]
+    assert all(child == {**start, "p": "f", "q": "f"} for child in replaced)
+    assert all(child["rate"] > 0 for child in children if child["p"] == "a")
+    assert stats.binomtest(len(replaced), 300).pvalue > 1e-3

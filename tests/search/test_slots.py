@@ -239,7 +239,7 @@ def gpus():
     return [_process_slots.gpu_of_slot(slot) for slot in range(3)]
 
 
-def test_each_slot_has_a_gpu_in_turn_counted_by_the_files_of_the_driver(monkeypatch, tmp_path):
+def test_each_slot_has_a_gpu_in_turn_which_its_process_sees(monkeypatch, tmp_path):
     for named, expected in (("0, GPU-b", ["0", "GPU-b", "0"]), ("0,0", None), ("0,-1,1", None)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
         assert gpus() == (expected or [None] * 3)
@@ -250,8 +250,6 @@ def test_each_slot_has_a_gpu_in_turn_counted_by_the_files_of_the_driver(monkeypa
         (tmp_path / name).touch()
     assert gpus() == ["0", "1", "0"]
 
-
-def test_processes_see_their_own_gpu(monkeypatch):
     def evaluate(configuration, seed):
         return SimpleNamespace(score=0.0, gpu=os.environ.get("CUDA_VISIBLE_DEVICES"))
 

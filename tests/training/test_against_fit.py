@@ -9,7 +9,7 @@ from heads import NomuHead, build_nomu, build_tabular
 from numpy.testing import assert_allclose
 from plans import draw_variables, sequential
 from tiers import cases
-from training_data import OPTIMIZERS, STEADY, assign, flat_weights, train_member, train_stack
+from training_data import OPTIMIZERS, STEADY, assign, flat_weights, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
@@ -18,15 +18,6 @@ from skuq.training import Recipe
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
 PLAIN = {**STEADY, "keep": "last"}
-
-
-class HeadLoss(keras.losses.Loss):
-    def __init__(self, head):
-        super().__init__(reduction="sum_over_batch_size")
-        self.head = head
-
-    def call(self, y_true, y_pred):
-        return self.head.loss(y_true, y_pred)
 
 
 def make_model(n_outputs=1, regularizer=None, bias_regularizer=None):
@@ -43,7 +34,7 @@ def compare(recipe, ours, theirs, optimizer, callbacks=(), n_outputs=1):
     member = train_member(ours, head, recipe, data, 1, **options)
     assign(theirs, initial[0])
     # Without XLA: the same numbers, and a second less to compile.
-    theirs.compile(optimizer, HeadLoss(head), jit_compile=False)
+    theirs.compile(optimizer, head.loss, jit_compile=False)
     settings = {"batch_size": recipe.batch_size, "epochs": recipe.epochs, "callbacks": callbacks}
     settings |= {"validation_data": (data.x_valid, data.y_valid, data.weight_valid)}
     settings |= {"sample_weight": data.weight, "shuffle": False, "verbose": 0}
@@ -266,16 +257,6 @@ def test_losses_with_artificial_inputs_equal_a_loop_with_a_tape(connect_gradient
     expected = loop_of_nomu(table, initial[0], recorder, batches=batches, **options)
     # Single precision, through some steps of Adam.
     assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
-
-
-def test_members_of_a_stack_have_settings_of_their_own():
-    settings = [{**dict(SETTINGS), "pi_exp": value} for value in (0.01, 2.0)]
-    recipes = [recipe_of_nomu(loss_settings=tuple(each.items())) for each in settings]
-    together = train_stack(nomu(), NomuHead(), recipes, few_rows(), [3, 3], artificial=uniform)
-    for member, settings, seed in zip(together, recipes, (3, 3)):
-        alone = train_member(nomu(), NomuHead(), settings, few_rows(), seed, artificial=uniform)
-        assert_allclose(member.weights, alone.weights, rtol=2e-3, atol=2e-5)
-    assert abs(together[0].weights - together[1].weights).max() > 1e-3
 
 
 def test_batch_statistics_are_those_of_rows_with_targets():

@@ -123,12 +123,7 @@ def test_build_checked_refuses(network, message):
         check(network)
 
 
-def test_build_checked_takes_a_linear_end():
-    check(ends_with(Dense(2, activation="linear")))
-    check(ends_with(Dense(2, activation="tanh"), lambda x: 3 * x))
-
-
-def test_build_checked_forgets_how_a_model_was_compiled():
+def test_build_checked_takes_a_linear_end_and_forgets_how_a_model_was_compiled():
     """Its losses and metrics are not used, and files need not allow them."""
 
     def network(shape, n):
@@ -140,6 +135,8 @@ def test_build_checked_forgets_how_a_model_was_compiled():
 
     written = check(network).to_json()
     assert not any(part in written for part in ("Adam", "mse", "log_cosh", "mae"))
+    check(ends_with(Dense(2, activation="linear")))
+    check(ends_with(Dense(2, activation="tanh"), lambda x: 3 * x))
 
 
 # Sums that Keras computes wrongly are found, and no others.
@@ -195,7 +192,7 @@ def test_sums_are_refused_exactly_if_keras_differs_from_numpy(kind, global_rando
     assert n_refused > 3
 
 
-def test_the_advice_can_be_followed():
+def test_the_advice_can_be_followed_and_models_inside_of_models_are_searched():
     said = wrong_sum(model_of("+", [(4,), (1,)]))
     assert "to one of shape (None, 4)" in said and "Swap the two terms" in said
     assert wrong_sum(model_of("+", [(1,), (4,)])) is None
@@ -205,9 +202,6 @@ def test_the_advice_can_be_followed():
     one, other = map(keras.Input, outer)
     assert wrong_sum(keras.Model([one, other], one - (-other))) is None
     assert wrong_sum(model_of("Add", [(1, 3, 1), (3,), (1,)])) is not None
-
-
-def test_models_inside_of_models_are_searched_and_others_are_not():
     add, x = layers.Add(name="total"), keras.Input((4,))
     wide, narrow = layers.Dense(4)(x), layers.Dense(1)(x)
     wrong = keras.Model(x, add([wide, narrow]))

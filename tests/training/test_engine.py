@@ -1,35 +1,35 @@
-"""Programs of a size that recurs, first weights, predictions in parts, and what is kept."""
+"""Programs that recur, first weights, predictions in parts, what is kept, networks with draws."""
 
 import functools
 import gc
 import math
-import os
-import sys
 import weakref
+from dataclasses import replace
 
 import numpy as np
+import operators
 import pytest
 import threadpoolctl
 from heads import build_tabular
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import Run, draw_variables, make_plan, sequential
-from processes import run_python
+from operators import DrawingNetwork, first_draw
+from plans import Run, draw_variables, float32, make_plan, sequential, tensors
+from scipy import stats
 from tiers import cases, slow
-from training_data import STEADY, make_data, train_member
+from training_data import (
+    INDEX_STREAM,
+    STEADY,
+    make_data,
+    normal,
+    train_member,
+    train_stack,
+    uniform,
+)
 
-from skuq.backend import BoundedCache, keras, ops
+from skuq.backend import BACKEND, BoundedCache, keras, ops
 from skuq.networks import GaussianHead, Member
 from skuq.tables import TrainingData
-from skuq.training import (
-    Recipe,
-    TrainingJob,
-    TrainingRun,
-    _job,
-    _losses,
-    _program,
-    _train,
-    predict_members,
-)
+from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _program, _train, predict_members
 
 layers = keras.layers
 HEAD = GaussianHead()
@@ -72,7 +72,20 @@ def drawn_variables(model, seed=1):
     return [(v, v.numpy().ravel(), d) for v, d in zip(model.trainable_variables, drawn)]
 
 
-def test_first_weights_follow_their_initializers():
+@keras.saving.register_keras_serializable("skuq_tests")
+class Own(layers.Layer):
+    """Weights without a named initializer, and an integer that is no random state."""
+
+    def build(self, shape):
+        self.w = self.add_weight(shape=(shape[-1], 2), initializer="glorot_uniform", name="w")
+        order = {"initializer": "ones", "dtype": "int32", "trainable": False, "name": "order"}
+        self.order = self.add_weight(shape=(2,), **order)
+
+    def call(self, x):
+        return keras.ops.matmul(x, self.w)
+
+
+def test_first_weights_follow_their_initializers_or_are_kept_with_a_warning():
     first = {"kernel_initializer": "he_normal", "bias_initializer": "ones"}
     model = sequential((50,), layers.Dense(400, **first), layers.BatchNormalization())
     (_, _, kernel), (_, _, bias), *_ = drawn_variables(model)
@@ -82,6 +95,11 @@ def test_first_weights_follow_their_initializers():
     assert (moving_mean == 0).all() and (moving_variance == 1).all()
     assert_array_equal(flat, draw_variables(model, 1)[0])
     assert not np.array_equal(flat, draw_variables(model, 2)[0])
+    model = sequential((3,), Own())
+    with pytest.warns(UserWarning, match="`w_initializer`: all members start from"):
+        flat, state = draw_variables(model, 1)
+    assert_array_equal(flat, model.trainable_variables[0].numpy().ravel())
+    assert_array_equal(state[0], [1, 1])
 
 
 def attention():
@@ -146,7 +164,7 @@ def test_networks_without_a_plan_predict_the_same_through_keras():
         assert_allclose(raw, keras.ops.convert_to_numpy(twin), rtol=1e-4, atol=1e-5)
 
 
-def test_long_inputs_are_predicted_in_chunks():
+def test_long_inputs_and_validation_sets_are_passed_over_in_chunks():
     member, x = untrained(network()), np.random.default_rng(0).normal(size=(2**14, 3))
     (raw,) = predict_members([member], x)
     some = [0, 2**13, 2**14 - 1]
@@ -166,43 +184,11 @@ def test_long_inputs_are_predicted_in_chunks():
     assert whole.shape == (3, 8192, 2)
     some = predict_members([member], x[8183:8192], **options)[0]
     assert_allclose(whole[:, -9:], some, rtol=1e-12)
-
-
-def test_long_validation_sets_are_passed_over_in_chunks():
-    """More rows than one validation pass holds: the same loss as by hand."""
+    # More rows than one validation pass holds: the same loss as by hand.
     long = make_data(64, 20_001)
     member = train_member(network(), HEAD, Recipe(epochs=2), long, 1)
     scores = HEAD.scores(long.y_valid, predict_members([member], long.x_valid)[0])
     assert abs(member.score - np.mean(long.weight_valid * scores)) < 1e-5
-
-
-def test_cache_keeps_what_was_used_last():
-    cache = BoundedCache(max_size=2)
-    for key in "abac":
-        cache.get(key, key.upper)
-    assert [cache.get(key, lambda: "again") for key in "ab"] == ["A", "again"]
-    assert cache.n_made == 4
-
-
-@keras.saving.register_keras_serializable("skuq_tests")
-class Own(layers.Layer):
-    """Weights without a named initializer, and an integer that is no random state."""
-
-    def build(self, shape):
-        self.w = self.add_weight(shape=(shape[-1], 2), initializer="glorot_uniform", name="w")
-        order = {"initializer": "ones", "dtype": "int32", "trainable": False, "name": "order"}
-        self.order = self.add_weight(shape=(2,), **order)
-
-    def call(self, x):
-        return keras.ops.matmul(x, self.w)
-
-
-def test_what_cannot_be_redrawn_is_kept_with_a_warning():
-    model = sequential((3,), Own())
-    with pytest.warns(UserWarning, match="`w_initializer`: all members start from"):
-        flat, state = draw_variables(model, 1)
-    assert_array_equal(flat, model.trainable_variables[0].numpy().ravel())
-    assert_array_equal(state[0], [1, 1])
 
 
 def times(factor):
@@ -229,7 +215,7 @@ def test_a_class_that_is_defined_again_replaces_the_one_before():
     assert len(keys) == 2
 
 
-def test_dropped_programs_leave_nothing_behind(monkeypatch):
+def test_dropped_programs_leave_nothing_behind_and_those_used_last_are_kept(monkeypatch):
     """No activation keeps its graphs alive, as TensorFlow's own swish would."""
     cache, graphs = BoundedCache(1), []
     monkeypatch.setattr("skuq.training._train.programs", cache)
@@ -239,18 +225,11 @@ def test_dropped_programs_leave_nothing_behind(monkeypatch):
         graphs.append(weakref.ref(next(iter(cache._values.values())).graph))
     gc.collect()
     assert [graph() is None for graph in graphs] == [True, False]
-
-
-@slow
-def test_the_first_program_through_xla_is_quiet():
-    code = (
-        "import training_data as t\n"
-        "from heads import build_mlp\n"
-        "from skuq.networks import GaussianHead\n"
-        "recipe = t.training.Recipe(epochs=1)\n"
-        "t.train_member(build_mlp((3,), 2), GaussianHead(), recipe, t.make_data(), 1, jit=True)"
-    )
-    assert run_python(code, PYTHONPATH=os.pathsep.join(sys.path)).stderr == ""
+    cache = BoundedCache(max_size=2)
+    for key in "abac":
+        cache.get(key, key.upper)
+    assert [cache.get(key, lambda: "again") for key in "ab"] == ["A", "again"]
+    assert cache.n_made == 4
 
 
 def test_frozen_layers_are_drawn_again_only_as_long_as_keras_drew_all_of_them():
@@ -290,7 +269,7 @@ def dropped_loss(model, flat, state, data, step, rate):
 
     def mask(number, own_rate, shape):
         key = ops.convert_to_tensor(np.uint32(words[2])), ops.convert_to_tensor(np.int32(step))
-        numbers = _losses.uniform(*key, number, tuple(shape))
+        numbers = uniform(*key, number, tuple(shape))
         return (np.asarray(numbers) >= np.float32(rate)) / (1 - rate)
 
     plan = make_plan(model.to_json())
@@ -324,3 +303,108 @@ def test_numbers_of_variables_spread_over_blocks(jit, lead):
     ones = blocks.pack(np.ones((*lead, sum(blocks.sizes))))
     spread = blocks.join([a * b for a, b in zip(ones, blocks.spread(numbers))])
     assert_array_equal(spread, np.repeat(numbers, blocks.sizes, axis=-1))
+
+
+# ------------------------------------------------------------------ networks with several draws
+
+BASE = operators.EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
+LAYERS = operators.EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75)
+EPISTEMIC = operators.EpistemicNetwork(BASE, 1, LAYERS)
+DATA = make_data(40, 0)
+PRIOR = operators.EpistemicNetwork(BASE, 1, prior_scale=1.0)
+OPERATOR_HEAD = operators.OperatorHead(1)
+RECIPE = Recipe(learning_rate=0.01, batch_size=40, epochs=1, keep="last", n_draws=4, **STEADY)
+
+
+def test_a_step_follows_the_gradient_of_the_loss():
+    """One step of gradient descent, with the indices that the step draws."""
+    recipe = replace(RECIPE, optimizer="sgd")
+    after = train_member(EPISTEMIC, OPERATOR_HEAD, recipe, DATA, 5)
+    drawing, (flat, state) = DrawingNetwork(EPISTEMIC), first_draw(EPISTEMIC, 5)
+    key = np.uint32(np.random.SeedSequence(5).generate_state(4)[2])
+    index = normal(key, np.int32(1), INDEX_STREAM, (4, 3))
+    slope = _slope(drawing, flat, state, DATA, index)
+    assert_allclose(after.weights, flat - recipe.learning_rate * slope, atol=1e-6)
+    for frozen, found in zip(state, after.state, strict=True):
+        assert_array_equal(found, frozen)
+
+
+def _slope(drawing, flat, state, data, index):
+    x, y, weight = float32([data.x, data.y, data.weight])
+
+    def loss(variables):
+        run = Run(tensors(), training=True, index=index)
+        draws = drawing.forward(variables, float32(state), x, run)[0]  # (S, N, 1)
+        error = 0.5 * ops.square(draws[..., 0] - y[:, 0])
+        return ops.mean(ops.mean(error, axis=0) * weight), ()
+
+    _, _, slopes = BACKEND.value_and_gradient(loss, float32(drawing.split(flat)))
+    return np.concatenate([np.ravel(slope) for slope in slopes])
+
+
+def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch):
+    recipe = replace(RECIPE, n_draws=0, batch_size=8, epochs=3)
+    rows = [(np.arange(30), None), (np.arange(39, 9, -1), None)]
+    members = []
+    for prior in (TrainingRun._prior, lambda run, template: None):
+        monkeypatch.setattr(TrainingRun, "_prior", prior)
+        monkeypatch.setattr("skuq.training._train.programs", BoundedCache(2))
+        members.append(train_stack(PRIOR, OPERATOR_HEAD, recipe, DATA, [3, 4], splits=rows))
+    for seed, once, each in zip([3, 4], *members):
+        assert_allclose(once.weights, each.weights, atol=1e-5)
+        weights, frozen = first_draw(PRIOR, seed)
+        assert abs(once.weights - weights).max() > 0.01
+        for before, after in zip(frozen, once.state, strict=True):
+            assert_array_equal(before, after)
+    monkeypatch.undo()
+    for epsilon in (0.0, 0.1):  # adversarial training moves the rows
+        recipe = replace(RECIPE, n_draws=0, adversarial_epsilon=epsilon)
+        run = TrainingRun(TrainingJob.of_model(PRIOR, OPERATOR_HEAD, recipe, [3]), DATA)
+        assert ("prior" in run._tables) == (epsilon == 0)
+
+
+KEYS = np.array([1, 2, 3, 2**31], dtype="uint32")
+
+
+def draw(key, step=0, stream=0, shape=(200, 50)):
+    return np.asarray(uniform(np.asarray(key, dtype="uint32"), np.int32(step), stream, shape))
+
+
+def test_numbers_are_normal_or_uniform_and_independent():
+    steps = [normal(np.uint32(12), np.int32(k), INDEX_STREAM, (100, 16)) for k in range(1, 41)]
+    numbers = np.stack([ops.convert_to_numpy(values) for values in steps]).astype(float)
+    n = numbers.size
+    for power, mean, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
+        assert abs((numbers**power).mean() - mean) < 4 * np.sqrt(variance / n)
+    correlations = np.corrcoef(numbers.reshape(-1, 16).T) - np.eye(16)
+    assert abs(correlations).max() < 4.5 / np.sqrt(n / 16)
+    following = np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]
+    assert abs(following) < 4 / np.sqrt(n)
+    numbers = draw(KEYS)
+    assert numbers.shape == (4, 200, 50) and numbers.min() >= 0 and numbers.max() < 1
+    # 40 000 numbers; the test's level is 1e-4, and the draw is fixed.
+    assert stats.kstest(numbers.ravel(), "uniform").pvalue > 1e-4
+    columns = [draw(7), draw(8), draw(7, step=1), draw(7, stream=1), draw(7, step=2**20)]
+    correlation = np.corrcoef([c.ravel() for c in columns])
+    # The std of a correlation of 10 000 pairs is 0.01; ten of them.
+    assert np.abs(correlation - np.eye(5)).max() < 0.04
+    # Neighbours within a draw, along both axes.
+    for a, b in ((numbers[:, 1:], numbers[:, :-1]), (numbers[..., 1:], numbers[..., :-1])):
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.03
+    # Keys and steps that differ in a few bits give other numbers, not another order.
+    assert len(np.intersect1d(draw(7), draw(6))) < 50
+
+
+def test_predictions_are_those_of_the_network():
+    member = train_member(EPISTEMIC, OPERATOR_HEAD, RECIPE, DATA, 5)
+    drawing, index = DrawingNetwork(EPISTEMIC), np.random.default_rng(0).normal(size=(7, 3))
+    run = Run(tensors(), index=float32([index])[0])
+    weights, state = float32(drawing.split(member.weights)), float32(member.state)
+    expected = drawing.forward(weights, state, *float32([DATA.x]), run)[0]
+    draws = operators.predict_draws(member, DATA.x, index)
+    assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
+    assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
+    index = np.random.default_rng(0).normal(size=(300, 3))
+    x = make_data(100, 0).x  # so many draws that rows are predicted in parts
+    together = operators.predict_draws(member, x, index)
+    assert_allclose(together[:, -9:], operators.predict_draws(member, x[-9:], index), atol=1e-12)

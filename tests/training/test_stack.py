@@ -1,7 +1,8 @@
-"""Stacks equal their members alone; groups; limits of time; epochs of some of the rows."""
+"""Recipes, jobs trained in parts and in stacks, groups, limits of time, epochs of some rows."""
 
 import functools
 import math
+import pickle
 import threading
 import time
 from dataclasses import replace
@@ -9,25 +10,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from heads import CategoricalHead, GaussianMixtureHead
+from heads import CategoricalHead, GaussianMixtureHead, NomuHead, build_mlp, build_nomu
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import draw_variables, sequential
+from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
+from plans import draw_variables, sequential, without_names
 from processes import wait_until
 from tiers import cases
-from training_data import (
-    STEADY,
-    assert_equal_members,
-    make_data,
-    noisy,
-    programs,
-    train_member,
-    unplanned,
-)
+from training_data import STEADY, assert_equal_members, make_data, noisy, programs, unplanned
 
 from skuq import backend
-from skuq.backend import keras
+from skuq.backend import BoundedCache, keras
 from skuq.networks import GaussianHead
-from skuq.networks._plan import without_names
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, train
 
@@ -113,20 +106,21 @@ def test_rows_of_their_own(rng):
         # TrainingData scales weights to a mean of 1; here they are as they were.
         object.__setattr__(own, "weight", data.weight[rows[0]])
         object.__setattr__(own, "weight_valid", data.weight[rows[1]])
-        alone.append(train_member(model, HEAD, RECIPE, own, seed, jit=False))
+        job = TrainingJob.of_model(model, HEAD, RECIPE, [seed], jit=False)
+        alone += train(job, own)
     stack = train(job_of(2, model=lambda: model, splits=splits), data)
     assert_equal_members(stack, alone, rtol=1e-4)
 
 
 def test_members_of_a_stack_can_weigh_losses_differently(data):
     """Each learns as from its own loss alone, in one program."""
-    model = sequential((3,), layers.Dense(12))
+    network = sequential((3,), layers.Dense(12))
 
     def trained(*weights):
         head = GaussianMixtureHead(n_components=2, weighs_losses=bool(weights))
         settings = [(("crps", weight),) for weight in weights] or [(), ()]
         recipes = [replace(RECIPE, loss_settings=each) for each in settings]
-        return train(job_of(2, recipes, model=lambda: model, head=head), data)
+        return train(job_of(2, recipes, model=lambda: network, head=head), data)
 
     alone = [trained()[0], trained(0.0, 0.0)[1]]
     assert_equal_members(trained(1.0, 0.0), alone, rtol=1e-4)
@@ -181,7 +175,7 @@ def test_jobs_and_groups_trained_together_are_those_trained_alone(data, model, j
     assert_equal_members(train([job, other], data), expected)
 
 
-def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
+def test_groups_run_at_the_same_time_in_threads_and_an_error_ends_the_others(data, monkeypatch):
     """Reports count the epochs of groups that wait: of three, two run at the same time."""
     both, threads, reports = threading.Barrier(2, timeout=60), set(), []
 
@@ -195,8 +189,6 @@ def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
     assert len(threads) == 2 and reports[0][1] >= 2 * RECIPE.epochs
     assert sum(n for n, _ in reports) == 3 * RECIPE.epochs and reports[-1][1] == 0
 
-
-def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
     class Broken(TrainingRun):
         """Its second group fails, and the first one would never end by itself."""
 
@@ -211,7 +203,7 @@ def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
         train(job_of(8), data)
 
 
-def test_a_deadline_that_has_passed_leaves_a_first_epoch(data):
+def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(data, monkeypatch):
     job = job_of(8, replace(RECIPE, epochs=1000))
     members = train(job, data, deadline=time.monotonic() - 1)
     # A slice is of one epoch until it is known how long they take.
@@ -219,9 +211,6 @@ def test_a_deadline_that_has_passed_leaves_a_first_epoch(data):
     for found, expected in zip(members, train(job_of(8, replace(RECIPE, epochs=1)), data)):
         assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-5)
         assert found.best_epoch == 0 and len(found.held_out) == 20
-
-
-def test_no_slice_begins_that_would_end_after_the_deadline(data, monkeypatch):
     now = 0.0
 
     def tick():  # twice a slice, which takes 5 s of 10
@@ -369,7 +358,7 @@ def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, sched
     assert_allclose(found.history["val_loss"][-1], expected.history["val_loss"][0], rtol=1e-4)
 
 
-def test_rows_of_an_epoch_are_drawn_anew_without_repeats():
+def test_rows_of_an_epoch_are_drawn_anew_without_repeats_or_are_all_rows(data):
     splits = [(np.arange(45) + 100 * k, np.arange(3)) for k in range(2)]
     job = job_of(2, replace(RECIPE, steps_per_epoch=2), splits=splits)
     key = SimpleNamespace(epochs_per_call=200, n_steps=2, batch_size=16, n_members=2)
@@ -381,19 +370,18 @@ def test_rows_of_an_epoch_are_drawn_anew_without_repeats():
         assert_allclose(np.bincount(rows.ravel()), [200 * 32 / 45] * 45, rtol=0.25)
         assert np.bincount(rows[:, 0], minlength=45).max() < 20  # and in any order
     assert (orders[0, 0] != orders[0, 1] - 100).any()
-
-
-def test_steps_for_more_rows_than_there_are_mean_all_rows(data):
     job = job_of(2)
     limited = replace(job, recipes=[replace(RECIPE, steps_per_epoch=3)] * 2)
     assert_equal_members(train(limited, data), train(job, data))
 
 
-def test_stacks_keep_the_epoch_that_is_best_for_all(data):
+THIRDS = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
+
+
+def test_stacks_keep_the_epoch_and_the_temperature_that_are_best_for_all(data):
     """The epoch of the least mean loss, and its weights."""
-    splits = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
     recipe = replace(RECIPE, learning_rate=0.05, epochs=60, optimizer="rmsprop")
-    job = job_of(3, recipe, model=small, splits=splits)
+    job = job_of(3, recipe, model=small, splits=THIRDS)
 
     def with_recipe(**changes):
         return train(replace(job, recipes=[replace(recipe, **changes)] * 3), data)
@@ -406,30 +394,215 @@ def test_stacks_keep_the_epoch_that_is_best_for_all(data):
     assert (losses.argmin(axis=1) != best).any() and best < 59
     for found, expected in zip(jointly, with_recipe(epochs=best + 1, keep="last")):
         assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-6)
-
-
-def test_classes_are_validated_at_the_temperature_that_is_best_for_all(data):
     y = (data.y > np.median(data.y)).astype("float32")
     y[::4] = 1 - y[::4]  # noise, of which networks become too sure
     data, head = replace(data, y=y), CategoricalHead(2)
-    splits = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
     recipe = replace(RECIPE, learning_rate=0.05, epochs=25, keep="best-calibrated")
-    plain = sequential((3,), layers.Dense(9, "tanh"), layers.Dense(2))
-    job = job_of(3, recipe, model=lambda: plain, head=head, splits=splits)
+    plain = functools.partial(sequential, (3,), layers.Dense(9, "tanh"), layers.Dense(2))
+    job = job_of(3, recipe, model=plain, head=head, splits=THIRDS)
     found = train(job, data)
     last = train(replace(job, recipes=(replace(recipe, keep="last"),) * 3), data)
     temperatures = np.geomspace(0.6, 4, 9)
-    losses = np.array(
-        [
-            [
-                head.scores(y[rows], member.held_out / t) @ data.weight[rows] / 30
-                for member, (_, rows) in zip(last, splits)
-            ]
-            for t in temperatures
-        ]
-    )
+
+    def loss(member, rows, temperature):
+        return head.scores(y[rows], member.held_out / temperature) @ data.weight[rows] / 30
+
+    pairs = [(member, rows) for member, (_, rows) in zip(last, THIRDS)]
+    losses = np.array([[loss(*pair, t) for pair in pairs] for t in temperatures])
     best = (losses.mean(axis=1) + 12.5 * np.log(temperatures) ** 2 / 90).argmin()
     assert temperatures[best] > 1.5
     assert_allclose([m.history["val_loss"][-1] for m in found], losses[best], rtol=1e-4)
     mean = np.mean([m.history["val_loss"] for m in found], axis=0)
     assert [m.best_epoch for m in found] == [mean.argmin()] * 3
+
+
+# ------------------------------------------------------------------ recipes and jobs
+
+# Its plateaus and its early stopping come within the run.
+PATIENCE = {"reduce_lr_patience": 2, "reduce_lr_factor": 0.5, "early_stopping_patience": 6}
+ENDING = {"schedule": "cosine", "weight_decay": 0.01, "clip_norm": 1.0, **PATIENCE}
+ENDING = Recipe("nadam", 0.05, batch_size=16, epochs=30, **ENDING)
+
+
+def uniform(n, rng):
+    return rng.uniform(-1, 1, (n, 3))
+
+
+def job_of_kind(kind, stacked, jit):
+    seeds = [1, 2, 3] if stacked else [1]
+    options = {"stacked": stacked, "jit": jit}
+    if kind == "nomu":
+        settings = (("pi_sqr", 0.1), ("pi_exp", 0.5), ("c_exp", 3.0))
+        recipe = replace(ENDING, n_artificial=5, loss_settings=settings)
+        network = build_nomu((3,), 1, hidden_units=(8,), side_hidden_units=(6,))
+        options["artificial"] = uniform
+        return TrainingJob.of_model(network, NomuHead(), recipe, seeds, **options)
+    if kind == "epinet":
+        base = EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
+        network = EpistemicNetwork(base, 1, EpiNetLayers(base.n_features, 1, 3, (6,), (4,), 0.75))
+        recipe = replace(ENDING, n_draws=4)
+        return TrainingJob.of_model(network, OperatorHead(1), recipe, seeds, **options)
+    model = noisy() if kind == "noisy" else unplanned()
+    return TrainingJob.of_model(model, HEAD, ENDING, seeds, **options)
+
+
+@cases(
+    ("kind", "stacked", "jit"),
+    *(("noisy", True, False), ("unplanned", False, False)),
+    *(("nomu", False, False), ("epinet", True, False)),
+    *((kind, True, True) for kind in ("noisy", "unplanned", "nomu", "epinet")),
+    quick=4,
+)
+def test_a_run_in_parts_ends_with_the_same_bits(data, kind, stacked, jit):
+    job = job_of_kind(kind, stacked, jit)
+    whole = train(job, data)
+    assert max(member.n_epochs for member in whole) > 7
+    run, n_parts = TrainingRun(pickle.loads(pickle.dumps(job)), data), 1  # sent elsewhere, say
+    run.advance(5)
+    assert run.n_epochs == 5
+    while run.share < 1:
+        run.advance(4)
+        n_parts += 1
+    assert n_parts > 2
+    assert_equal_members(run.members(), whole)
+
+
+@pytest.mark.parametrize("n_epochs", [1, 4])
+def test_seconds_do_not_contain_compilation(data, monkeypatch, n_epochs):
+    clock = iter(np.cumsum([0.0, 90.0, 1.0, 2.0, 0.0, 2.0, 0.0, 3.0]).tolist())
+    job = job_of_kind("noisy", False, False)
+    job = replace(job, recipes=tuple(replace(r, epochs=n_epochs) for r in job.recipes))
+    run = TrainingRun(job, data)
+    monkeypatch.setattr("skuq.training._train.time.perf_counter", lambda: next(clock))
+    for _ in range(n_epochs):
+        run.advance(1)
+    # The first epoch compiles for 90 s. It counts as the mean of the others, or whole if alone.
+    assert run.members()[0].seconds == pytest.approx({1: 90.0, 4: 7.0 + 7.0 / 3}[n_epochs])
+
+
+@pytest.mark.parametrize("kind", ["unplanned", "epinet"])
+def test_a_job_needs_no_model(data, monkeypatch, kind):
+    """Its configuration is enough, in a process that has never seen the network."""
+    job = job_of_kind(kind, kind == "epinet", False)
+    expected = train(job, data)
+    monkeypatch.setattr(_job, "_templates", BoundedCache(8))
+    sent = TrainingJob(job.network, job.head, job.recipes, job.seeds, job.stacked, jit=False)
+    assert_equal_members(train(sent, data), expected)
+
+
+def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
+    model = build_mlp((3,), 2, (9,))
+    model.layers[1].trainable = False
+    kernel = model.layers[1].kernel
+    values = np.linspace(-1, 1, 27, dtype="float32").reshape(3, 9)
+    kernel.assign(values)
+    job = TrainingJob.of_model(model, HEAD, Recipe(epochs=1), [1])
+    kernel.assign(np.zeros((3, 9)))
+    monkeypatch.setattr(_job, "_templates", BoundedCache(8))
+    (member,) = train(pickle.loads(pickle.dumps(job)), data)
+    assert_array_equal(next(part for part in member.state if part.shape == (3, 9)), values)
+    with pytest.raises(ValueError, match="frozen layers.*`TrainingJob.of_model`"):
+        train(TrainingJob(job.network, HEAD, Recipe(epochs=1), [1]), data)
+
+
+@cases(
+    ("fields", "message"),
+    ({"stacked": False}, "one entry unless `stacked=True`"),
+    ({"start": []}, r"`start` must have one entry for each seed \(2\). Got 0"),
+    ({"recipes": [Recipe()] * 3}, r"`recipes` must have one entry for each seed \(2\). Got 3"),
+    ({"recipes": [Recipe(epochs=2), Recipe(epochs=3)]}, "must have the same `epochs`"),
+    ({"recipes": [Recipe(dropout=0.1), Recipe()]}, "have a `dropout`, or none"),
+    ({"recipes": [Recipe(loss_settings=(("crps", 0.5),)), Recipe()]}, "loss_settings"),
+    # What does not suit a network that runs through Keras, or this head.
+    (Recipe(dropout=0.1), "recipe's `dropout` .* through Keras"),
+    (Recipe(dropout_schedule="flat-cosine"), "dropout_schedule='flat-cosine' cannot be used"),
+    (Recipe(keep="best-calibrated"), "needs logits of classes"),
+    (
+        Recipe(rate_factors_of_layers={"*/kernel": 2.0, "hiden_1": 0.1}),
+        r"match no weight of the network: \['hiden_1'\]",
+    ),
+)
+def test_what_is_no_job_is_refused(data, fields, message):
+    given = {"network": "", "head": HEAD, "recipes": Recipe(), "seeds": [1, 2], "stacked": True}
+    with pytest.raises(ValueError, match=message):
+        if isinstance(fields, Recipe):
+            TrainingRun(TrainingJob.of_model(unplanned(), HEAD, fields, [1]), data)
+        TrainingJob(**{**given, **fields})
+
+
+def test_schedules_are_keras_own_and_have_a_warmup_and_rates_of_epochs():
+    schedules, steps = keras.optimizers.schedules, np.arange(50)
+    cosine = schedules.CosineDecay(1.0, decay_steps=50, alpha=0.1)
+    exponential = schedules.ExponentialDecay(1.0, decay_steps=50, decay_rate=0.1)
+    half = schedules.CosineDecay(1.0, decay_steps=25)  # in the second half, to 0
+    for name, theirs in (
+        ("cosine", cosine),
+        ("exponential", exponential),
+        ("flat-cosine", lambda step: half(max(step - 25, 0))),
+    ):
+        recipe = Recipe(schedule=name, final_lr_factor=0.1)
+        expected = [float(theirs(step)) for step in steps]
+        assert_allclose(recipe.rate_factors(0, 50, 50), expected, rtol=1e-5, atol=1e-7)
+        # A run in slices goes on where it was.
+        assert_allclose(recipe.rate_factors(30, 10, 50), expected[30:40], rtol=1e-5)
+    factors = Recipe(warmup=0.2, schedule="cosine").rate_factors(0, 50, 50)
+    assert_allclose(factors[:10], np.arange(1, 11) / 10)
+    assert factors.argmax() in (9, 10) and (np.diff(factors[10:]) < 0).all()
+    assert factors[-1] < 0.02
+    assert_array_equal(Recipe().rate_factors(3, 4, 100), np.ones(4))
+    recipe = Recipe(epochs=5, schedule="cosine", epoch_rates=[1.0, 0.5, 0.1])
+    plain = Recipe(epochs=5, schedule="cosine").rate_factors(0, 35, 35)
+    expected = plain * np.repeat([1, 0.5, 0.1, 0.1, 0.1], 7)
+    assert_allclose(recipe.rate_factors(0, 35, 35), expected)
+    assert_allclose(recipe.rate_factors(14, 14, 35), expected[14:28])
+    assert recipe == Recipe(epochs=5, schedule="cosine", epoch_rates=(1.0, 0.5, 0.1))
+    expected = Recipe(schedule="flat-cosine").rate_factors(0, 40, 40)
+    for name in ("weight_decay", "dropout"):  # they have schedules of their own alone
+        recipe = Recipe(**{f"{name}_schedule": "flat-cosine"}, warmup=0.5, epoch_rates=[3.0])
+        assert_allclose(recipe.regularization_factors(name, 0, 40, 40), expected)
+        assert_allclose(recipe.regularization_factors(name, 30, 10, 40), expected[30:])
+        assert_allclose(Recipe().regularization_factors(name, 3, 4, 10), 1)
+
+
+def test_factors_of_layers_go_by_name_and_the_first_counts():
+    factors = {"scale": 6, "embedding": 0.1, "*/bias": 0.5, "hidden_*": 2}
+    recipe = Recipe(rate_factors_of_layers=factors)
+    assert recipe == Recipe(rate_factors_of_layers=tuple(factors.items()))
+    assert hash(recipe) == hash(Recipe(rate_factors_of_layers=list(factors.items())))
+    names = ["embedding/bias", "scale/scale", "hidden_1/kernel", "hidden_1/bias", "output/kernel"]
+    assert recipe.factors_of(names) == [0.1, 6, 2, 0.5, 1]
+    nested = Recipe(rate_factors_of_layers={"branch_1": 3.0, "hidden": 4.0})
+    assert nested.factors_of(["branch_1/hidden/kernel", "hidden/kernel"]) == [3, 4]
+    with pytest.raises(ValueError, match=r"that match no weight of the network: \['hidden'\]"):
+        nested.factors_of(["branch_1/hidden/kernel"])
+
+
+#: Values that are refused, by the names of fields.
+BAD = {
+    "optimizer schedule keep": ["linear"],
+    "batch_size early_stopping_patience": [0],
+    "learning_rate l2 adversarial_epsilon": [-1.0],
+    "clip_norm final_lr_factor epsilon": [0.0],
+    "dropout momentum beta_2": [1.0],
+    "weight_decay_schedule dropout_schedule": ["coslog4"],
+    "epochs": [2.5],
+    "steps_per_epoch": [0, 2.5],
+    "epoch_rates": [[-1.0], [np.nan], ["a"], 3.0],
+    "warmup": [1.5],
+    "weight_decay": [np.inf],
+    "rate_factors_of_layers": [{"scale": -1}, {"scale": "s"}, 3],
+}
+
+
+def test_bad_recipes_are_refused():
+    given = [(name, value) for names in BAD for name in names.split() for value in BAD[names]]
+    for name, value in given:
+        with pytest.raises(ValueError, match=rf"[`']{name}[`'].*Got"):
+            Recipe(**{name: value})
+    for optimizer, setting, message in (
+        ("adam", {"momentum": 0.5}, "can only be set with optimizer=\"sgd\". Got 'adam'"),
+        ("rmsprop", {"beta_2": 0.95}, "optimizers adam, adamax and nadam. Got 'rmsprop'"),
+        ("sgd", {"epsilon": 1e-8}, "`epsilon` has no effect .* Got 1e-08"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Recipe(optimizer, **setting)

@@ -1,5 +1,7 @@
 """Trials with a budget: the time to fit into."""
 
+import itertools
+import pickle
 import time
 from dataclasses import replace
 
@@ -53,6 +55,9 @@ def tabular_trainer(**changes):
 def test_a_budget_without_limits_changes_nothing(trainer):
     plain = trainer(CONFIGURATION, 3)
     outcome = trainer(CONFIGURATION, 3, TrialBudget())
+    limited = pickle.loads(pickle.dumps(replace(trainer, timeout=60.0)))
+    assert limited.timeout == 60.0 and limited(CONFIGURATION, 3).score == plain.score
+    assert not any("deadline" in name for name in vars(limited))  # time counts from the call
     assert isinstance(outcome, TrialOutcome)
     assert (outcome.score, outcome.share) == (plain.score, 1.0)
     for one, other in zip(outcome.result.networks, plain.networks):
@@ -79,7 +84,7 @@ def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypat
     assert times[0] == (1.0, pytest.approx(100 - of_result, abs=1))
 
 
-def test_a_trial_ends_when_its_time_is_over(trainer):
+def test_a_trial_ends_when_its_time_is_over_with_a_network(trainer):
     """Its objective sees the seconds of a full training."""
     seen = []
     long = replace(trainer, epochs=10**6, objective=lambda trial: seen.append(trial.seconds) or 0)
@@ -87,9 +92,7 @@ def test_a_trial_ends_when_its_time_is_over(trainer):
     assert outcome.result.n_epochs < 10**6
     assert outcome.share * 10**6 == pytest.approx(outcome.result.n_epochs, rel=0.5)
     assert seen == [pytest.approx(outcome.result.seconds / outcome.share)]
-
-
-def test_without_time_there_is_still_a_network(trainer):
+    # Without time there is still a network.
     outcome = trainer(CONFIGURATION, 3, TrialBudget(seconds=1e-3))
     assert outcome.result.n_epochs == 1 and outcome.share < 0.1
     if trainer.folds is not None:  # not all networks predict the rows of all folds
@@ -98,15 +101,12 @@ def test_without_time_there_is_still_a_network(trainer):
         assert_allclose(outcome.result.center, means[:2].mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
-def test_an_objective_replaces_the_score(trainer):
+def test_an_objective_replaces_the_score_and_is_named_in_its_errors(trainer):
     priced = replace(trainer, objective=lambda trial: trial.score + 1e-3 * trial.n_weights)
     outcome = priced(CONFIGURATION, 3, TrialBudget())
     n_networks = len(outcome.result.networks)
     assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
     assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
-
-
-def test_an_error_of_an_objective_names_it(trainer):
     broken = replace(trainer, objective=lambda trial: trial.scor)
     with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):
         broken(CONFIGURATION, 3, TrialBudget())
@@ -125,3 +125,20 @@ def test_trials_of_every_loss_are_scored_alike(loss):
     assert_allclose(outcome.score, -np.average(likelihood, weights=data.weight_valid), rtol=1e-6)
     # Each keeps the epoch of the lowest CRPS.
     assert outcome.score != pytest.approx(outcome.result.score, rel=1e-4)
+
+
+def test_the_time_of_a_stack_is_that_of_all_its_members(trainer, monkeypatch):
+    def train_for_ever(job, data, cancelled):
+        while not cancelled():
+            pass
+        raise InterruptedError
+
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.train", train_for_ever)
+    clock, ended, trainer = itertools.count(), [], replace(trainer, timeout=60.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    for n, message in ((1, "The trial took"), (30, "30 trials together took")):
+        first = next(clock)
+        with pytest.raises(TimeoutError, match=message):
+            trainer.train_together([CONFIGURATION] * n, list(range(n)))
+        ended.append(next(clock) - first)
+    assert ended[1] - ended[0] == 29 * 60
