@@ -4,12 +4,6 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import corrupt_images, corrupt_table, make_function, make_scarce_regression
-    corrupt_images,
-    corrupt_table,
-    corruptions,
-    make_function,
-    make_scarce_regression,
-)
 from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
 from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D, FUNCTIONS_ND
 from scipy.optimize import rosen
