@@ -39,6 +39,11 @@ class Hasty(Kept):
         super().add(record)
 
 
+def contents(records):
+    # As text: the NaN of a failed trial is unlike another one.
+    return [repr((r.trial_number, r.configuration, r.seed, r.score, r.message)) for r in records]
+
+
 def inline(evaluate):
     return open_slots(evaluate, 1)
 

@@ -23,6 +23,7 @@ from processes import run_python
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from tiers import cases, slow
+from training_data import unplanned
 
 import skuq
 from skuq import DeepEnsembleRegressor, NEONRegressor, TabularEnsembleRegressor, _messages, backend
@@ -30,17 +31,13 @@ from skuq.backend._scopes import _refuse, import_locked, keep_scopes, without_co
 from skuq.networks import MLP, OperatorNetwork
 
 
-@pytest.mark.parametrize("switch", [gc.enable, gc.disable])
-def test_garbage_collection_is_paused_and_restored(switch):
-    enabled_before = gc.isenabled()
-    try:
+def test_garbage_collection_is_paused_and_restored():
+    for switch in (gc.disable, gc.enable):
         switch()
         with pytest.raises(ImportError), without_collection():
             assert not gc.isenabled()
             raise ImportError
         assert gc.isenabled() == (switch is gc.enable)
-    finally:
-        (gc.enable if enabled_before else gc.disable)()
 
 
 @pytest.fixture
@@ -273,39 +270,25 @@ def test_a_mode_that_is_set_after_a_fit_is_refused(monkeypatch):
         backend.run_in_threads([int])
 
 
-# After a fork TensorFlow would wait for ever.
-
-
-@pytest.fixture
-def forked(monkeypatch):
-    """Make this process believe that it is a child of a fork."""
-    loaded = {name: vars(backend)[name] for name in backend.__all__ if name in vars(backend)}
-    monkeypatch.setattr("skuq.backend._scopes._is_forked", False)
-    yield _refuse
-    vars(backend).update(loaded)
-
-
-def convolving(input_shape, n_outputs):
-    """A network that runs through Keras."""
-    keras = backend.keras
-    reshaped = keras.layers.Reshape((2, 1))
-    layers = [reshaped, keras.layers.Conv1D(2, 2), keras.layers.Flatten()]
-    return keras.Sequential([keras.Input(input_shape), *layers, keras.layers.Dense(n_outputs)])
-
-
-def test_a_fork_predicts_in_numpy_and_refuses_all_else(table, forked):
-    X, y = table
-    model = DeepEnsembleRegressor(2, network=MLP(3), epochs=1, random_state=0).fit(X, y)
-    in_keras = DeepEnsembleRegressor(1, network=convolving, epochs=1).fit(X, y)
+def test_a_fork_predicts_in_numpy_and_refuses_all_else(monkeypatch):
+    """TensorFlow would wait for ever."""
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model, in_keras = (
+        DeepEnsembleRegressor(2, network=network, epochs=1, random_state=0).fit(X, X[:, 0])
+        for network in (MLP(3), lambda input_shape, n_outputs: unplanned())
+    )
     in_keras.predict(X)  # compiled, and kept
     expected = model.predict(X), model.predict_interval(X)
-    forked()
+    monkeypatch.setattr("skuq.backend._scopes._is_forked", False)
+    for name in set(backend.__all__) & set(vars(backend)):
+        monkeypatch.setitem(vars(backend), name, vars(backend)[name])  # comes back afterwards
+    _refuse()  # as in a child of a fork
     assert_array_equal(model.predict(X), expected[0])
     assert_array_equal(model.predict_interval(X), expected[1])
     search = skuq.AutoDEUQRegressor(n_trials=2, random_state=0)
     for other in (clone(model), skuq.NOMURegressor(epochs=1), search):
         with pytest.raises(Exception, match="forked after .*loky.*spawn"):
-            other.fit(X, y)
+            other.fit(X, X[:, 0])
     for call in (model.to_keras, lambda: in_keras.predict(X), lambda: build_mlp((2,), 2, [3])):
         with pytest.raises(RuntimeError, match="forked after .*loky.*spawn"):
             call()

@@ -41,10 +41,6 @@ def bowl(x):
     return (x[0] - 0.3) ** 2 + (x[1] + 0.2) ** 2
 
 
-def depth(x):
-    return -bowl(x)
-
-
 class Recorder(RegressorMixin, BaseEstimator):
     """A made-up posterior that records the seeds of its fits, and refuses a number of rows."""
 
@@ -138,9 +134,9 @@ def test_ask_depends_on_what_was_told_alone_and_begins_with_a_latin_hypercube(rn
     one, other = search(), search()
     one.ask()  # asking leaves nothing behind but a pending point
     X = rng.uniform(-1, 1, (6, 2))
-    one.forget().tell(X, [depth(x) for x in X])
+    one.forget().tell(X, [bowl(x) for x in X])
     for x in X:
-        other.tell(x, depth(x))
+        other.tell(x, bowl(x))
     assert_array_equal(one.ask(2), other.ask(2))
     assert_array_equal(one.ask(), other.ask())
     X = search(n_initial=8).ask(8)
@@ -148,7 +144,7 @@ def test_ask_depends_on_what_was_told_alone_and_begins_with_a_latin_hypercube(rn
         assert_array_equal(np.sort(np.floor((column + 1) * 4)), np.arange(8))
 
 
-def test_tell_takes_one_or_several():
+def test_tell_takes_one_or_several_and_failures_among_outputs_and_of_the_objective():
     optimizer = search()
     assert optimizer.best_x_ is None and math.isnan(optimizer.best_value_)
     assert optimizer.x_.shape == (0, 2) and optimizer.history_ == ()
@@ -167,6 +163,24 @@ def test_tell_takes_one_or_several():
         output += k
         optimizer.tell([0.1 * k, 0.2], output)
     assert_array_equal(optimizer.y_, [[1, 2], [2, 3]])
+    outputs = [np.array([3.0, 4.0]), None, np.nan, [np.nan, 1.0]]
+    for first in ([1.0, 2.0], None):
+        optimizer = search(objective=total).tell([0.1, 0.1], first)
+        optimizer.tell([[0.1 * k, 0.2] for k in range(4)], outputs)
+        assert_array_equal(optimizer.values_[1:], [7, np.nan, np.nan, np.nan])
+        assert optimizer.y_.shape == (5, 2)
+
+    def objective(outputs):
+        if outputs > 1:
+            raise np.linalg.LinAlgError("singular")
+        return np.log(outputs)
+
+    optimizer = search(objective=objective)
+    with np.errstate(all="ignore"):
+        optimizer.tell([[0.0, 0.1], [0.1, 0.1], [0.5, 0.5]], [-1.0, 1.0, 2.0])
+    assert optimizer.messages_[:2] == ("the objective is NaN, inf or beyond 1e+150", "")
+    assert "LinAlgError: singular" in optimizer.messages_[2]
+    assert len(optimizer.x_) == 3 and optimizer.best_value_ == 0.0
 
 
 def total(outputs):
@@ -225,27 +239,6 @@ def test_maximize_leaves_a_failing_region():
     assert len(optimizer.x_) == 10
 
 
-def test_tell_takes_failures_among_outputs_and_of_the_objective():
-    outputs = [np.array([3.0, 4.0]), None, np.nan, [np.nan, 1.0]]
-    for first in ([1.0, 2.0], None):
-        optimizer = search(objective=total).tell([0.1, 0.1], first)
-        optimizer.tell([[0.1 * k, 0.2] for k in range(4)], outputs)
-        assert_array_equal(optimizer.values_[1:], [7, np.nan, np.nan, np.nan])
-        assert optimizer.y_.shape == (5, 2)
-
-    def objective(outputs):
-        if outputs > 1:
-            raise np.linalg.LinAlgError("singular")
-        return np.log(outputs)
-
-    optimizer = search(objective=objective)
-    with np.errstate(all="ignore"):
-        optimizer.tell([[0.0, 0.1], [0.1, 0.1], [0.5, 0.5]], [-1.0, 1.0, 2.0])
-    assert optimizer.messages_[:2] == ("the objective is NaN, inf or beyond 1e+150", "")
-    assert "LinAlgError: singular" in optimizer.messages_[2]
-    assert len(optimizer.x_) == 3 and optimizer.best_value_ == 0.0
-
-
 def test_ask_does_not_propose_known_points_again_and_ends_without_others(recorder):
     """The made-up surrogate's best point is the corner, whatever it is told."""
     optimizer = search(acquisition="mean", estimator=recorder, n_initial=1)
@@ -267,16 +260,16 @@ def test_ask_does_not_propose_known_points_again_and_ends_without_others(recorde
         optimizer.ask(2)
 
 
-def test_maximize_goes_on_where_it_was_and_after_a_pickle():
+def test_minimize_goes_on_where_it_was_and_after_a_pickle():
     given = [[0.5, 0.5], [-0.5, 0.5], [0.5, -0.5]]
     whole, parts = search(), search(callback=lambda optimizer: len(optimizer.x_) == 7)
-    result = whole.maximize(depth, 9, x0=given)
+    result = whole.minimize(bowl, 9, x0=given)
     assert_array_equal(result.x_iters[:3], given)
     assert [record.n_results for record in result.history] == [5, 6, 7, 8]
-    assert "callback" in parts.maximize(depth, 20, x0=given).message
+    assert "callback" in parts.minimize(bowl, 20, x0=given).message
     assert len(parts.x_) == 7
     parts.callback = None
-    assert_array_equal(parts.maximize(depth, 2).x_iters, whole.x_)
+    assert_array_equal(parts.minimize(bowl, 2).x_iters, whole.x_)
 
     def value(x):
         return np.nan if x[1] > 0.8 else math.sin(3 * x[1]) + x[0] / 500

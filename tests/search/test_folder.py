@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,9 +149,8 @@ def test_equal_searches_wait_for_each_other(tmp_path):
             released.wait(60)
             folder.add(trial(0))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run)
         assert held.wait(60)
         waits = functools.partial(pytest.warns, UserWarning, match="This fit waits for it")
         with waits(), pytest.raises(CatalogLockedError):
@@ -160,9 +160,7 @@ def test_equal_searches_wait_for_each_other(tmp_path):
             assert len(second.records) == 1
             with pytest.raises(CatalogLockedError):  # waiting for itself would never end
                 CatalogFolder(tmp_path, PARTS, max_wait=60).__enter__()
-    finally:
-        released.set()
-        thread.join()
+        assert first.result() is None
 
 
 WRITE = """

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import slots
 from joblib.externals.loky.process_executor import ProcessPoolExecutor
-from slots import SPACE, InlineSlots, Kept, RandomProposer, inline, processes, search, threads
+from slots import SPACE, Kept, RandomProposer, contents, inline, processes, search, threads
 from tiers import cases, slow
 from training_data import TrialOutcome
 
@@ -50,11 +50,6 @@ def kill(configuration, seed):
 
 def search_within(limits, slots, n_trials, **fields):
     return search(slots, n_trials, options=RunOptions(limits=limits), **fields)
-
-
-def contents(records):
-    # As text: the NaN of a failed trial is unlike another one.
-    return [repr((r.trial_number, r.configuration, r.seed, r.score, r.message)) for r in records]
 
 
 @pytest.mark.parametrize("kind", [threads, processes])
@@ -137,7 +132,7 @@ def test_hopeless_searches_end_early_and_say_why():
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SlotsLostError("The cluster is gone.")])
 def test_what_has_finished_is_kept_after_an_interrupt_or_with_lost_slots(error):
-    class Ending(InlineSlots):
+    class Ending(slots.InlineSlots):
         def submit(self, slot, configuration, seed):
             if configuration["k"] == n_before:
                 raise error
@@ -199,19 +194,15 @@ def test_n_jobs_and_joblib_choose_the_slots(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("skuq.search._slots._MAX_BYTES", 1)
         assert kind_of(1, 3) == "ProcessSlots"
+    for backend in ("threading", "loky"):  # in workers of joblib
+        kinds = joblib.Parallel(2, backend=backend)([joblib.delayed(kind_of)(4, 10)] * 2)
+        assert kinds == ["InlineSlots"] * 2
     # Forks and daemons start no processes.
     with monkeypatch.context() as patch:
         patch.setattr("skuq.search._process_slots._is_forked", True)
         assert kind_of(1, 100) == "InlineSlots"
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     assert kind_of(1, 100) == "InlineSlots"
-
-
-@cases("backend", "threading", "loky", quick=1)
-def test_inside_a_joblib_worker_trials_run_inline(backend):
-    delayed = joblib.delayed(kind_of)
-    kinds = joblib.Parallel(n_jobs=2, backend=backend)(delayed(4, 10) for _ in range(2))
-    assert kinds == ["InlineSlots"] * 2
 
 
 def test_a_search_of_any_number_of_trials_shows_no_total(capsys):
@@ -321,7 +312,7 @@ def test_a_trial_that_does_not_end_costs_itself_only():
 
 @pytest.mark.parametrize("n_trials", [3, 9])  # nothing is left to submit; something is
 def test_trials_that_go_with_their_slots_are_not_recorded(n_trials):
-    class Lost(InlineSlots):
+    class Lost(slots.InlineSlots):
         n_slots = 3
 
         def result(self, slot, future):

@@ -297,7 +297,7 @@ def test_parents_are_the_ensemble_of_the_population_by_clean_or_shifted_rows():
     assert stats.binomtest(counts[chosen[0]], 300).pvalue > 1e-3
 
 
-def test_nes_is_random_until_the_population_is_full_and_uses_the_criteria_it_is_told():
+def test_nes_is_random_until_the_population_is_full_whatever_fails():
     records = drawn(5)
     failed = [TrialRecord(k, {}, status="failed") for k in range(5, 9)]
     known = set(configurations(records, range(5)))
@@ -305,10 +305,6 @@ def test_nes_is_random_until_the_population_is_full_and_uses_the_criteria_it_is_
     assert set(asked(evolution(5, 2), records + failed, 40)) <= known
     proposer = search.NESEvolution().proposer(SearchProblem(EVOLVED, 1))  # never full
     assert isinstance(proposer, _proposers.RandomProposer)
-    problem = SearchProblem(EVOLVED, 80, criteria=["clean", "shift"])
-    expected = {"clean": ["clean"], "shift": ["shift"], "both": ["clean", "shift"]}
-    for evolve_on, criteria in expected.items():
-        assert search.NESEvolution(evolve_on=evolve_on).proposer(problem).criteria == criteria
 
 
 def test_mutation_changes_something_free_and_half_of_the_time_as_the_space_says():

@@ -200,18 +200,6 @@ def nomu(l2=0.0):
     return build_nomu((2,), 1, hidden_units=(8,), side_hidden_units=(6,), l2=l2, side_l2=2 * l2)
 
 
-def uniform(n, rng):
-    return rng.uniform(-1, 1, (n, 2))
-
-
-class Recorder(list):
-    """Draws inputs, and remembers them."""
-
-    def __call__(self, n, rng):
-        self.append(uniform(n, rng).astype("float32"))
-        return self[-1]
-
-
 def loop_of_nomu(table, initial, drawn, *, connect_gradient, l2, batches):
     """The same training with Keras' Adam and a gradient tape, written apart."""
     model = nomu(l2)
@@ -244,17 +232,27 @@ def _raw_uncertainty(model, x, connect_gradient):
 @cases(("connect_gradient", "n_batches", "jit"), (False, 3, False), (True, 1, True), quick=1)
 def test_losses_with_artificial_inputs_equal_a_loop_with_a_tape(connect_gradient, n_batches, jit):
     """Batches have the sum over their rows, and all of the artificial term."""
-    table, l2, recorder = few_rows(), 0.05, Recorder()
+    table, l2, drawn = few_rows(), 0.05, []
+
+    def artificial(n, rng):
+        drawn.append(rng.uniform(-1, 1, (n, 2)).astype("float32"))
+        return drawn[-1]
+
     model = nomu(l2)
     initial = draw_variables(model, 4)
     head = NomuHead(stable=False, detached=None if connect_gradient else NomuHead.detached)
-    options = {"start": [initial], "permutations": [np.arange], "artificial": recorder, "jit": jit}
+    options = {
+        "start": [initial],
+        "permutations": [np.arange],
+        "artificial": artificial,
+        "jit": jit,
+    }
     member = train_member(
         model, head, recipe_of_nomu(batch_size=12 // n_batches), table, 1, **options
     )
     options = {"connect_gradient": connect_gradient, "l2": l2}
     batches = np.split(np.arange(12), n_batches)
-    expected = loop_of_nomu(table, initial[0], recorder, batches=batches, **options)
+    expected = loop_of_nomu(table, initial[0], drawn, batches=batches, **options)
     # Single precision, through some steps of Adam.
     assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
 

@@ -54,12 +54,8 @@ def sum_of_wide_and_narrow(shape, n):
     return keras.Model(inputs, Dense(n)(total))
 
 
-def unregistered():
-    class Unregistered(layers.Layer):  # local, so that Keras cannot import it by its name
-        def call(self, x):
-            return 2 * x
-
-    return Unregistered()
+# Keras cannot import it by its name.
+UNREGISTERED = type("Unregistered", (layers.Layer,), {"call": lambda self, x: 2 * x})
 
 
 @keras.saving.register_keras_serializable("skuq_tests")
@@ -102,7 +98,7 @@ def with_own(layer):
     (frozen(lambda hidden: hidden), "frozen variable 'kernel' in layer 'half'"),
     (frozen(layers.GroupNormalization(2)), "frozen variable 'kernel' in layer 'half'"),
     (sum_of_wide_and_narrow, r"of shape \(None, 1\) to one of shape \(None, 8\)"),
-    (with_own(unregistered()), "cannot be rebuilt from its configuration"),
+    (with_own(UNREGISTERED()), "cannot be rebuilt from its configuration"),
     (adapted, "copy computes other values.*Give a Normalization layer `mean` and `variance`"),
     (with_own(Forgetful(3.0)), "keeps more"),
     (with_own(Dense(2, dtype="mixed_float16")), "float32.*dtype policy"),
