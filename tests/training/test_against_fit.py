@@ -196,7 +196,7 @@ def recipe_of_nomu(**changes):
     return Recipe(**{**settings, **changes})
 
 
-def nomu(l2=0.0):
+def nomu(l2):
     return build_nomu((2,), 1, hidden_units=(8,), side_hidden_units=(6,), l2=l2, side_l2=2 * l2)
 
 
@@ -241,15 +241,9 @@ def test_losses_with_artificial_inputs_equal_a_loop_with_a_tape(connect_gradient
     model = nomu(l2)
     initial = draw_variables(model, 4)
     head = NomuHead(stable=False, detached=None if connect_gradient else NomuHead.detached)
-    options = {
-        "start": [initial],
-        "permutations": [np.arange],
-        "artificial": artificial,
-        "jit": jit,
-    }
-    member = train_member(
-        model, head, recipe_of_nomu(batch_size=12 // n_batches), table, 1, **options
-    )
+    recipe = recipe_of_nomu(batch_size=12 // n_batches)
+    options = {"start": [initial], "permutations": [np.arange], "artificial": artificial}
+    member = train_member(model, head, recipe, table, 1, jit=jit, **options)
     options = {"connect_gradient": connect_gradient, "l2": l2}
     batches = np.split(np.arange(12), n_batches)
     expected = loop_of_nomu(table, initial[0], drawn, batches=batches, **options)
