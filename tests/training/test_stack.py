@@ -239,45 +239,35 @@ def test_compiling_first_changes_no_member_and_xla_hardly(data):
     assert_equal_members(train(replace(job, jit=True), data), run.members(), rtol=1e-4)
 
 
-class FakeRun:
-    """Training that only moves the clock: epochs of 2 s, 1.2 s with XLA, and their compilation."""
-
-    now, compiled = 100.0, frozenset()
-    compilations = {False: 0.0, True: 0.0}  # seconds, by `jit`
-    to_predict = 0.0
-
-    def __init__(self, job, data):
-        self.jit = job.jit is not False
-        self.n_left = job.recipe.epochs
-        self.key = without_names(job.network), self.jit
-
-    @property
-    def is_compiled(self):
-        return self.key in FakeRun.compiled
-
-    def compile(self):
-        FakeRun.now += 0.0 if self.is_compiled else self.compilations[self.jit]
-        FakeRun.compiled |= {self.key}
-
-    def advance(self, n_epochs, **settings):
-        assert self.is_compiled
-        if self.n_left:
-            FakeRun.now += 1.2 if self.jit else 2.0
-            self.n_left -= 1
-
-    def members(self):
-        FakeRun.now += self.to_predict
-
-
 @pytest.fixture
 def fake(monkeypatch):
-    """`FakeRun` in the place of trainings, with a clock that begins at 100."""
-    for name in ("now", "compiled", "compilations", "to_predict"):
-        monkeypatch.setattr(FakeRun, name, getattr(FakeRun, name))
-    monkeypatch.setattr("skuq.training._train.TrainingRun", FakeRun)
-    clock = SimpleNamespace(monotonic=lambda: FakeRun.now)
+    """Trainings that only move a clock: epochs of 2 s, 1.2 s with XLA, and what is given here."""
+    fake = SimpleNamespace(now=100.0, compiled=set(), to_compile={False: 0, True: 0}, to_predict=0)
+
+    class Run:
+        def __init__(self, job, data):
+            self.jit, self.n_left = job.jit is not False, job.recipe.epochs
+            self.key = without_names(job.network), self.jit
+
+        is_compiled = property(lambda self: self.key in fake.compiled)
+
+        def compile(self):
+            fake.now += 0 if self.is_compiled else fake.to_compile[self.jit]
+            fake.compiled.add(self.key)
+
+        def advance(self, n_epochs, **settings):
+            assert self.is_compiled
+            if self.n_left:
+                fake.now += 1.2 if self.jit else 2.0
+                self.n_left -= 1
+
+        def members(self):
+            fake.now += fake.to_predict
+
+    clock = SimpleNamespace(monotonic=lambda: fake.now)
+    monkeypatch.setattr("skuq.training._train.TrainingRun", Run)
     monkeypatch.setattr("skuq.training._train.time", clock)
-    return FakeRun
+    return fake
 
 
 @cases(
@@ -291,7 +281,7 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
     data, monkeypatch, fake, seconds, n_members, n_at_once, epochs
 ):
     monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
-    fake.compilations, fake.to_predict = {False: 7.0}, 0.5
+    fake.to_compile, fake.to_predict = {False: 7.0}, 0.5
     job = job_of(n_members, replace(RECIPE, epochs=50))
     n_groups = n_members // 4
     # The limit counts the compilation, the two epochs measured, and all predictions.
@@ -300,7 +290,7 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
     assert found.seeds == job.seeds
 
 
-def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
+def test_several_jobs_keep_the_same_share_of_their_epochs_and_none_begins_late(data, fake):
     # The job with more epochs decides, each has a core.
     jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
     found = _train.shorten(jobs, data, 100 + 2 * 4 + 0.5001 * 200 / 0.9)
@@ -308,6 +298,18 @@ def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
     # Its second epoch, which would be timed, there is not.
     (found,) = _train.shorten([job_of(4, replace(RECIPE, epochs=1))], data, fake.now + 2.0)
     assert found.recipe.epochs == 1
+    # Kinds that would begin late are left out.
+    fake.to_compile, one = {False: 10.0}, small()
+    others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
+    models = [lambda: one, others[0], lambda: one, others[1]]
+    jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
+    for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 2), (200.0, 4)):
+        fake.now, fake.compiled = 100.0, set()
+        found = _train.shorten(jobs, data, 100 + seconds)
+        assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
+    # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
+    for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
+        assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
 
 
 @cases(("seconds", "jit"), (39.9, False), (40.0, True), (math.inf, True))
@@ -320,23 +322,8 @@ def test_little_time_is_for_a_plain_graph(data, fake, seconds, jit):
     assert again.jit is jit
 
 
-def test_kinds_that_would_begin_late_are_left_out(data, fake):
-    fake.compilations, one = {False: 10.0}, small()
-    others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
-    models = [lambda: one, others[0], lambda: one, others[1]]
-    jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
-    for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 2), (200.0, 4)):
-        fake.now, fake.compiled = 100.0, frozenset()
-        found = _train.shorten(jobs, data, 100 + seconds)
-        assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
-    # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
-    for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
-        assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
-
-
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, schedule, rng):
-    """Weights and losses equal those of one long epoch of the same rows, whatever the schedule."""
+def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, rng):
+    """Weights and losses equal those of one long epoch of the same rows, with a schedule, too."""
     orders = [rng.permutation(45) for _ in range(6)]
     left = iter(orders)
 
@@ -344,7 +331,7 @@ def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, sched
         assert n_rows == 45
         return next(left)
 
-    recipe = replace(RECIPE, steps_per_epoch=2, keep="last", schedule=schedule)
+    recipe = replace(RECIPE, steps_per_epoch=2, keep="last", schedule="cosine")
     start = [draw_variables(small(), 3)]
     job = job_of(1, recipe, model=small, permutations=[order], start=start)
     (found,) = train(job, data)
