@@ -25,6 +25,7 @@ MemberRefitter, folded_member = _trainer.MemberRefitter, _trainer.folded_member
 INDEX_STREAM, normal, uniform = _losses.INDEX_STREAM, _losses.normal, _losses.uniform
 #: Settings of recipes whose rate does not change, and which do not end early.
 STEADY = {"reduce_lr_patience": None, "early_stopping_patience": None}
+PLAIN = {**STEADY, "keep": "last"}
 rule_of, template_of = _optimizers.rule_of, _job.template_of
 programs = _engine.programs  # the compiled ones in memory
 

@@ -8,16 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize, stats
 from tiers import slow_after
 
+from skuq import bayesopt
 from skuq.backend import BACKEND, ops
-from skuq.bayesopt import (
-    ExpectedImprovement,
-    LeakyExpectedImprovement,
-    PosteriorMean,
-    PosteriorUncertainty,
-    UpperConfidenceBound,
-    _acquisition,
-    _maximize,
-)
+from skuq.bayesopt import LeakyExpectedImprovement, UpperConfidenceBound, _acquisition, _maximize
 from skuq.bayesopt._acquisition import ACQUISITIONS, AcquisitionTask, CompiledAcquisition
 from skuq.predictive import Posterior
 
@@ -25,12 +18,12 @@ programs = _acquisition._programs
 every_acquisition = pytest.mark.parametrize(
     "acquisition",
     [
-        ExpectedImprovement(),
+        bayesopt.ExpectedImprovement(),
         LeakyExpectedImprovement(0.1),
         UpperConfidenceBound(0.7),
         UpperConfidenceBound(0.7, deviation="absolute"),
-        PosteriorMean(),
-        PosteriorUncertainty(),
+        bayesopt.PosteriorMean(),
+        bayesopt.PosteriorUncertainty(),
     ],
     ids=repr,
 )
@@ -49,7 +42,7 @@ def test_acquisitions_of_normals_are_closed_forms(normals):
     z = (MU - best) / SIGMA
     exact = (MU - best) * stats.norm.cdf(z) + SIGMA * stats.norm.pdf(z)
     # One draw from each of 4096 quantiles: an error of some 1/4096 of the scale.
-    found = ExpectedImprovement()(np, normals, best)
+    found = bayesopt.ExpectedImprovement()(np, normals, best)
     assert_allclose(found, exact, atol=1e-3)
     mixed = (1 - delta) * found + delta * (MU - best)
     assert_allclose(LeakyExpectedImprovement(delta)(np, normals, best), mixed, atol=1e-12)
@@ -57,8 +50,8 @@ def test_acquisitions_of_normals_are_closed_forms(normals):
     assert_allclose(UpperConfidenceBound(1.5)(np, normals, None), exact, rtol=1e-9)
     absolute = UpperConfidenceBound(1.5, deviation="absolute")(np, normals, None)
     assert_allclose(absolute, exact, atol=3e-3)
-    assert_allclose(PosteriorUncertainty()(np, normals, None), SIGMA, rtol=1e-9)
-    assert_allclose(PosteriorMean()(np, normals, None), MU, atol=1e-12)
+    assert_allclose(bayesopt.PosteriorUncertainty()(np, normals, None), SIGMA, rtol=1e-9)
+    assert_allclose(bayesopt.PosteriorMean()(np, normals, None), MU, atol=1e-12)
 
 
 def test_leaky_improvement_of_batches_is_the_printed_sum(rng):
@@ -106,7 +99,7 @@ def test_acquisition_beside_pending_points_is_that_of_the_whole_batch(acquisitio
 def test_acquisition_at_and_key(normals):
     absolute, other = (UpperConfidenceBound(beta, deviation="absolute") for beta in (1.0, 3.0))
     assert_array_equal(absolute.at(3.0)(np, normals, None), other(np, normals, None))
-    assert PosteriorMean().at(3.0).beta_at(5) is None
+    assert bayesopt.PosteriorMean().at(3.0).beta_at(5) is None
     keys = [LeakyExpectedImprovement(*delta).key for delta in ((), (0.01,), (0.02,))]
     assert keys[0] == keys[1] != keys[2]
     assert UpperConfidenceBound(1.0).key == UpperConfidenceBound(2.0).key != absolute.key

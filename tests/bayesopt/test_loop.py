@@ -23,13 +23,8 @@ from surrogates import SQUARE, Agreeing, JointProcess, Marginal, moves_off_faces
 from surrogates import search as search_by
 from tiers import cases, slow_after
 
-from skuq import CalibratedUncertaintyRegressor
-from skuq.bayesopt import (
-    LeakyExpectedImprovement,
-    MultiStart,
-    OutputwiseRegressor,
-    UpperConfidenceBound,
-)
+from skuq import CalibratedUncertaintyRegressor, bayesopt
+from skuq.bayesopt import MultiStart, OutputwiseRegressor, UpperConfidenceBound
 from skuq.exceptions import SearchFailedError
 
 
@@ -106,7 +101,7 @@ TRANSFORMED = make_pipeline(TransformedTargetRegressor(Marginal()))
     *(
         ({"acquisition": acquisition}, ValueError, message)
         for acquisition, message in [
-            (LeakyExpectedImprovement(1.5), "'delta' parameter .* Got 1.5"),
+            (bayesopt.LeakyExpectedImprovement(1.5), "'delta' parameter .* Got 1.5"),
             (UpperConfidenceBound(-1.0), "'beta' parameter"),
             (UpperConfidenceBound(deviation="variance"), "'deviation' parameter"),
             (UpperConfidenceBound(mean_width=-1), "'mean_width' parameter"),

@@ -9,7 +9,7 @@ from heads import NomuHead, build_nomu, build_tabular
 from numpy.testing import assert_allclose
 from plans import draw_variables, sequential
 from tiers import cases
-from training_data import OPTIMIZERS, STEADY, assign, flat_weights, train_member
+from training_data import OPTIMIZERS, PLAIN, assign, flat_weights, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
@@ -17,7 +17,6 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
-PLAIN = {**STEADY, "keep": "last"}
 
 
 def make_model(n_outputs=1, regularizer=None, bias_regularizer=None):

@@ -16,24 +16,15 @@ from operators import DrawingNetwork, first_draw
 from plans import Run, draw_variables, float32, make_plan, sequential, tensors
 from scipy import stats
 from tiers import cases, slow
-from training_data import (
-    INDEX_STREAM,
-    STEADY,
-    make_data,
-    normal,
-    train_member,
-    train_stack,
-    uniform,
-)
+from training_data import INDEX_STREAM, PLAIN, make_data, normal, train_member, train_stack, uniform
 
 from skuq.backend import BACKEND, BoundedCache, keras, ops
 from skuq.networks import GaussianHead, Member
 from skuq.tables import TrainingData
-from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _program, _train, predict_members
+from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, predict_members
 
 layers = keras.layers
 HEAD = GaussianHead()
-PLAIN = {**STEADY, "keep": "last"}
 
 
 def network(units=6):
@@ -294,17 +285,6 @@ def test_vectors_of_many_categories_train(jit):
     assert_array_equal(np.flatnonzero((last != first).any(axis=1)), x[:40, 0].astype(int))
 
 
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("lead", [(), (2,)])
-def test_numbers_of_variables_spread_over_blocks(jit, lead):
-    blocks = _program.Blocks([(300, 300), (4,), (3, 2), (5_000,), (2, 40, 70)], jit)
-    numbers = np.arange(10.0).reshape(2, 5)
-    numbers = numbers if lead else numbers[0]
-    ones = blocks.pack(np.ones((*lead, sum(blocks.sizes))))
-    spread = blocks.join([a * b for a, b in zip(ones, blocks.spread(numbers))])
-    assert_array_equal(spread, np.repeat(numbers, blocks.sizes, axis=-1))
-
-
 # ------------------------------------------------------------------ networks with several draws
 
 BASE = operators.EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
@@ -313,7 +293,7 @@ EPISTEMIC = operators.EpistemicNetwork(BASE, 1, LAYERS)
 DATA = make_data(40, 0)
 PRIOR = operators.EpistemicNetwork(BASE, 1, prior_scale=1.0)
 OPERATOR_HEAD = operators.OperatorHead(1)
-RECIPE = Recipe(learning_rate=0.01, batch_size=40, epochs=1, keep="last", n_draws=4, **STEADY)
+RECIPE = Recipe(learning_rate=0.01, batch_size=40, epochs=1, n_draws=4, **PLAIN)
 
 
 def test_a_step_follows_the_gradient_of_the_loss():
