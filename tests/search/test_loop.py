@@ -300,9 +300,6 @@ def test_trials_that_go_with_their_slots_are_not_recorded(n_trials):
     assert [record.trial_number for record in records if record.completed] == [0, 2]
 
 
-# ------------------------------------------------------------------ stacks
-
-
 class Together:
     """Stack that returns x as scores, and records the requests."""
 
@@ -358,9 +355,6 @@ def test_an_interrupt_keeps_the_stacks_that_had_finished():
     records = search_in_stacks(Together({2: TimeoutError("too long")}))
     assert [r.completed for r in records] == [True] * 14 + [False] * 14 + [True] * 12
     assert records[14].message == "TimeoutError: too long"
-
-
-# ------------------------------------------------------------------ limits of time
 
 
 def record(seconds, **fields):
@@ -441,9 +435,6 @@ def test_repeats_end_in_time_even_if_none_succeeds(monkeypatch):
         limits = Limits(max_time=max_time, needs_success=False, raise_on_failures=False)
         records = search_within(limits, inline(evaluate), 1000, evaluate=evaluate)
         assert [record.failed for record in records] == [True] * n_trials
-
-
-# ------------------------------------------------------------------ networks trained again
 
 
 class Rounds(Kept):

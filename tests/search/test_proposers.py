@@ -245,9 +245,6 @@ def test_validate_refuses(strategy, message):
         strategy.validate()
 
 
-# ------------------------------------------------------------------ evolution by ensembles
-
-
 def drawn(n, n_rows=30):
     """Make trials with log likelihoods of `n_rows` clean and `n_rows` shifted rows as results."""
     rng = np.random.default_rng(0)

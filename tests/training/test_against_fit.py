@@ -120,39 +120,6 @@ def test_adversarial_training_is_the_papers_algorithm():
     assert_allclose(member.history["loss"], [float(total)], rtol=1e-5)
 
 
-def table_with_codes():
-    """Three numbers and a column of codes."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(45, 4))
-    x[:, 1] = rng.integers(0, 5, 45)
-    y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(45, 1))
-    return TrainingData.without_validation(x, y, rng.uniform(0.5, 2, 45))
-
-
-def realmlp():
-    return build_tabular(
-        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 5}, category_dim=3,
-        embedding={"columns": [0, 2, 3], "n_frequencies": 5, "scale": 0.5},
-    )  # fmt: skip
-
-
-def reference_run(model, recipe, data, flat, factors, rates, decays):
-    """Full batches of Keras' own Adam, one optimiser a variable."""
-    variables = assign(model, flat)
-    settings = {"beta_2": recipe.beta_2, "weight_decay": 1.0}
-    optimizers = [keras.optimizers.Adam(1.0, **settings) for _ in variables]
-    x, y = tf.constant(data.x), tf.constant(data.y)
-    for rate, decay in zip(rates, decays):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(data.weight * GaussianHead().loss(y, model(x)))
-        gradients = tape.gradient(loss, [v.value for v in variables])
-        for optimizer, variable, gradient, factor in zip(optimizers, variables, gradients, factors):
-            optimizer.learning_rate.assign(recipe.learning_rate * rate * factor)
-            optimizer.weight_decay = recipe.weight_decay * decay
-            optimizer.apply([tf.convert_to_tensor(gradient)], [variable])
-    return flat_weights(model)
-
-
 def test_equals_keras_with_an_optimizer_for_each_variable():
     """Factors of layers, cycles of the rate, a scheduled decay and beta_2, all at once."""
     recipe = Recipe(
@@ -160,7 +127,15 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
         weight_decay=0.5, weight_decay_schedule="flat-cosine",
         rate_factors_of_layers=(("scale", 6), ("embedding", 0.1), ("*/bias", 0.5)), **PLAIN,
     )  # fmt: skip
-    model, data = realmlp(), table_with_codes()
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(45, 4))
+    x[:, 1] = rng.integers(0, 5, 45)  # a column of codes
+    y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(45, 1))
+    data = TrainingData.without_validation(x, y, rng.uniform(0.5, 2, 45))
+    model = build_tabular(
+        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 5}, category_dim=3,
+        embedding={"columns": [0, 2, 3], "n_frequencies": 5, "scale": 0.5},
+    )  # fmt: skip
     flat, state = draw_variables(model, 3)
     options = {"start": [(flat, state)], "permutations": [np.arange], "jit": False}
     member = train_member(model, GaussianHead(), recipe, data, 1, **options)
@@ -173,7 +148,20 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     t = np.arange(8) / 8
     rates = 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
     decays = np.where(t < 0.5, 1, 0.5 + 0.5 * np.cos(np.pi * (2 * t - 1)))
-    weights = reference_run(model, recipe, data, flat, factors, rates, decays)
+    # Full batches of Keras' own Adam, one optimiser a variable.
+    variables = assign(model, flat)
+    settings = {"beta_2": recipe.beta_2, "weight_decay": 1.0}
+    optimizers = [keras.optimizers.Adam(1.0, **settings) for _ in variables]
+    for rate, decay in zip(rates, decays):
+        with tf.GradientTape() as tape:
+            losses = GaussianHead().loss(tf.constant(data.y), model(tf.constant(data.x)))
+            loss = tf.reduce_mean(data.weight * losses)
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        for optimizer, variable, gradient, factor in zip(optimizers, variables, gradients, factors):
+            optimizer.learning_rate.assign(recipe.learning_rate * rate * factor)
+            optimizer.weight_decay = recipe.weight_decay * decay
+            optimizer.apply([tf.convert_to_tensor(gradient)], [variable])
+    weights = flat_weights(model)
     assert np.abs(weights - flat).max() > 0.1
     assert_allclose(member.weights, weights, rtol=1e-3, atol=1e-4)
 

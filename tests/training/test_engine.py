@@ -1,4 +1,4 @@
-"""Programs that recur, first weights, predictions in parts, what is kept, networks with draws."""
+"""Programs, first weights, predictions in parts, networks with draws, and checks of networks."""
 
 import functools
 import gc
@@ -13,17 +13,20 @@ import threadpoolctl
 from heads import build_tabular
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import DrawingNetwork, first_draw
-from plans import Run, draw_variables, float32, make_plan, sequential, tensors
+from plans import Run, draw_variables, float32, make_plan, sequential, tensors, wrong_sum
 from scipy import stats
 from tiers import cases, slow
 from training_data import INDEX_STREAM, PLAIN, make_data, normal, train_member, train_stack, uniform
 
 from skuq.backend import BACKEND, BoundedCache, keras, ops
+from skuq.exceptions import SearchSpaceError
 from skuq.networks import GaussianHead, Member
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, predict_members
+from skuq.training._network_checks import build_checked
 
 layers = keras.layers
+Dense = layers.Dense
 HEAD = GaussianHead()
 
 
@@ -246,26 +249,22 @@ def test_dropout_falls_in_the_second_half(dropout):
     flat, state = draw_variables(model, 3)
     settings = {"dropout": dropout, "dropout_schedule": "flat-cosine", **PLAIN}
     recipe = Recipe("sgd", 1e-30, batch_size=500, epochs=4, **settings)
-    member = train_member(model, HEAD, recipe, make_data(), 1, start=[(flat, state)])
-    rate = 0.2 if dropout is None else dropout
-    for step, share in ((3, 1.0), (4, 0.5)):
-        expected = dropped_loss(model, flat, state, make_data(), step, share * rate)
-        assert member.history["loss"][step - 1] == pytest.approx(expected, rel=1e-4)
-
-
-def dropped_loss(model, flat, state, data, step, rate):
+    data, plan = make_data(), make_plan(model.to_json())
+    member = train_member(model, HEAD, recipe, data, 1, start=[(flat, state)])
     words = np.random.SeedSequence(1).generate_state(4)
     order = np.random.default_rng(int(words[1]))
-    rows = [order.permutation(len(data.x)) for _ in range(step)][-1]
+    for step, share in ((1, 1.0), (2, 1.0), (3, 1.0), (4, 0.5)):
+        rows, rate = order.permutation(len(data.x)), share * (dropout or 0.2)
 
-    def mask(number, own_rate, shape):
-        key = ops.convert_to_tensor(np.uint32(words[2])), ops.convert_to_tensor(np.int32(step))
-        numbers = uniform(*key, number, tuple(shape))
-        return (np.asarray(numbers) >= np.float32(rate)) / (1 - rate)
+        def mask(number, own_rate, shape, step=step, rate=rate):
+            key = ops.convert_to_tensor(np.uint32(words[2])), ops.convert_to_tensor(np.int32(step))
+            numbers = uniform(*key, number, tuple(shape))
+            return (np.asarray(numbers) >= np.float32(rate)) / (1 - rate)
 
-    plan = make_plan(model.to_json())
-    raw, _ = plan(plan.split(flat.astype(float)), state, data.x[rows], Run(dropout_mask=mask))
-    return np.mean(data.weight[rows] * HEAD.scores(data.y[rows], raw))
+        weights, run = plan.split(flat.astype(float)), Run(dropout_mask=mask)
+        raw, _ = plan(weights, state, data.x[rows], run)
+        expected = np.mean(data.weight[rows] * HEAD.scores(data.y[rows], raw))
+        assert member.history["loss"][step - 1] == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("jit", [False, pytest.param(True, marks=slow)], ids=["graph", "xla"])
@@ -285,8 +284,6 @@ def test_vectors_of_many_categories_train(jit):
     assert_array_equal(np.flatnonzero((last != first).any(axis=1)), x[:40, 0].astype(int))
 
 
-# ------------------------------------------------------------------ networks with several draws
-
 BASE = operators.EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
 LAYERS = operators.EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75)
 EPISTEMIC = operators.EpistemicNetwork(BASE, 1, LAYERS)
@@ -303,14 +300,7 @@ def test_a_step_follows_the_gradient_of_the_loss():
     drawing, (flat, state) = DrawingNetwork(EPISTEMIC), first_draw(EPISTEMIC, 5)
     key = np.uint32(np.random.SeedSequence(5).generate_state(4)[2])
     index = normal(key, np.int32(1), INDEX_STREAM, (4, 3))
-    slope = _slope(drawing, flat, state, DATA, index)
-    assert_allclose(after.weights, flat - recipe.learning_rate * slope, atol=1e-6)
-    for frozen, found in zip(state, after.state, strict=True):
-        assert_array_equal(found, frozen)
-
-
-def _slope(drawing, flat, state, data, index):
-    x, y, weight = float32([data.x, data.y, data.weight])
+    x, y, weight = float32([DATA.x, DATA.y, DATA.weight])
 
     def loss(variables):
         run = Run(tensors(), training=True, index=index)
@@ -319,7 +309,10 @@ def _slope(drawing, flat, state, data, index):
         return ops.mean(ops.mean(error, axis=0) * weight), ()
 
     _, _, slopes = BACKEND.value_and_gradient(loss, float32(drawing.split(flat)))
-    return np.concatenate([np.ravel(slope) for slope in slopes])
+    slope = np.concatenate([np.ravel(slope) for slope in slopes])
+    assert_allclose(after.weights, flat - recipe.learning_rate * slope, atol=1e-6)
+    for frozen, found in zip(state, after.state, strict=True):
+        assert_array_equal(found, frozen)
 
 
 def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch):
@@ -388,3 +381,203 @@ def test_predictions_are_those_of_the_network():
     x = make_data(100, 0).x  # so many draws that rows are predicted in parts
     together = operators.predict_draws(member, x, index)
     assert_allclose(together[:, -9:], operators.predict_draws(member, x[-9:], index), atol=1e-12)
+
+
+def check(network):
+    """Build a network of three inputs and two raw outputs."""
+    return build_checked(network, (3,), 2, "`network`")
+
+
+def ends_with(*last):
+    """Build a network that ends with these layers or functions."""
+
+    def network(shape, n):
+        inputs = keras.Input(shape)
+        value = Dense(n)(Dense(4)(inputs))
+        for layer in last:
+            value = layer(value)
+        return keras.Model(inputs, value)
+
+    return network
+
+
+def frozen(between):
+    """Build a network one variable of which does not train."""
+
+    def network(shape, n):
+        inputs, layer = keras.Input(shape), Dense(4, name="half")
+        hidden = layer(inputs)
+        layer.kernel.trainable = False
+        return keras.Model(inputs, Dense(n)(between(hidden)))
+
+    return network
+
+
+def two_inputs(shape, n):
+    a, b = keras.Input(shape), keras.Input(shape)
+    return keras.Model([a, b], Dense(n)(a + b))
+
+
+def sum_of_wide_and_narrow(shape, n):
+    inputs = keras.Input(shape)
+    total = layers.Add()([Dense(8)(inputs), Dense(1)(inputs)])
+    return keras.Model(inputs, Dense(n)(total))
+
+
+# Keras cannot import it by its name.
+UNREGISTERED = type("Unregistered", (layers.Layer,), {"call": lambda self, x: 2 * x})
+
+
+@keras.saving.register_keras_serializable("skuq_tests")
+class Forgetful(layers.Layer):
+    """Loses its factor when it is rebuilt."""
+
+    def __init__(self, factor=1.0, **arguments):
+        super().__init__(**arguments)
+        self.factor = factor
+
+    def call(self, x):
+        return self.factor * x
+
+    def get_config(self):
+        return {"name": self.name}
+
+
+def adapted(shape, n):
+    normalization = layers.Normalization()
+    normalization.adapt(np.arange(12.0).reshape(4, 3))
+    return sequential(shape, normalization, Dense(n))
+
+
+def bfloat16(shape, n):
+    return keras.Sequential([keras.Input(shape, dtype="bfloat16"), Dense(n)])
+
+
+def with_own(layer):
+    return lambda shape, n: sequential(shape, layer, Dense(n))
+
+
+@cases(
+    ("network", "message"),
+    (lambda shape, n: None, "`network` must return a keras.Model. Got NoneType"),
+    (lambda shape: None, r"Got `<lambda>\(shape\)`"),
+    (
+        lambda shape, n: sequential(shape, Dense(n + 1)),
+        r"of shape \(None, 2\) .*Got \(None, 3\)",
+    ),
+    (two_inputs, "one input of shape"),
+    (lambda shape, n: sequential((n,), Dense(n)), r"input of shape \(None, 3\)"),
+    (
+        with_own(Dense(2, kernel_constraint="non_neg")),
+        "kernel_constraint, and training programs",
+    ),
+    (frozen(lambda hidden: hidden), "frozen variable 'kernel' in layer 'half'"),
+    (frozen(layers.GroupNormalization(2)), "frozen variable 'kernel' in layer 'half'"),
+    (sum_of_wide_and_narrow, r"of shape \(None, 1\) to one of shape \(None, 8\)"),
+    (with_own(UNREGISTERED()), "cannot be rebuilt from its configuration"),
+    (adapted, "copy computes other values.*Give a Normalization layer `mean` and `variance`"),
+    (with_own(Forgetful(3.0)), "keeps more"),
+    (with_own(Dense(2, dtype="mixed_float16")), "float32.*dtype policy"),
+    (bfloat16, "takes, holds and computes float32. Got .'bfloat16', 'float32'."),
+    *(
+        (ends_with(*last), f"ends with the activation '{name}'.*Dense")
+        for last, name in [
+            ([Dense(2, "softmax")], "softmax"),
+            ([layers.ReLU()], "ReLU"),
+            ([keras.ops.softmax], "Softmax"),
+            ([keras.Sequential([Dense(2, "tanh"), layers.Flatten()])], "tanh"),
+        ]
+    ),
+)
+def test_build_checked_refuses(network, message):
+    """For instance probabilities from a softmax, which were taken for logits."""
+    with pytest.raises(SearchSpaceError, match=message):
+        check(network)
+
+
+def test_build_checked_takes_a_linear_end_and_forgets_how_a_model_was_compiled():
+    """Its losses and metrics are not used, and files need not allow them."""
+
+    def network(shape, n):
+        inner = sequential(shape, Dense(4))
+        inner.compile("adam", "mse")
+        model = sequential(shape, inner, Dense(n))
+        model.compile("adam", keras.losses.log_cosh, metrics=["mae"])
+        return model
+
+    written = check(network).to_json()
+    assert not any(part in written for part in ("Adam", "mse", "log_cosh", "mae"))
+    check(ends_with(Dense(2, activation="linear")))
+    check(ends_with(Dense(2, activation="tanh"), lambda x: 3 * x))
+
+
+# Sums that Keras computes wrongly are found, and no others.
+
+KINDS = {
+    "Add": lambda inputs: layers.Add()(inputs),
+    "Average": lambda inputs: layers.Average()(inputs),
+    "+": lambda inputs: sum(inputs[1:], start=inputs[0]),
+}
+
+
+def model_of(kind, shapes):
+    inputs = [keras.Input(shape) for shape in shapes]
+    return keras.Model(inputs, KINDS[kind](inputs))
+
+
+def rows_that_differ(kind, shapes, rng):
+    """Numbers of rows, up to 6, for which Keras differs from NumPy."""
+    model, found, rank = model_of(kind, shapes), [], max(map(len, shapes))
+    for n_rows in range(1, 7):
+        terms = [rng.normal(size=(n_rows, *shape)) for shape in shapes]
+        # Layers give all terms the same rank.
+        same_rank = [(n_rows, *(1,) * (rank - len(shape)), *shape) for shape in shapes]
+        wanted = sum(t.reshape(s) if kind != "+" else t for t, s in zip(terms, same_rank))
+        wanted = wanted / len(terms) if kind == "Average" else wanted
+        got = np.asarray(model([term.astype("float32") for term in terms]))
+        if got.shape != wanted.shape or not np.allclose(got, wanted, atol=1e-5):
+            found.append(n_rows)
+    return found
+
+
+def random_shapes(kind, rng):
+    """Shapes of two or three terms that can be broadcast."""
+    while True:
+        rank, n_terms = rng.integers(1, 4), rng.integers(2, 4)
+        ranks = rng.integers(1, rank + 1, n_terms) if kind != "+" else [rank] * n_terms
+        shapes = [tuple(rng.integers(1, 4, rank).tolist()) for rank in ranks]
+        padded = [(1,) * (max(ranks) - len(shape)) + shape for shape in shapes]
+        if all(len({*sizes} - {1}) < 2 for sizes in zip(*padded)):
+            return shapes
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sums_are_refused_exactly_if_keras_differs_from_numpy(kind, global_random_seed):
+    rng, n_refused = np.random.default_rng(global_random_seed), 0
+    for _ in range(20):
+        shapes = random_shapes(kind, rng)
+        said, rows = wrong_sum(model_of(kind, shapes)), rows_that_differ(kind, shapes, rng)
+        assert (said is not None) == bool(rows), (shapes, rows, said)
+        if said is not None and len(shapes) == 2:
+            assert f"With {' or '.join(map(str, rows))} rows" in said
+        n_refused += said is not None
+    assert n_refused > 3
+
+
+def test_the_advice_can_be_followed_and_models_inside_of_models_are_searched():
+    said = wrong_sum(model_of("+", [(4,), (1,)]))
+    assert "to one of shape (None, 4)" in said and "Swap the two terms" in said
+    assert wrong_sum(model_of("+", [(1,), (4,)])) is None
+    outer = [(1, 6), (6, 1)]
+    assert "Write `a - (-b)`" in wrong_sum(model_of("+", outer))
+    assert wrong_sum(model_of("+", outer[::-1]))
+    one, other = map(keras.Input, outer)
+    assert wrong_sum(keras.Model([one, other], one - (-other))) is None
+    assert wrong_sum(model_of("Add", [(1, 3, 1), (3,), (1,)])) is not None
+    add, x = layers.Add(name="total"), keras.Input((4,))
+    wide, narrow = Dense(4)(x), Dense(1)(x)
+    wrong = keras.Model(x, add([wide, narrow]))
+    right = keras.Model(x, add([narrow, wide]))  # the same layer, called on other tensors
+    assert wrong_sum(right) is None
+    for outer in (wrong, keras.Sequential([keras.Input((4,)), wrong]), keras.Model(x, wrong(x))):
+        assert "'total'" in wrong_sum(outer)

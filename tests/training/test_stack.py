@@ -403,8 +403,6 @@ def test_stacks_keep_the_epoch_and_the_temperature_that_are_best_for_all(data):
     assert [m.best_epoch for m in found] == [mean.argmin()] * 3
 
 
-# ------------------------------------------------------------------ recipes and jobs
-
 # Its plateaus and its early stopping come within the run.
 PATIENCE = {"reduce_lr_patience": 2, "reduce_lr_factor": 0.5, "early_stopping_patience": 6}
 ENDING = {"schedule": "cosine", "weight_decay": 0.01, "clip_norm": 1.0, **PATIENCE}
