@@ -457,10 +457,8 @@ def test_tell_settles_its_point_though_rounded_and_forgets_a_lost_one():
 
 
 def test_ask_compiles_an_objective_that_replaces_another():
-    settings = {"bounds": [(0, 1)], "n_initial": 5}
-    optimizer = search_by(
-        JointProcess(1.0, compiled=True), "mean", objective=np.negative, **settings
-    )
+    settings = {"bounds": [(0, 1)], "n_initial": 5, "objective": np.negative}
+    optimizer = search_by(JointProcess(1.0, compiled=True), "mean", **settings)
     X = np.linspace(0, 1, 6)[:, None]
     optimizer.tell(X, X[:, 0].tolist())
     for best in (0.2, 0.8):

@@ -36,17 +36,11 @@ NETWORK = json.dumps({"class_name": "Functional", "module": "keras", "config": L
 
 def trial(number):
     rng = np.random.default_rng(number)
-    trained = Member(
-        network=NETWORK,
-        weights=rng.normal(size=50).astype("float32"),
-        state=(rng.normal(size=4).astype("float32"), np.zeros((), "float32")),
-        history={"loss": rng.normal(size=5), "val_loss": rng.normal(size=5)},
-        best_epoch=int(rng.integers(5)),
-        held_out=rng.normal(size=(5, 2)).astype("float32"),
-        seed=number + 1,
-        seconds=0.1 * number,
-        tier="graph",
-    )
+    weights, state = rng.normal(size=50).astype("float32"), rng.normal(size=4).astype("float32")
+    history = {"loss": rng.normal(size=5), "val_loss": rng.normal(size=5)}
+    held_out, states = rng.normal(size=(5, 2)).astype("float32"), (state, np.zeros((), "float32"))
+    numbers = int(rng.integers(5)), held_out, number + 1, 0.1 * number
+    trained = Member(NETWORK, weights, states, history, *numbers, "graph")
     configuration = {"units": number, "activation": None, "rate": 0.1 / 3, "skip": True}
     result = {"score": trained.score, "seconds": 1.5, "result": trained}
     return TrialRecord(number, configuration, trained.seed, **result)
@@ -242,9 +236,7 @@ def test_folders_with_something_else_are_refused_and_stay(tmp_path, name, data, 
     assert (path / "trial-000000.skuq").exists()
 
 
-def test_a_lock_is_free_after_any_error_and_a_beginning_cut_off_is_a_new_search(
-    tmp_path, monkeypatch
-):
+def test_a_lock_is_free_after_any_error_and_a_beginning_cut_off_is_new(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 

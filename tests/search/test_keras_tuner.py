@@ -210,36 +210,24 @@ class Shaped(keras_tuner.HyperModel):
         return build(hp, input_shape, n_outputs)
 
 
+AUTO, ENSEMBLE, ONE = skuq.AutoDEUQRegressor, skuq.DeepEnsembleRegressor, keras.Sequential()
+WITH_NETWORK = ENSEMBLE, skuq.MCDropoutRegressor, skuq.NOMURegressor, skuq.NEONRegressor
+
+
 @cases(
-    ("estimator", "message"),
-    *(
-        (skuq.AutoDEUQRegressor(space=space), message)
-        for space, message in [
-            ((of_keras_tuner, training), r"hp, input_shape, n_.*Got `of_.*\(hp\)`.*training"),
-            (Hyper(), r"Got `build\(hp\)`"),
-        ]
-    ),
-    *(
-        (kind(**{name: keras.Sequential()}), "must be .* builds .* Got one network, a Sequential")
-        for name, kind in [
-            *(("space", kind) for kind in (skuq.AutoDEUQRegressor, skuq.NESRegressor)),
-            *(("network", kind) for kind in (skuq.DeepEnsembleRegressor, skuq.MCDropoutRegressor)),
-            *(("network", kind) for kind in (skuq.NOMURegressor, skuq.NEONRegressor)),
-        ]
-    ),
-    *(
-        (skuq.DeepEnsembleRegressor(network=network), f"^`network` must be .*{message}")
-        for network, message in [
-            (layers.Dense(2), "Got one layer, a Dense"),
-            (keras.Sequential, "Got the class Sequential"),
-            (of_keras_tuner, r"`build\(input_shape, n_outputs\)`. Got `of_keras_tuner\(hp\)`.$"),
-        ]
-    ),
+    ("kind", "settings", "message"),
+    (AUTO, {"space": (of_keras_tuner, training)}, r"hp, input_shape, .*Got `of_.*\(hp\)`.*train"),
+    (AUTO, {"space": Hyper()}, r"Got `build\(hp\)`"),
+    *((kind, {"space": ONE}, "builds .* Got one network") for kind in (AUTO, skuq.NESRegressor)),
+    *((kind, {"network": ONE}, "must be .* Got one network, a Seq") for kind in WITH_NETWORK),
+    (ENSEMBLE, {"network": layers.Dense(2)}, "^`network` must be .*Got one layer, a Dense"),
+    (ENSEMBLE, {"network": keras.Sequential}, "^`network` must be .*Got the class Sequential"),
+    (ENSEMBLE, {"network": of_keras_tuner}, r"`build\(input_shape, .*Got `of_keras_tuner\(hp\)`.$"),
 )
-def test_fit_tells_what_builds_a_network(estimator, message):
+def test_fit_tells_what_builds_a_network(kind, settings, message):
     X = np.arange(60.0).reshape(20, 3)
     with pytest.raises(SearchSpaceError, match=message):
-        estimator.fit(X, X[:, 0])
+        kind(**settings).fit(X, X[:, 0])
 
 
 def test_fit_tells_what_to_give_in_place_of_a_tuner(tmp_path):

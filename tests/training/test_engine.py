@@ -461,16 +461,10 @@ def with_own(layer):
     ("network", "message"),
     (lambda shape, n: None, "`network` must return a keras.Model. Got NoneType"),
     (lambda shape: None, r"Got `<lambda>\(shape\)`"),
-    (
-        lambda shape, n: sequential(shape, Dense(n + 1)),
-        r"of shape \(None, 2\) .*Got \(None, 3\)",
-    ),
+    (lambda shape, n: sequential(shape, Dense(n + 1)), r"of shape \(None, 2\) .*Got \(None, 3\)"),
     (two_inputs, "one input of shape"),
     (lambda shape, n: sequential((n,), Dense(n)), r"input of shape \(None, 3\)"),
-    (
-        with_own(Dense(2, kernel_constraint="non_neg")),
-        "kernel_constraint, and training programs",
-    ),
+    (with_own(Dense(2, kernel_constraint="non_neg")), "kernel_constraint, and training programs"),
     (frozen(lambda hidden: hidden), "frozen variable 'kernel' in layer 'half'"),
     (frozen(layers.GroupNormalization(2)), "frozen variable 'kernel' in layer 'half'"),
     (sum_of_wide_and_narrow, r"of shape \(None, 1\) to one of shape \(None, 8\)"),
@@ -479,18 +473,13 @@ def with_own(layer):
     (with_own(Forgetful(3.0)), "keeps more"),
     (with_own(Dense(2, dtype="mixed_float16")), "float32.*dtype policy"),
     (bfloat16, "takes, holds and computes float32. Got .'bfloat16', 'float32'."),
-    *(
-        (ends_with(*last), f"ends with the activation '{name}'.*Dense")
-        for last, name in [
-            ([Dense(2, "softmax")], "softmax"),
-            ([layers.ReLU()], "ReLU"),
-            ([keras.ops.softmax], "Softmax"),
-            ([keras.Sequential([Dense(2, "tanh"), layers.Flatten()])], "tanh"),
-        ]
-    ),
+    # For instance probabilities from a softmax, which were taken for logits.
+    (ends_with(Dense(2, "softmax")), "ends with the activation 'softmax'.*Dense"),
+    (ends_with(layers.ReLU()), "ends with the activation 'ReLU'.*Dense"),
+    (ends_with(keras.ops.softmax), "ends with the activation 'Softmax'.*Dense"),
+    (ends_with(keras.Sequential([Dense(2, "tanh"), layers.Flatten()])), "activation 'tanh'"),
 )
 def test_build_checked_refuses(network, message):
-    """For instance probabilities from a softmax, which were taken for logits."""
     with pytest.raises(SearchSpaceError, match=message):
         check(network)
 

@@ -43,9 +43,8 @@ def two_at_once(monkeypatch):
 
 def small():
     noise = layers.BatchNormalization(momentum=0.8), layers.Dropout(0.3)
-    return sequential(
-        (3,), layers.Dense(9, "relu", kernel_regularizer="l2"), *noise, layers.Dense(2)
-    )
+    hidden = layers.Dense(9, "relu", kernel_regularizer="l2")
+    return sequential((3,), hidden, *noise, layers.Dense(2))
 
 
 def job_of(n_members, recipes=RECIPE, model=noisy, head=HEAD, **fields):
@@ -242,7 +241,8 @@ def test_compiling_first_changes_no_member_and_xla_hardly(data):
 @pytest.fixture
 def fake(monkeypatch):
     """Trainings that only move a clock: epochs of 2 s, 1.2 s with XLA, and what is given here."""
-    fake = SimpleNamespace(now=100.0, compiled=set(), to_compile={False: 0, True: 0}, to_predict=0)
+    fake = SimpleNamespace(now=100.0, compiled=set(), n_at_once=2)
+    fake.to_compile, fake.to_predict = {False: 0, True: 0}, 0
 
     class Run:
         def __init__(self, job, data):
@@ -267,21 +267,19 @@ def fake(monkeypatch):
     clock = SimpleNamespace(monotonic=lambda: fake.now)
     monkeypatch.setattr("skuq.training._train.TrainingRun", Run)
     monkeypatch.setattr("skuq.training._train.time", clock)
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: fake.n_at_once)
     return fake
 
 
 @cases(
-    ("seconds", "n_members", "n_at_once", "epochs"),
+    ("seconds", "n_members", "at_once", "epochs"),
     (1e9, 4, 2, 50),  # never more than the recipe has
     (-9, 4, 2, 1),
     (40.0, 8, 2, 18),  # 0.9 * 40 / 2
     (40.0, 8, 1, 9),  # one group after the other
 )
-def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
-    data, monkeypatch, fake, seconds, n_members, n_at_once, epochs
-):
-    monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
-    fake.to_compile, fake.to_predict = {False: 7.0}, 0.5
+def test_shortened_jobs_have_the_epochs_in_time(data, fake, seconds, n_members, at_once, epochs):
+    fake.to_compile, fake.to_predict, fake.n_at_once = {False: 7.0}, 0.5, at_once
     job = job_of(n_members, replace(RECIPE, epochs=50))
     n_groups = n_members // 4
     # The limit counts the compilation, the two epochs measured, and all predictions.
