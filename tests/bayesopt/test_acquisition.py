@@ -15,18 +15,10 @@ from skuq.bayesopt._acquisition import ACQUISITIONS, AcquisitionTask, CompiledAc
 from skuq.predictive import Posterior
 
 programs = _acquisition._programs
-every_acquisition = pytest.mark.parametrize(
-    "acquisition",
-    [
-        bayesopt.ExpectedImprovement(),
-        LeakyExpectedImprovement(0.1),
-        UpperConfidenceBound(0.7),
-        UpperConfidenceBound(0.7, deviation="absolute"),
-        bayesopt.PosteriorMean(),
-        bayesopt.PosteriorUncertainty(),
-    ],
-    ids=repr,
-)
+EVERY = [bayesopt.ExpectedImprovement(), LeakyExpectedImprovement(0.1), bayesopt.PosteriorMean()]
+EVERY += [UpperConfidenceBound(0.7), UpperConfidenceBound(0.7, deviation="absolute")]
+EVERY += [bayesopt.PosteriorUncertainty()]
+every_acquisition = pytest.mark.parametrize("acquisition", EVERY, ids=repr)
 MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
 
 
