@@ -31,13 +31,23 @@ from skuq.backend._scopes import _refuse, import_locked, keep_scopes, without_co
 from skuq.networks import MLP, OperatorNetwork
 
 
-def test_garbage_collection_is_paused_and_restored():
+def test_imports_pause_garbage_collection_and_are_never_seen_by_halves(tmp_path, monkeypatch):
     for switch in (gc.disable, gc.enable):
         switch()
         with pytest.raises(ImportError), without_collection():
             assert not gc.isenabled()
             raise ImportError
         assert gc.isenabled() == (switch is gc.enable)
+    (tmp_path / "slow_to_load.py").write_text("import time; time.sleep(0.5); is_whole = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    both = threading.Barrier(2)
+    with ThreadPoolExecutor(3) as pool:
+        loading = pool.submit(importlib.import_module, "slow_to_load")
+        while "slow_to_load" not in sys.modules:
+            time.sleep(0.01)
+        assert backend.loaded("slow_to_load").is_whole and loading.result()
+        alone = [pool.submit(import_locked, lambda _: both.wait(0.3), "") for _ in range(2)]
+    assert {type(each.exception()) for each in alone} == {threading.BrokenBarrierError}
 
 
 @pytest.fixture
@@ -99,20 +109,7 @@ def test_an_interrupt_waits_for_the_end_of_what_runs_and_a_second_does_not(inter
     assert time.monotonic() - started < 20
 
 
-def test_threads_never_see_half_of_a_backend(tmp_path, monkeypatch):
-    (tmp_path / "slow_to_load.py").write_text("import time; time.sleep(0.5); is_whole = True")
-    monkeypatch.syspath_prepend(tmp_path)
-    both = threading.Barrier(2)
-    with ThreadPoolExecutor(3) as pool:
-        loading = pool.submit(importlib.import_module, "slow_to_load")
-        while "slow_to_load" not in sys.modules:
-            time.sleep(0.01)
-        assert backend.loaded("slow_to_load").is_whole and loading.result()
-        alone = [pool.submit(import_locked, lambda _: both.wait(0.3), "") for _ in range(2)]
-    assert {type(each.exception()) for each in alone} == {threading.BrokenBarrierError}
-
-
-def test_work_is_done_in_threads_that_stay_and_keep_nothing_of_it():
+def test_work_is_done_in_threads_that_stay_and_keep_only_the_scopes_of_their_caller():
     class Result:
         pass
 
@@ -135,12 +132,7 @@ def test_work_is_done_in_threads_that_stay_and_keep_nothing_of_it():
     deadline = time.monotonic() + 20
     while gone() is not None:
         assert time.monotonic() < deadline
-
-
-def test_threads_keep_the_scopes_of_their_caller():
-    import tensorflow as tf
-
-    keras = backend.keras
+    keras, tf = backend.keras, importlib.import_module("tensorflow")
     scope, found = keras.saving.custom_object_scope, keras.saving.get_registered_object
 
     def seen():

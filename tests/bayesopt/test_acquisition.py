@@ -214,7 +214,7 @@ def test_maximize_acquisition_finds_the_grids_maximum(method):
     assert ((box[:, 0] <= x) & (x <= box[:, 1])).all()
 
 
-def test_maximize_acquisition_compiles_nothing_when_only_arguments_change():
+def test_maximize_acquisition_compiles_once_or_warns_and_takes_direct():
     def objective(values):
         return -((values - 1.0) ** 2)
 
@@ -224,16 +224,16 @@ def test_maximize_acquisition_compiles_nothing_when_only_arguments_change():
         maximize_acquisition(*task, n_restarts=8 + seed, random_state=seed)
         assert programs.n_made - before == 2  # one of values, and one of gradients
 
+    def squared(values):
+        return -np.square(np.asarray(values) - 1.0)
 
-def test_maximize_acquisition_keeps_away_from_pending_points():
-    first, _ = maximize_acquisition(CORNER, n_restarts=5)
-    settings = {"n_restarts": 5, "pending": first, "min_distance": 0.1}
-    second, _ = maximize_acquisition(CORNER, "uncertainty", **settings)
-    assert np.linalg.norm((second - first) / np.ptp(BOX, axis=1)) >= 0.1
-    with pytest.raises(ValueError, match="Lower min_distance"):
-        maximize_acquisition(CORNER, n_restarts=2, pending=[[0.5, 10.5]], min_distance=2.0)
-    with pytest.raises(ValueError, match='"lbfgs" needs a surrogate with gradients'):
-        maximize_acquisition(replace(CORNER, key=None), method="lbfgs")
+    posterior, before = wave_posterior(n_draws=2), programs.n_made
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="no gradients.*DIRECT"):
+            _, value = maximize_acquisition(posterior, objective=squared, n_restarts=20)
+    assert programs.n_made - before == 1  # the failure is compiled once
+    _, exact = maximize_acquisition(posterior, objective=objective, n_restarts=20)
+    assert_allclose(value, exact, atol=1e-2)
 
 
 @pytest.mark.parametrize("key", ["broken", None])
@@ -251,21 +251,7 @@ def test_maximize_acquisition_where_there_is_no_value(key):
         maximize_acquisition(everywhere, n_restarts=10)
 
 
-def test_maximize_acquisition_of_a_numpy_objective_warns_and_takes_direct():
-    def squared(values):
-        return -np.square(np.asarray(values) - 1.0)
-
-    posterior, before = wave_posterior(n_draws=2), programs.n_made
-    for _ in range(2):
-        with pytest.warns(UserWarning, match="no gradients.*DIRECT"):
-            _, value = maximize_acquisition(posterior, objective=squared, n_restarts=20)
-    assert programs.n_made - before == 1  # the failure is compiled once
-    operators = {"objective": lambda values: -((values - 1.0) ** 2)}
-    _, exact = maximize_acquisition(posterior, n_restarts=20, **operators)
-    assert_allclose(value, exact, atol=1e-2)
-
-
-def test_maximize_acquisition_of_many_outputs():
+def test_maximize_acquisition_of_many_outputs_and_away_from_pending_points():
     def function(xp, arguments, X):
         return arguments[0] + X[None]  # outputs are the inputs, shifted by draw
 
@@ -279,6 +265,14 @@ def test_maximize_acquisition_of_many_outputs():
     for wrong, message in ((None, "give an objective"), (lambda v: v, "must make one number")):
         with pytest.raises(ValueError, match=message):
             maximize_acquisition(posterior, objective=wrong, n_restarts=2)
+    first, _ = maximize_acquisition(CORNER, n_restarts=5)
+    settings = {"n_restarts": 5, "pending": first, "min_distance": 0.1}
+    second, _ = maximize_acquisition(CORNER, "uncertainty", **settings)
+    assert np.linalg.norm((second - first) / np.ptp(BOX, axis=1)) >= 0.1
+    with pytest.raises(ValueError, match="Lower min_distance"):
+        maximize_acquisition(CORNER, n_restarts=2, pending=[[0.5, 10.5]], min_distance=2.0)
+    with pytest.raises(ValueError, match='"lbfgs" needs a surrogate with gradients'):
+        maximize_acquisition(replace(CORNER, key=None), method="lbfgs")
 
 
 @pytest.mark.parametrize(

@@ -312,7 +312,7 @@ def test_ask_seeds_the_clone_of_every_step_and_tries_a_fit_that_fails_again(reco
     assert len(recorder.seeds) == len(set(recorder.seeds)) == 5
 
 
-def test_beta_is_fixed_once_by_mean_width_or_a_function_of_the_number_of_results(recorder):
+def test_beta_is_of_mean_width_a_function_or_doubled_up_to_the_first_new_proposal(recorder):
     bound = UpperConfidenceBound(mean_width=0.5)
     optimizer = search(acquisition=bound, estimator=recorder, n_initial=2)
     optimizer.maximize(bowl, 6)
@@ -333,10 +333,7 @@ def test_beta_is_fixed_once_by_mean_width_or_a_function_of_the_number_of_results
     optimizer.maximize(bowl, 7)
     assert_allclose([record.beta for record in optimizer.history_], [0.5, 0.6])
     assert min(record.seconds_fit for record in optimizer.history_) > 0
-
-
-def test_ask_with_dynamic_c_stops_at_the_first_new_proposal():
-    """The peak of the mean is known and other points are uncertain: some doublings are enough."""
+    # The peak of the mean is known and other points are uncertain: some doublings are enough.
     X = np.array([[-0.9], [-0.3], [0.0], [0.3], [0.6]])
     bound = UpperConfidenceBound(1e-3, dynamic_c=True)
     optimizer = search([(-1, 1)], bound, n_initial=5)

@@ -62,7 +62,7 @@ def test_pollutants_stored_runs(data_dir):
     assert_allclose(problem.objective(stored), by_hand, rtol=1e-4, atol=1e-9)
 
 
-def test_brusselator_objective_by_hand():
+def test_objectives_by_hand(rng):
     problem = make_operator_problem("brusselator")
     border = np.zeros((64, 64, 1))
     border[[0, 1, -2, -1]] = border[:, [0, 1, -2, -1]] = 1
@@ -73,9 +73,6 @@ def test_brusselator_objective_by_hand():
     one = np.concatenate([border, 0 * border], axis=-1).reshape(4096, 2)
     p = 496 / 8192
     assert_allclose(problem.objective(one), -p * (1 - p), rtol=1e-12)
-
-
-def test_interferometer_objective_by_hand(rng):
     objective = make_operator_problem("interferometer").objective
     images = rng.integers(0, 256, (2, 64, 64, 16)) / 400
     x = np.arange(64) / 64
@@ -88,10 +85,7 @@ def test_interferometer_objective_by_hand(rng):
         assert abs(objective(np.full((4096, 16), level))) < 0.1
     draws = rng.normal(100, 300, (4096, 16))  # are taken for images
     assert_array_equal(objective(draws), objective(np.clip(draws, 0, 255)))
-
-
-def test_cell_towers_by_hand(rng):
-    """The objective of section 6.4, in plain loops over the cells."""
+    # The objective of section 6.4, in plain loops over the cells.
     problem = make_operator_problem("cell_towers")
     outputs = rng.uniform([-90, -95], [-70, -75], (2500, 2))
 

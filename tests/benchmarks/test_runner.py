@@ -23,7 +23,7 @@ def scored():
     return seen, Benchmark(problems, methods, each(score), {"one": 2, "two": 1})
 
 
-def test_rows_are_kept_and_an_interrupted_run_goes_on(scored, tmp_path):
+def test_rows_are_kept_and_an_interrupted_run_goes_on_with_what_is_run_usually(scored, tmp_path):
     seen, benchmark = scored
     with pytest.raises(KeyboardInterrupt):
         list(run("tiny", benchmark, folder=tmp_path))
@@ -44,11 +44,8 @@ def test_rows_are_kept_and_an_interrupted_run_goes_on(scored, tmp_path):
     assert list(run("tiny", benchmark, folder=tmp_path)) == []
     (again,) = run("tiny", benchmark, ["two"], ["goes"], [0], again=True, folder=tmp_path)
     assert again["nll"] == 2.333333 and len(read(tmp_path / "tiny.json")) == 9
-
-
-def test_what_is_run_usually(scored, tmp_path):
-    _, benchmark = scored
     usual = Benchmark(**{**vars(benchmark), "usual": lambda problem, method: method == "goes"})
+    tmp_path = tmp_path / "usual"
     assert len(list(run("tiny", usual, folder=tmp_path))) == 3
     assert list(run("tiny", usual, methods=["fails"], folder=tmp_path)) == []
     rows = list(run("tiny", usual, ["two"], ["fails"], [5], folder=tmp_path))

@@ -83,7 +83,7 @@ def test_trials_come_back_to_the_bit_in_the_order_they_finished(tmp_path):
     assert len(catalog.held_out.sets) == 2 and catalog.held_out.shifted[0].rows is None
 
 
-def test_each_search_has_a_folder_of_its_own_and_it_is_said_which_goes_on(tmp_path, caplog):
+def test_each_search_has_a_folder_of_its_own_whose_name_is_said(tmp_path, caplog, monkeypatch):
     first = begun(tmp_path, [trial(0)])
     with pytest.warns(UserWarning, match=f"that in {first} has other sett.*\n  epochs: 10.*, 11"):
         other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 11})
@@ -102,6 +102,19 @@ def test_each_search_has_a_folder_of_its_own_and_it_is_said_which_goes_on(tmp_pa
             assert f"a new search starts in {new}" in caplog.text
         begun(tmp_path)
     assert f"the search in {first} goes on; it has 1 trials" in caplog.text
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = begun("runs here/ü")
+    monkeypatch.chdir("/")
+    assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
+    assert begun("~/tilde").parent == tmp_path / "tilde"
+    assert len(Catalog.load("~/tilde")) == 0
+    with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
+        begun("")
+    (tmp_path / "file").touch()
+    for name in ("~/file", "~/file/inside"):
+        with pytest.raises(NotADirectoryError, match="`catalog_dir` must be a folder, .*file"):
+            begun(name)
 
 
 def test_the_folder_of_another_search_or_process_is_refused_with_what_differs(tmp_path):
@@ -254,22 +267,6 @@ def test_a_lock_is_free_after_any_error_and_a_beginning_cut_off_is_new(tmp_path,
         assert again.entropy is None and again.records == []
         again.begin(5, SPACE, HELD_OUT, b"")
     assert not list(folder.path.glob(".*.tmp"))
-
-
-def test_names_of_folders(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = begun("runs here/ü")
-    monkeypatch.chdir("/")
-    assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
-    assert begun("~/tilde").parent == tmp_path / "tilde"
-    assert len(Catalog.load("~/tilde")) == 0
-    with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
-        begun("")
-    (tmp_path / "file").touch()
-    for name in ("~/file", "~/file/inside"):
-        with pytest.raises(NotADirectoryError, match="`catalog_dir` must be a folder, .*file"):
-            begun(name)
 
 
 def test_catalogs_hold_trials_and_members_and_write_only_what_can_be_read(tmp_path):

@@ -293,7 +293,7 @@ OPERATOR_HEAD = operators.OperatorHead(1)
 RECIPE = Recipe(learning_rate=0.01, batch_size=40, epochs=1, n_draws=4, **PLAIN)
 
 
-def test_a_step_follows_the_gradient_of_the_loss():
+def test_a_step_follows_the_gradient_of_the_loss_and_predictions_are_the_networks():
     """One step of gradient descent, with the indices that the step draws."""
     recipe = replace(RECIPE, optimizer="sgd")
     after = train_member(EPISTEMIC, OPERATOR_HEAD, recipe, DATA, 5)
@@ -313,6 +313,18 @@ def test_a_step_follows_the_gradient_of_the_loss():
     assert_allclose(after.weights, flat - recipe.learning_rate * slope, atol=1e-6)
     for frozen, found in zip(state, after.state, strict=True):
         assert_array_equal(found, frozen)
+    member = train_member(EPISTEMIC, OPERATOR_HEAD, RECIPE, DATA, 5)
+    drawing, index = DrawingNetwork(EPISTEMIC), np.random.default_rng(0).normal(size=(7, 3))
+    run = Run(tensors(), index=float32([index])[0])
+    weights, state = float32(drawing.split(member.weights)), float32(member.state)
+    expected = drawing.forward(weights, state, *float32([DATA.x]), run)[0]
+    draws = operators.predict_draws(member, DATA.x, index)
+    assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
+    assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
+    index = np.random.default_rng(0).normal(size=(300, 3))
+    x = make_data(100, 0).x  # so many draws that rows are predicted in parts
+    together = operators.predict_draws(member, x, index)
+    assert_allclose(together[:, -9:], operators.predict_draws(member, x[-9:], index), atol=1e-12)
 
 
 def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch):
@@ -366,21 +378,6 @@ def test_numbers_are_normal_or_uniform_and_independent():
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.03
     # Keys and steps that differ in a few bits give other numbers, not another order.
     assert len(np.intersect1d(draw(7), draw(6))) < 50
-
-
-def test_predictions_are_those_of_the_network():
-    member = train_member(EPISTEMIC, OPERATOR_HEAD, RECIPE, DATA, 5)
-    drawing, index = DrawingNetwork(EPISTEMIC), np.random.default_rng(0).normal(size=(7, 3))
-    run = Run(tensors(), index=float32([index])[0])
-    weights, state = float32(drawing.split(member.weights)), float32(member.state)
-    expected = drawing.forward(weights, state, *float32([DATA.x]), run)[0]
-    draws = operators.predict_draws(member, DATA.x, index)
-    assert draws.shape == (7, 40, 1) and draws.dtype == np.float64
-    assert_allclose(draws, ops.convert_to_numpy(expected), atol=1e-5)
-    index = np.random.default_rng(0).normal(size=(300, 3))
-    x = make_data(100, 0).x  # so many draws that rows are predicted in parts
-    together = operators.predict_draws(member, x, index)
-    assert_allclose(together[:, -9:], operators.predict_draws(member, x[-9:], index), atol=1e-12)
 
 
 def check(network):

@@ -129,7 +129,7 @@ def test_members_of_a_stack_can_weigh_losses_differently(data):
     assert_equal_members(trained(1.0, 0.0), alone, rtol=1e-4)
 
 
-def test_seeds_and_settings_share_one_program(data):
+def test_seeds_and_settings_share_one_program_and_compiling_first_changes_no_member(data):
     recipe = Recipe(batch_size=8, epochs=2, l2=1e-3, schedule="cosine")
     train(job_of(3, recipe), data)
     n_made = _train.programs.n_made
@@ -140,6 +140,13 @@ def test_seeds_and_settings_share_one_program(data):
         # Layers have other names each time: a program knows none.
         train(job_of(3, recipe), make_data(n_train, 19))
     assert _train.programs.n_made == n_made
+    job = job_of(2)
+    run = TrainingRun(job, data)
+    run.compile()
+    assert run.is_compiled and run.share == 0
+    run.advance()
+    assert_equal_members(run.members(), train(job, data))
+    assert_equal_members(train(replace(job, jit=True), data), run.members(), rtol=1e-4)
 
 
 @cases(("n", "sizes"), (1, [1]), (7, [7]), (8, [4, 4]), (10, [5, 5]), (12, [4, 4, 4]))
@@ -230,16 +237,6 @@ def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(dat
     assert run.n_epochs == 3
     run.advance(deadline=35.0)
     assert run.n_epochs == 4
-
-
-def test_compiling_first_changes_no_member_and_xla_hardly(data):
-    job = job_of(2)
-    run = TrainingRun(job, data)
-    run.compile()
-    assert run.is_compiled and run.share == 0
-    run.advance()
-    assert_equal_members(run.members(), train(job, data))
-    assert_equal_members(train(replace(job, jit=True), data), run.members(), rtol=1e-4)
 
 
 @pytest.fixture
@@ -467,17 +464,14 @@ def test_seconds_do_not_contain_compilation(data, monkeypatch, n_epochs):
     assert run.members()[0].seconds == pytest.approx({1: 90.0, 4: 7.0 + 7.0 / 3}[n_epochs])
 
 
-@pytest.mark.parametrize("kind", ["unplanned", "epinet"])
-def test_a_job_needs_no_model(data, monkeypatch, kind):
+def test_a_job_needs_no_model_but_the_values_of_frozen_layers(data, monkeypatch):
     """Its configuration is enough, in a process that has never seen the network."""
-    job = job_of_kind(kind, kind == "epinet", False)
-    expected = train(job, data)
-    monkeypatch.setattr(_job, "_templates", BoundedCache(8))
-    sent = TrainingJob(job.network, job.head, job.recipes, job.seeds, job.stacked, jit=False)
-    assert_equal_members(train(sent, data), expected)
-
-
-def test_values_of_frozen_layers_are_part_of_a_job(data, monkeypatch):
+    for kind in ("unplanned", "epinet"):
+        job = job_of_kind(kind, kind == "epinet", False)
+        expected = train(job, data)
+        monkeypatch.setattr(_job, "_templates", BoundedCache(8))
+        sent = TrainingJob(job.network, job.head, job.recipes, job.seeds, job.stacked, jit=False)
+        assert_equal_members(train(sent, data), expected)
     model = sequential((3,), layers.Dense(9, "relu"), layers.Dense(2))
     model.layers[0].trainable = False
     kernel = model.layers[0].kernel
@@ -551,19 +545,6 @@ def test_schedules_are_keras_own_and_have_a_warmup_and_rates_of_epochs():
         assert_allclose(Recipe().regularization_factors(name, 3, 4, 10), 1)
 
 
-def test_factors_of_layers_go_by_name_and_the_first_counts():
-    factors = {"scale": 6, "embedding": 0.1, "*/bias": 0.5, "hidden_*": 2}
-    recipe = Recipe(rate_factors_of_layers=factors)
-    assert recipe == Recipe(rate_factors_of_layers=tuple(factors.items()))
-    assert hash(recipe) == hash(Recipe(rate_factors_of_layers=list(factors.items())))
-    names = ["embedding/bias", "scale/scale", "hidden_1/kernel", "hidden_1/bias", "output/kernel"]
-    assert recipe.factors_of(names) == [0.1, 6, 2, 0.5, 1]
-    nested = Recipe(rate_factors_of_layers={"branch_1": 3.0, "hidden": 4.0})
-    assert nested.factors_of(["branch_1/hidden/kernel", "hidden/kernel"]) == [3, 4]
-    with pytest.raises(ValueError, match=r"that match no weight of the network: \['hidden'\]"):
-        nested.factors_of(["branch_1/hidden/kernel"])
-
-
 #: Values that are refused, by the names of fields.
 BAD = {
     "optimizer schedule keep": ["linear"],
@@ -581,7 +562,7 @@ BAD = {
 }
 
 
-def test_bad_recipes_are_refused():
+def test_bad_recipes_are_refused_and_factors_of_layers_go_by_name():
     given = [(name, value) for names in BAD for name in names.split() for value in BAD[names]]
     for name, value in given:
         with pytest.raises(ValueError, match=rf"[`']{name}[`'].*Got"):
@@ -593,6 +574,16 @@ def test_bad_recipes_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             Recipe(optimizer, **setting)
+    factors = {"scale": 6, "embedding": 0.1, "*/bias": 0.5, "hidden_*": 2}
+    recipe = Recipe(rate_factors_of_layers=factors)
+    assert recipe == Recipe(rate_factors_of_layers=tuple(factors.items()))
+    assert hash(recipe) == hash(Recipe(rate_factors_of_layers=list(factors.items())))
+    names = ["embedding/bias", "scale/scale", "hidden_1/kernel", "hidden_1/bias", "output/kernel"]
+    assert recipe.factors_of(names) == [0.1, 6, 2, 0.5, 1]
+    nested = Recipe(rate_factors_of_layers={"branch_1": 3.0, "hidden": 4.0})
+    assert nested.factors_of(["branch_1/hidden/kernel", "hidden/kernel"]) == [3, 4]
+    with pytest.raises(ValueError, match=r"that match no weight of the network: \['hidden'\]"):
+        nested.factors_of(["branch_1/hidden/kernel"])
 
 
 CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
