@@ -60,31 +60,23 @@ PLANES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_make_function_of_one_feature_by_hand(name):
-    tolerance = 5e-6 if name == "sine3" else 1e-6 if name == "forrester" else 1e-14
-    values = make_function(name, 1)(np.reshape([*LINES[name]], (-1, 1)))
-    assert_allclose(values, [*LINES[name].values()], rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("name", PLANES)
-def test_make_function_of_two_features_by_hand(name):
-    (lower, upper), low, high, values = PLANES[name]
-    X = 2 * (np.array([*values]) - lower) / np.subtract(upper, lower) - 1
-    # Bukin's root turns a rounding of 1e-16 into 1e-8 of its argument, 1e-8 of the range.
-    tolerance = 5e-8 if name == "bukin6" else 1e-13
-    expected = scaled(np.array([*values.values()]), low, high)
-    assert_allclose(make_function(name, 2)(X), expected, rtol=0, atol=tolerance)
-
-
 @pytest.mark.parametrize("name, d", EVERY)
-def test_make_function_minimizer_gives_the_minimum(name, d):
+def test_make_function_by_hand_and_at_its_minimizer(name, d):
     function = make_function(name, d)
+    # Bukin's root turns a rounding of 1e-16 into 1e-8 of its argument, 1e-8 of the range.
+    atol = {"sine3": 5e-6, "forrester": 1e-6, "bukin6": 5e-8}.get(name, 1e-13)
+    if d == 1 and name in LINES:
+        X, expected = np.reshape([*LINES[name]], (-1, 1)), [*LINES[name].values()]
+        assert_allclose(function(X), expected, rtol=0, atol=atol)
+    if d == 2 and name in PLANES:
+        (lower, upper), low, high, values = PLANES[name]
+        X = 2 * (np.array([*values]) - lower) / np.subtract(upper, lower) - 1
+        expected = scaled(np.array([*values.values()]), low, high)
+        assert_allclose(function(X), expected, rtol=0, atol=atol)
     assert function.minimizer.shape == (d,)
     assert np.all(np.abs(function.minimizer) <= 1)
     assert_array_equal(function.bounds, np.tile([-1, 1], (d, 1)))
-    tolerance = 5e-8 if name == "bukin6" else 1e-13
-    assert_allclose(function(function.minimizer[None]), function.minimum, atol=tolerance, rtol=0)
+    assert_allclose(function(function.minimizer[None]), function.minimum, atol=atol, rtol=0)
 
 
 def test_make_function_of_many_features_agrees_with_scipy_and_has_its_columns():

@@ -92,7 +92,7 @@ class Counting:
         return {"x": k / 40, "k": k}
 
 
-def test_hopeless_searches_and_what_cannot_be_sent_end_early_and_say_why():
+def test_hopeless_searches_and_what_cannot_be_sent_or_is_no_score_fail_and_say_why():
     failing = Evaluate(fail=range(10))
     with pytest.raises(SearchFailedError, match=r"(?s)failed.*ArithmeticError: k is") as error:
         search(threads(failing, 2), n_trials=200)
@@ -111,6 +111,11 @@ def test_hopeless_searches_and_what_cannot_be_sent_end_early_and_say_why():
         search(processes(evaluate, 2))
     with pytest.raises(SearchFailedError, match="ModuleNotFoundError.*no_such_module"):
         search(processes(NotHere(), 1), n_trials=2)
+    for score in (math.nan, -math.inf):
+        own = inline(lambda _, seed, score=score: SimpleNamespace(score=score if seed % 2 else 1.0))
+        failed = [r for r in search(own, 20) if not r.completed]
+        assert 0 < len(failed) < 20 and all(r.result is None for r in failed)
+        assert {r.message for r in failed} == {f"The evaluation returned a score of {score}."}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SlotsLostError("The cluster is gone.")])
@@ -248,15 +253,6 @@ def test_a_search_goes_on_where_a_store_ends_or_has_gaps():
     records = Search(*arguments, options=options).run().catalog
     assert contents(records) == contents(whole)
     assert os.getpid() not in {record.result.pid for record in records}
-
-
-@pytest.mark.parametrize("score", [float("nan"), -float("inf")])
-def test_scores_that_are_no_numbers_are_failures(score):
-    own = inline(lambda _, seed: SimpleNamespace(score=score if seed % 2 else 1.0))
-    failed = [r for r in search(own, 20) if not r.completed]
-    assert 0 < len(failed) < 20
-    assert {r.message for r in failed} == {f"The evaluation returned a score of {score}."}
-    assert all(r.result is None for r in failed)
 
 
 def test_time_ends_a_search_with_the_trial_that_is_running():

@@ -1,6 +1,5 @@
 """Programs, first weights, predictions in parts, networks with draws, and checks of networks."""
 
-import functools
 import gc
 import math
 import weakref
@@ -22,7 +21,7 @@ from skuq.backend import BACKEND, BoundedCache, keras, ops
 from skuq.exceptions import SearchSpaceError
 from skuq.networks import GaussianHead, Member
 from skuq.tables import TrainingData
-from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, predict_members
+from skuq.training import Recipe, TrainingJob, TrainingRun, predict_members
 from skuq.training._network_checks import build_checked
 
 layers = keras.layers
@@ -32,18 +31,6 @@ HEAD = GaussianHead()
 
 def network(units=6):
     return sequential((3,), layers.Dense(units, "relu"), layers.Dense(2))
-
-
-@cases(
-    ("padded", "sizes"),
-    (_job.padded_rows, {1: 8, 8: 8, 9: 10, 100: 112, 129: 160, 1000: 1024, 2**14 + 1: 20_480}),
-    # A search fits after every result: it compiles when the rows double, up to 128 rows ..
-    (_job.full_batch_rows, {9: 16, 16: 16, 17: 32, 65: 128, 128: 128, 129: 160, 600: 640}),
-    # .. and tables of up to 2**14 rows.
-    (_job.table_rows, {1: 8, 9: 16, 1000: 1024, 1025: 2048, 2**14: 2**14, 2**14 + 1: 20_480}),
-)
-def test_rows_are_padded_to_few_sizes(padded, sizes):
-    assert {n: padded(n) for n in sizes} == sizes
 
 
 def test_held_out_inputs_are_predicted_in_place_of_the_validation_rows():
@@ -125,16 +112,6 @@ def test_first_weights_of_special_layers_are_as_in_keras(make, n_biases):
         assert not np.array_equal(drawn, of_keras)
         if len(drawn) > 1000:
             assert_allclose(drawn.std(), of_keras.std(), rtol=0.1)
-
-
-def test_worth_xla_knows_convolutions_and_artificial_inputs():
-    """XLA's own take about nine times as long on a CPU, however long the run."""
-    model = sequential((8, 8, 1), layers.Conv2D(2, 3), layers.Flatten(), layers.Dense(2))
-    for one, is_worth in ((network(), True), (model, False)):
-        assert _train.worth_xla(one.to_json(), 10**6, 100, stops_early=False) == is_worth
-    # NOMU's default on a few rows: 1000 steps of four networks of two layers of 64 units.
-    few_rows = functools.partial(_train.worth_xla, network().to_json(), 1000, 35_000)
-    assert few_rows(stops_early=False, has_artificial=True) and not few_rows(stops_early=False)
 
 
 def untrained(model, seed=1):

@@ -619,7 +619,7 @@ def tabular_trainer(**changes):
     return MemberTrainer(space, data, GaussianMixtureHead(), EPOCHS, max_epochs=4), default
 
 
-def test_a_budget_without_limits_changes_nothing(trainer):
+def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_score(trainer):
     plain = trainer(CONFIGURATION, 3)
     outcome = trainer(CONFIGURATION, 3, TrialBudget())
     limited = pickle.loads(pickle.dumps(replace(trainer, timeout=60.0)))
@@ -629,6 +629,14 @@ def test_a_budget_without_limits_changes_nothing(trainer):
     for one, other in zip(outcome.result.networks, plain.networks):
         assert_array_equal(one.weights, other.weights)
         assert_array_equal(one.history["val_loss"], other.history["val_loss"])
+    priced = replace(trainer, objective=lambda trial: trial.score + 1e-3 * trial.n_weights)
+    outcome = priced(CONFIGURATION, 3, TrialBudget())
+    n_networks = len(outcome.result.networks)
+    assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
+    assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
+    broken = replace(trainer, objective=lambda trial: trial.scor)
+    with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):
+        broken(CONFIGURATION, 3, TrialBudget())
 
 
 def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):
@@ -661,17 +669,6 @@ def test_a_trial_ends_when_its_time_is_over_with_a_network(trainer):
     # Without time there is still a network.
     outcome = trainer(CONFIGURATION, 3, TrialBudget(seconds=1e-3))
     assert outcome.result.n_epochs == 1 and outcome.share < 0.1
-
-
-def test_an_objective_replaces_the_score_and_is_named_in_its_errors(trainer):
-    priced = replace(trainer, objective=lambda trial: trial.score + 1e-3 * trial.n_weights)
-    outcome = priced(CONFIGURATION, 3, TrialBudget())
-    n_networks = len(outcome.result.networks)
-    assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
-    assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
-    broken = replace(trainer, objective=lambda trial: trial.scor)
-    with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):
-        broken(CONFIGURATION, 3, TrialBudget())
 
 
 @pytest.mark.parametrize("loss", ["crps", "nll"])
