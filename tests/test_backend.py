@@ -4,6 +4,7 @@ import functools
 import gc
 import importlib
 import logging
+import os
 import pickle
 import re
 import signal
@@ -50,22 +51,15 @@ def test_imports_pause_garbage_collection_and_are_never_seen_by_halves(tmp_path,
     assert {type(each.exception()) for each in alone} == {threading.BrokenBarrierError}
 
 
-@pytest.fixture
-def interrupt():
-    """A function that sends Ctrl-C to the main thread, and gives it time to arrive."""
-
-    def send():
+def test_an_interrupt_waits_for_the_end_of_what_runs_and_a_second_does_not(request):
+    def interrupt():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(0.3)
+        time.sleep(0.3)  # until it arrives
 
+    done = []
     # Tests that run in the background of a shell ignore SIGINT otherwise.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield send
-    signal.signal(signal.SIGINT, handler)
-
-
-def test_an_interrupt_waits_for_the_end_of_what_runs_and_a_second_does_not(interrupt):
-    done = []
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
 
     class Value:
         def __del__(self):  # Python loses what is raised here
@@ -190,10 +184,9 @@ X = rng.normal(size=(30, 2)); y = X[:, 0]
 small = {"network": MLP(2), "epochs": 2, "random_state": 0}
 
 def convolving(input_shape, n_outputs):
-    import keras
-    reshaped = keras.layers.Reshape((2, 1, 1))
-    layers = [reshaped, keras.layers.Conv2D(2, 1), keras.layers.Flatten()]
-    return keras.Sequential([keras.Input(input_shape), *layers, keras.layers.Dense(n_outputs)])
+    from keras import Input, Sequential, layers
+    convolved = [layers.Reshape((2, 1, 1)), layers.Conv2D(2, 1), layers.Flatten()]
+    return Sequential([Input(input_shape), *convolved, layers.Dense(n_outputs)])
 
 # The first fit of the process builds with Keras' defaults.
 models = [skuq.DeepEnsembleRegressor(1, **{**small, "network": convolving})]
@@ -341,26 +334,22 @@ DROPOUT = skuq.MCDropoutRegressor(5, **SMALL)
 NET = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 OPERATOR = NEONRegressor(network=NET, epochs=2, random_state=0)
 
-TOLD = """
-import os
-from skuq.backend import keras
-told = os.environ["TF_NUM_INTRAOP_THREADS"], os.environ.get("TF_NUM_INTEROP_THREADS")
-"""
+TOLD = 'from skuq.backend import keras; import os; print(os.environ["TF_NUM_INTRAOP_THREADS"])'
 
 
-def _threads_of_a_worker():
-    exec(TOLD, names := {})
-    return names["told"]
+def threads_of_a_worker():
+    assert backend.keras  # loads TensorFlow
+    return os.environ["TF_NUM_INTRAOP_THREADS"], os.environ.get("TF_NUM_INTEROP_THREADS")
 
 
 @slow
 def test_backend_in_a_joblib_worker_keeps_to_its_share_of_the_cores():
     share = str(max(1, joblib.cpu_count() // 2))
     with joblib.parallel_config(backend="loky"):
-        told = joblib.Parallel(n_jobs=2)(joblib.delayed(_threads_of_a_worker)() for _ in range(2))
+        told = joblib.Parallel(n_jobs=2)(joblib.delayed(threads_of_a_worker)() for _ in range(2))
     assert set(told) == {(share, share)}
     # The user's setting stays.
-    done = run_python(f"{TOLD}\nprint(told[0])", OMP_NUM_THREADS="2", TF_NUM_INTRAOP_THREADS="1")
+    done = run_python(TOLD, OMP_NUM_THREADS="2", TF_NUM_INTRAOP_THREADS="1")
     assert done.stdout.strip() == "1"
 
 

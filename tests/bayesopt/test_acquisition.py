@@ -138,25 +138,20 @@ def numpy_and_compiled(posterior, acquisition, q=1, pending=None):
     return _acquisition.acquisition_of(task), *programs
 
 
-def rosenbrock(x):
-    """Values and gradients of 2-D Rosenbrock on [-2, 2]^2, from the unit box."""
-    points = 4 * x - 2
-    values = np.array([optimize.rosen(point) for point in points])
-    return values, 4 * np.array([optimize.rosen_der(point) for point in points])
-
-
 def test_minimize_batch_finds_minima_keeps_bounds_and_drops_starts_of_no_value(rng):
     starts, sizes = rng.uniform(size=(40, 2)), []
 
-    def counted(x):
+    def rosenbrock(x):
+        """Values and gradients of 2-D Rosenbrock on [-2, 2]^2, from the unit box."""
         sizes.append(len(x))
-        return rosenbrock(x)
+        values = np.array([optimize.rosen(point) for point in 4 * x - 2])
+        return values, 4 * np.array([optimize.rosen_der(point) for point in 4 * x - 2])
 
-    x, values = _maximize.minimize_batch(counted, starts, max_rounds=500)
+    x, values = _maximize.minimize_batch(rosenbrock, starts, max_rounds=500)
     assert_allclose(x, 0.75, atol=1e-3)  # (1, 1), for every start
     assert values.max() < 1e-6
     sizes.clear()
-    _maximize.minimize_batch(counted, starts, max_rounds=30, survivors={3: 5})
+    _maximize.minimize_batch(rosenbrock, starts, max_rounds=30, survivors={3: 5})
     assert sizes[:3] == [40, 40, 40]
     assert max(sizes[3:]) <= 5
 

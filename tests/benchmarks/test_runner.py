@@ -5,9 +5,7 @@ import run as command
 from runner import Benchmark, each, growing, read, run, summary
 
 
-@pytest.fixture
-def scored():
-    """Names of what was run, and a benchmark whose method "stops" is interrupted at first."""
+def test_rows_are_kept_and_an_interrupted_run_goes_on_with_what_is_run_usually(tmp_path):
     seen = []
 
     def score(data, method, seed):
@@ -20,11 +18,7 @@ def scored():
 
     problems = {"one": lambda seed: 1.0, "two": lambda seed: 2.0}
     methods = {name: name for name in ("goes", "stops", "fails")}
-    return seen, Benchmark(problems, methods, each(score), {"one": 2, "two": 1})
-
-
-def test_rows_are_kept_and_an_interrupted_run_goes_on_with_what_is_run_usually(scored, tmp_path):
-    seen, benchmark = scored
+    benchmark = Benchmark(problems, methods, each(score), {"one": 2, "two": 1})
     with pytest.raises(KeyboardInterrupt):
         list(run("tiny", benchmark, folder=tmp_path))
     kept = read(tmp_path / "tiny.json")

@@ -105,6 +105,11 @@ def test_hopeless_searches_and_what_cannot_be_sent_or_is_no_score_fail_and_say_w
         search(inline(failing), 40, store=Kept(error.value.records))
     records = search(inline(Evaluate()), 40, store=Kept(error.value.records))
     assert len(records) == 40 and sum(r.completed for r in records) == 30
+
+    class NotHere:
+        def __reduce__(self):
+            return __import__, ("no_such_module_of_skuq",)
+
     evaluate = Evaluate()
     evaluate.lock = threading.Lock()
     with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes.*n_jobs=1"):
@@ -200,11 +205,6 @@ def test_a_search_of_any_number_of_trials_shows_no_total(capsys):
     best = min(record.score for record in search(inline(Evaluate()), 3, options=options))
     shown = capsys.readouterr().err
     assert "3trial" in shown and f"best NLL={best:.3f}, failed=0" in shown
-
-
-class NotHere:
-    def __reduce__(self):
-        return __import__, ("no_such_module_of_skuq",)
 
 
 def test_a_proposer_that_raises_or_an_interrupt_in_writing_loses_nothing():
@@ -320,7 +320,7 @@ def search_in_stacks(evaluate, n_trials=40, **fields):
     return search(inline(evaluate), n_trials, Counting(), **fields)
 
 
-def test_stacks_are_of_equal_size_and_seeds_go_by_the_number_of_a_trial():
+def test_stacks_are_of_equal_size_with_seeds_by_numbers_and_are_kept_after_an_interrupt():
     together, alone = Together(), Together()
     records = search_in_stacks(together)
     assert [len(seeds) for seeds in together.asked] == [14, 14, 12]
@@ -336,13 +336,8 @@ def test_stacks_are_of_equal_size_and_seeds_go_by_the_number_of_a_trial():
     # A deadline shortens single trials, so that nothing is stacked.
     evaluate, options = Together(), RunOptions(limits=Limits(max_time=60))
     assert len(search_in_stacks(evaluate, 5, options=options)) == 5 and evaluate.asked == []
-
-
-def test_an_interrupt_keeps_the_stacks_that_had_finished():
-    for evaluate, store in (
-        (Together({2: KeyboardInterrupt()}), Kept()),
-        (Together(), slots.Hasty(5)),  # while a stack is written
-    ):
+    interrupted = Together({2: KeyboardInterrupt()})
+    for evaluate, store in ((interrupted, Kept()), (Together(), slots.Hasty(5))):  # in writing
         with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
             records = search_in_stacks(evaluate, store=store)
         assert [r.trial_number for r in records] == list(range(14)) and store.added == records

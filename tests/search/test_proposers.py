@@ -86,8 +86,19 @@ def proposed(history, running=(), failed=(), **settings):
     return np.array([optimise.ask(records, running, rng)["x"] for rng in seeds])
 
 
-def test_the_unit_of_scores_does_not_matter_failed_trials_repel_and_running_ones_attract():
-    """Diverged networks are clipped, but not every trial if the objective is in large units."""
+def test_forest_explores_by_kappa_after_n_initial_away_from_failed_and_towards_running_trials():
+    """Scores on the left are better, those on the right differ from one neighbour to the next."""
+    history = [(0.04 * i, 0.0) for i in range(10)]
+    history += [(0.6 + 0.04 * i, 1.0 + 2 * (i % 2)) for i in range(10)]
+    assert (proposed(history) < 0.5).all()
+    assert (proposed(history, kappa=0) < 0.5).all()
+    assert (proposed(history, kappa=100) > 0.5).all()
+    history = [(0.1 * i, float(i)) for i in range(10)]
+    assert proposed(history[:9]).max() > 0.5
+    assert proposed(history).max() < 0.1
+    assert proposed(history[:3], n_initial=4).max() > 0.5
+    assert proposed(history[:4], n_initial=4).max() < 0.1
+    # Diverged networks are clipped, but not every trial if the objective is in large units.
     x = np.linspace(0, 1, 21)
     scores = 1 + (x - 0.3) ** 2
     assert_allclose(proposed(zip(x, 1e6 * scores)), proposed(zip(x, scores)))
@@ -101,20 +112,6 @@ def test_the_unit_of_scores_does_not_matter_failed_trials_repel_and_running_ones
     history = [(0.05 * i, 1.0 + i) for i in range(10)]
     assert (proposed(history) < 0.1).all()
     assert (proposed(history, running=[0.8, 0.82, 0.84, 0.86, 0.88]) > 0.6).all()
-
-
-def test_kappa_is_the_weight_of_exploration_after_n_initial_random_configurations():
-    """Scores on the left are better, those on the right differ from one neighbour to the next."""
-    history = [(0.04 * i, 0.0) for i in range(10)]
-    history += [(0.6 + 0.04 * i, 1.0 + 2 * (i % 2)) for i in range(10)]
-    assert (proposed(history) < 0.5).all()
-    assert (proposed(history, kappa=0) < 0.5).all()
-    assert (proposed(history, kappa=100) > 0.5).all()
-    history = [(0.1 * i, float(i)) for i in range(10)]
-    assert proposed(history[:9]).max() > 0.5
-    assert proposed(history).max() < 0.1
-    assert proposed(history[:3], n_initial=4).max() > 0.5
-    assert proposed(history[:4], n_initial=4).max() < 0.1
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -274,7 +271,7 @@ def configurations(records, indices):
     return [tuple(records[k].configuration.values()) for k in indices]
 
 
-def test_parents_are_the_ensemble_of_the_population_by_clean_or_shifted_rows():
+def test_parents_are_the_ensemble_of_a_full_population_by_clean_or_shifted_rows():
     """Algorithm 2, lines 4-5: ForwardSelect of the last P trials, then uniform."""
     records = drawn(12)
     population = records[-8:]
@@ -292,9 +289,6 @@ def test_parents_are_the_ensemble_of_the_population_by_clean_or_shifted_rows():
     counts = asked(evolution(10, 1, judges=(0, 1)), records)
     assert set(counts) == set(chosen.values())
     assert stats.binomtest(counts[chosen[0]], 300).pvalue > 1e-3
-
-
-def test_nes_is_random_until_the_population_is_full_whatever_fails():
     records = drawn(5)
     failed = [TrialRecord(k, {}, status="failed") for k in range(5, 9)]
     known = set(configurations(records, range(5)))

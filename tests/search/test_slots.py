@@ -9,13 +9,11 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
 import joblib
-import numpy as np
 import pytest
 from processes import start_python, wait_until
 from slots import inline, processes, threads
@@ -54,25 +52,6 @@ def test_a_stopped_process_gives_its_slot_back(tmp_path):
         pid = slots.result(0, again).pid
         assert time.monotonic() - started < 300 and pid not in pids
         assert slots.result(1, other).pid in pids  # undisturbed
-
-
-def test_a_process_that_has_grown_goes_on_without_a_word():
-    """loky would replace it at 300 MB, with a warning that users cannot act on."""
-
-    def evaluate(configuration, seed):
-        from joblib.externals.loky import process_executor
-
-        process_executor._MEMORY_LEAK_CHECK_DELAY = 0.0  # it looks after every trial
-        if configuration["k"] == 1:
-            process_executor.grown = np.ones(45_000_000)  # 360 MB
-        return SimpleNamespace(score=0.0, pid=os.getpid())
-
-    with warnings.catch_warnings(record=True) as caught, processes(evaluate, 1) as slots:
-        warnings.simplefilter("always")
-        pids = [slots.result(0, slots.submit(0, {"k": k}, 1)).pid for k in (0, 1, 2, 3)]
-        slots.stop(0)  # its memory is free again
-    assert len(set(pids)) == 1
-    assert not [w for w in caught if "worker stopped" in str(w.message)]
 
 
 def faulty():

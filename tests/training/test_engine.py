@@ -66,7 +66,7 @@ class Own(layers.Layer):
         return keras.ops.matmul(x, self.w)
 
 
-def test_first_weights_follow_their_initializers_or_are_kept_with_a_warning():
+def test_first_weights_follow_initializers_or_are_kept_as_are_frozen_layers_that_were_changed():
     first = {"kernel_initializer": "he_normal", "bias_initializer": "ones"}
     model = sequential((50,), layers.Dense(400, **first), layers.BatchNormalization())
     (_, _, kernel), (_, _, bias), *_ = drawn_variables(model)
@@ -81,6 +81,20 @@ def test_first_weights_follow_their_initializers_or_are_kept_with_a_warning():
         flat, state = draw_variables(model, 1)
     assert_array_equal(flat, model.trainable_variables[0].numpy().ravel())
     assert_array_equal(state[0], [1, 1])
+    # Frozen layers are drawn again only as long as Keras drew all of them.
+    random, trained, half = layers.Dense(5, trainable=False), layers.Dense(4), layers.Dense(3)
+    model = sequential((3,), random, trained, half, layers.Dense(1))
+    trained.trainable = False
+    _, first = draw_variables(model, 0)
+    assert not np.array_equal(first[0], random.kernel.numpy())  # all are as they were drawn
+    half.kernel.trainable = False  # of a layer that is trained
+    for variable in (trained.kernel, trained.bias, half.kernel):  # one of them is enough
+        before = variable.numpy()
+        variable.assign(before + 1)
+        _, state = draw_variables(model, 0)
+        for value, own in zip(state, model.non_trainable_variables, strict=True):
+            assert_array_equal(value, own.numpy())
+        variable.assign(before)
 
 
 def attention():
@@ -121,21 +135,7 @@ def untrained(model, seed=1):
     return Member(model.to_json(), flat, tuple(state), history, 0, None, seed, 0.0, "graph")
 
 
-def test_networks_without_a_plan_predict_the_same_through_keras():
-    normalizations = layers.BatchNormalization(), layers.UnitNormalization()
-    odd = sequential((3,), layers.Dense(6, "tanh"), *normalizations, layers.Dense(2))
-    assert make_plan(odd.to_json()) is None
-    x = np.random.default_rng(0).normal(size=(9, 3))
-    member = untrained(odd)
-    parts = [d.reshape(v.shape) for v, _, d in drawn_variables(odd)]
-    twin = odd.stateless_call(parts, list(member.state), x.astype("float32"))[0]
-    for cache in (True, False):
-        (raw,) = predict_members([member], x, cache=cache)
-        assert raw.dtype == np.float64
-        assert_allclose(raw, keras.ops.convert_to_numpy(twin), rtol=1e-4, atol=1e-5)
-
-
-def test_long_inputs_and_validation_sets_are_passed_over_in_chunks():
+def test_long_inputs_are_predicted_in_chunks_and_networks_without_a_plan_through_keras():
     member, x = untrained(network()), np.random.default_rng(0).normal(size=(2**14, 3))
     (raw,) = predict_members([member], x)
     some = [0, 2**13, 2**14 - 1]
@@ -160,6 +160,17 @@ def test_long_inputs_and_validation_sets_are_passed_over_in_chunks():
     member = train_member(network(), HEAD, Recipe(epochs=2), long, 1)
     scores = HEAD.scores(long.y_valid, predict_members([member], long.x_valid)[0])
     assert abs(member.score - np.mean(long.weight_valid * scores)) < 1e-5
+    normalizations = layers.BatchNormalization(), layers.UnitNormalization()
+    odd = sequential((3,), layers.Dense(6, "tanh"), *normalizations, layers.Dense(2))
+    assert make_plan(odd.to_json()) is None
+    x = np.random.default_rng(0).normal(size=(9, 3))
+    member = untrained(odd)
+    parts = [d.reshape(v.shape) for v, _, d in drawn_variables(odd)]
+    twin = odd.stateless_call(parts, list(member.state), x.astype("float32"))[0]
+    for cache in (True, False):
+        (raw,) = predict_members([member], x, cache=cache)
+        assert raw.dtype == np.float64
+        assert_allclose(raw, keras.ops.convert_to_numpy(twin), rtol=1e-4, atol=1e-5)
 
 
 def times(factor):
@@ -201,22 +212,6 @@ def test_dropped_programs_leave_nothing_behind_and_those_used_last_are_kept(monk
         cache.get(key, key.upper)
     assert [cache.get(key, lambda: "again") for key in "ab"] == ["A", "again"]
     assert cache.n_made == 4
-
-
-def test_frozen_layers_are_drawn_again_only_as_long_as_keras_drew_all_of_them():
-    random, trained, half = layers.Dense(5, trainable=False), layers.Dense(4), layers.Dense(3)
-    model = sequential((3,), random, trained, half, layers.Dense(1))
-    trained.trainable = False
-    _, first = draw_variables(model, 0)
-    assert not np.array_equal(first[0], random.kernel.numpy())  # all are as they were drawn
-    half.kernel.trainable = False  # of a layer that is trained
-    for variable in (trained.kernel, trained.bias, half.kernel):  # one of them is enough
-        before = variable.numpy()
-        variable.assign(before + 1)
-        _, state = draw_variables(model, 0)
-        for value, own in zip(state, model.non_trainable_variables, strict=True):
-            assert_array_equal(value, own.numpy())
-        variable.assign(before)
 
 
 @pytest.mark.parametrize("dropout", [0.4, pytest.param(None, marks=slow)])
@@ -325,9 +320,6 @@ def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch):
         assert ("prior" in run._tables) == (epsilon == 0)
 
 
-KEYS = np.array([1, 2, 3, 2**31], dtype="uint32")
-
-
 def draw(key, step=0, stream=0, shape=(200, 50)):
     return np.asarray(uniform(np.asarray(key, dtype="uint32"), np.int32(step), stream, shape))
 
@@ -342,7 +334,7 @@ def test_numbers_are_normal_or_uniform_and_independent():
     assert abs(correlations).max() < 4.5 / np.sqrt(n / 16)
     following = np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]
     assert abs(following) < 4 / np.sqrt(n)
-    numbers = draw(KEYS)
+    numbers = draw([1, 2, 3, 2**31])
     assert numbers.shape == (4, 200, 50) and numbers.min() >= 0 and numbers.max() < 1
     # 40 000 numbers; the test's level is 1e-4, and the draw is fixed.
     assert stats.kstest(numbers.ravel(), "uniform").pvalue > 1e-4

@@ -87,7 +87,7 @@ def test_every_setting_of_their_own_together(data, optimizer):
     assert lengths[2] == 60 and min(lengths) < 60
 
 
-def test_a_diverging_member_does_not_disturb_the_others(data):
+def test_members_that_diverge_or_have_rows_of_their_own_do_not_disturb_the_others(data, rng):
     recipes = [Recipe("sgd", learning_rate=rate, epochs=5) for rate in (0.01, 0.5, 0.02)]
     start = [draw_variables(small(), k) for k in range(3)]
     start[1][0][:] = np.nan
@@ -97,10 +97,7 @@ def test_a_diverging_member_does_not_disturb_the_others(data):
         error = members.pop(1)
         assert isinstance(error, FloatingPointError) and "learning_rate=0.5" in str(error)
     assert_equal_members(stack, alone, rtol=1e-4)
-
-
-def test_rows_of_their_own(rng):
-    """Each member's split equals that of separate data for this member."""
+    # Each member's split equals that of separate data for this member.
     data = make_data(n_train=65, n_valid=0)
     splits = [(order[:45], order[45:]) for order in (rng.permutation(65) for _ in range(2))]
     model, alone = small(), []
