@@ -234,10 +234,7 @@ keras.backend.backend = own
 tf.compat.v1.disable_eager_execution()
 told()
 """
-REFUSED = [
-    *(f"Got '{name}': set KERAS_BACKEND=tensorflow" for name in ("jax", "torch")),
-    ".*remove the call of .*disable_eager_execution",
-]
+REFUSED = ["Got 'jax': set KERAS_BACKEND=", "Got 'torch'", ".*remove the call .*disable_eager_"]
 
 
 @cases(("code", "n"), (TOLD_OF_JAX, 1), (TOLD_OF_JAX + TOLD_OF_OTHERS, 3), quick=1)
@@ -258,10 +255,8 @@ def test_a_mode_that_is_set_after_a_fit_is_refused(monkeypatch):
 def test_a_fork_predicts_in_numpy_and_refuses_all_else(monkeypatch):
     """TensorFlow would wait for ever."""
     X = np.random.default_rng(0).normal(size=(40, 3))
-    model, in_keras = (
-        DeepEnsembleRegressor(2, network=network, epochs=1, random_state=0).fit(X, X[:, 0])
-        for network in (MLP(3), lambda input_shape, n_outputs: unplanned())
-    )
+    model = DeepEnsembleRegressor(2, network=MLP(3), epochs=1, random_state=0).fit(X, X[:, 0])
+    in_keras = clone(model).set_params(network=lambda shape, n: unplanned()).fit(X, X[:, 0])
     in_keras.predict(X)  # compiled, and kept
     expected = model.predict(X), model.predict_interval(X)
     monkeypatch.setattr("skuq.backend._scopes._is_forked", False)

@@ -21,10 +21,8 @@ def test_rows_are_kept_and_an_interrupted_run_goes_on_with_what_is_run_usually(t
     benchmark = Benchmark(problems, methods, each(score), {"one": 2, "two": 1})
     with pytest.raises(KeyboardInterrupt):
         list(run("tiny", benchmark, folder=tmp_path))
-    kept = read(tmp_path / "tiny.json")
-    assert kept == [
-        {"problem": "one", "method": "goes", "seed": 0, "nll": 1.333333, "curve": [1 / 3]}
-    ]
+    kept = {"problem": "one", "method": "goes", "seed": 0, "nll": 1.333333, "curve": [1 / 3]}
+    assert read(tmp_path / "tiny.json") == [kept]
     while True:
         try:
             new = list(run("tiny", benchmark, folder=tmp_path))

@@ -545,15 +545,13 @@ def test_schedules_are_keras_own_and_have_a_warmup_and_rates_of_epochs():
 #: Values that are refused, by the names of fields.
 BAD = {
     "optimizer schedule keep": ["linear"],
-    "batch_size early_stopping_patience": [0],
+    "batch_size early_stopping_patience steps_per_epoch": [0],
     "learning_rate l2 adversarial_epsilon": [-1.0],
     "clip_norm final_lr_factor epsilon": [0.0],
     "dropout momentum beta_2": [1.0],
     "weight_decay_schedule dropout_schedule": ["coslog4"],
-    "epochs": [2.5],
-    "steps_per_epoch": [0, 2.5],
+    "epochs steps_per_epoch warmup": [2.5],
     "epoch_rates": [[-1.0], [np.nan], ["a"], 3.0],
-    "warmup": [1.5],
     "weight_decay": [np.inf],
     "rate_factors_of_layers": [{"scale": -1}, {"scale": "s"}, 3],
 }
