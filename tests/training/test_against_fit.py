@@ -121,7 +121,7 @@ def test_adversarial_training_is_the_papers_algorithm():
 
 
 def test_equals_keras_with_an_optimizer_for_each_variable():
-    """Factors of layers, cycles of the rate, a scheduled decay and beta_2, all at once."""
+    """Also that of a table so large that it is a block of its own, and its gradient slices."""
     recipe = Recipe(
         learning_rate=0.05, batch_size=500, epochs=8, beta_2=0.9, schedule="coslog4",
         weight_decay=0.5, weight_decay_schedule="flat-cosine",
@@ -133,7 +133,7 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(45, 1))
     data = TrainingData.without_validation(x, y, rng.uniform(0.5, 2, 45))
     model = build_tabular(
-        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 5}, category_dim=3,
+        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 22_000}, category_dim=3,
         embedding={"columns": [0, 2, 3], "n_frequencies": 5, "scale": 0.5},
     )  # fmt: skip
     flat, state = draw_variables(model, 3)
