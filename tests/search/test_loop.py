@@ -68,8 +68,7 @@ def test_processes_share_the_cores_and_stay_warm():
     pids = {r.result.pid for r in first}
     assert len(pids) == 2 and os.getpid() not in pids
     assert {r.result.pid for r in again} <= pids
-    share = max(1, joblib.cpu_count() // 2)
-    assert {r.result.threads for r in first} == {str(share)}
+    assert {r.result.threads for r in first} == {str(max(1, joblib.cpu_count() // 2))}
 
 
 @slow

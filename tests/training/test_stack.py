@@ -31,7 +31,6 @@ from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, train
 layers = keras.layers
 HEAD = GaussianHead()
 RECIPE = Recipe(learning_rate=0.02, batch_size=16, epochs=6, **STEADY)
-LONG = replace(RECIPE, epochs=10**6)
 
 
 @pytest.fixture(scope="module")
@@ -227,7 +226,7 @@ def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(dat
 
     clock = SimpleNamespace(monotonic=lambda: now, perf_counter=tick)
     monkeypatch.setattr("skuq.training._train.time", clock)
-    run = TrainingRun(job_of(1, LONG), data)
+    run = TrainingRun(job_of(1, replace(RECIPE, epochs=10**6)), data)
     run.advance(deadline=31.0)
     assert (run.n_epochs, now) == (3, 30.0)
     run.advance(deadline=34.0)
