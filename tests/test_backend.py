@@ -4,7 +4,6 @@ import functools
 import gc
 import importlib
 import logging
-import os
 import pickle
 import re
 import signal
@@ -329,22 +328,26 @@ DROPOUT = skuq.MCDropoutRegressor(5, **SMALL)
 NET = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 OPERATOR = NEONRegressor(network=NET, epochs=2, random_state=0)
 
-TOLD = 'from skuq.backend import keras; import os; print(os.environ["TF_NUM_INTRAOP_THREADS"])'
+TOLD = """
+import os
+from skuq.backend import keras
+told = os.environ["TF_NUM_INTRAOP_THREADS"], os.environ.get("TF_NUM_INTEROP_THREADS")
+"""
 
 
-def threads_of_a_worker():
-    assert backend.keras  # loads TensorFlow
-    return os.environ["TF_NUM_INTRAOP_THREADS"], os.environ.get("TF_NUM_INTEROP_THREADS")
+def _threads_of_a_worker():
+    exec(TOLD, names := {})
+    return names["told"]
 
 
 @slow
 def test_backend_in_a_joblib_worker_keeps_to_its_share_of_the_cores():
     share = str(max(1, joblib.cpu_count() // 2))
     with joblib.parallel_config(backend="loky"):
-        told = joblib.Parallel(n_jobs=2)(joblib.delayed(threads_of_a_worker)() for _ in range(2))
+        told = joblib.Parallel(n_jobs=2)(joblib.delayed(_threads_of_a_worker)() for _ in range(2))
     assert set(told) == {(share, share)}
     # The user's setting stays.
-    done = run_python(TOLD, OMP_NUM_THREADS="2", TF_NUM_INTRAOP_THREADS="1")
+    done = run_python(f"{TOLD}\nprint(told[0])", OMP_NUM_THREADS="2", TF_NUM_INTRAOP_THREADS="1")
     assert done.stdout.strip() == "1"
 
 
