@@ -56,9 +56,7 @@ def test_spaces_are_of_the_papers_sizes():
     assert (channels.name, channels.choices) == ("channels", (12, 14, 16, 18, 20))
     assert (n_cells.name, n_cells.choices) == ("n_cells", (5, 8, 11))
     assert CellSpace.width_depth().cells({}) == DARTS
-
-
-def test_default_cells_are_those_of_darts():
+    # Default cells are those of DARTS.
     space = CellSpace()
     default = space.cells(space.decisions().architecture.default())
     for kind in cells.KINDS:
@@ -206,9 +204,8 @@ def test_nas_bench_cell_adds_its_paths(without, factor):
     assert_allclose(forward(x), factor * x, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error")  # which would name a layer
 def test_first_weights_of_all_operations_follow_from_the_seed():
-    """Otherwise a warning would name the layer."""
     everything = Cell([((name, 0), (name, 1)) for name in cells.OPERATIONS], [2, 10])
     space = CellSpace(2, 2, Genotype(everything, everything))
     one, two = (draw_variables(space.build({}, (7, 5, 1), 2), 5) for _ in range(2))
@@ -233,19 +230,21 @@ def test_network_of_cells_has_the_papers_weights_and_resolutions(n_cells, genoty
     assert height == math.ceil(7 / 2**n_reductions)
 
 
-@pytest.mark.slow
-def test_darts_has_the_papers_number_of_weights():
-    """3.3 M in table 1, and 3.34934E+06 in counts of its code without the auxiliary head."""
-    assert n_weights(CellSpace(36, 20, "darts").build({}, (32, 32, 3), 10)) == 3_349_342
+EDGES = NASBench201Space().decisions().architecture.names
 
 
-# The smallest and the largest network of the benchmark on CIFAR-10 have 0.073306 M and
-# 1.531546 M weights (ranges that several NAS code bases print).
-@cases(("name", "expected"), ("conv_3x3", 1_531_546), ("skip_connect", 73_306), quick=1)
-def test_nas_bench_number_of_weights(name, expected):
-    space = NASBench201Space()
-    edges = dict.fromkeys(space.decisions().architecture.names, name)
-    assert n_weights(space.build(edges, (4, 4, 3), 10)) == expected
+@cases(
+    ("space", "configuration", "expected"),
+    # The largest and the smallest network of NAS-Bench-201 on CIFAR-10 have 1.531546 M and
+    # 0.073306 M weights (ranges that several NAS code bases print).
+    (NASBench201Space(), dict.fromkeys(EDGES, "conv_3x3"), 1_531_546),
+    (NASBench201Space(), dict.fromkeys(EDGES, "skip_connect"), 73_306),
+    # 3.3 M in table 1, and 3.34934E+06 in counts of DARTS' code without the auxiliary head.
+    (CellSpace(36, 20, "darts"), {}, 3_349_342),
+    quick=1,
+)
+def test_networks_have_the_papers_numbers_of_weights(space, configuration, expected):
+    assert n_weights(space.build(configuration, (4, 4, 3), 10)) == expected
 
 
 GOOD = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"
@@ -262,14 +261,9 @@ def test_nas_bench_strings_become_decisions_of_the_space():
     assert parse(swapped) == DECISIONS
     with pytest.raises(ValueError, match=r"'nor_conv_3x3'.*Got \['max_pool'\]"):
         parse(GOOD.replace("skip_connect", "max_pool"))
-
-
-@cases(
-    "text",
-    *(None, GOOD + "+", GOOD + "+|none~0|", GOOD + "+rubbish", GOOD.replace("~2", "~3")),
-    *(GOOD.replace("~2", "~1"), GOOD.replace("|none~1", ""), GOOD.replace("none", "max pool")),
-)
-def test_other_strings_show_one_that_is_right(text):
-    with pytest.raises(ValueError, match="each of its six edges once, as in '(.*)'. Got") as caught:
-        parse(text)
-    assert parse(str(caught.value).split("'")[1])
+    more = [None, *(GOOD + end for end in ("+", "+|none~0|", "+rubbish"))]
+    changes = ("~2", "~3"), ("~2", "~1"), ("|none~1", ""), ("none", "max pool")
+    for wrong in (*more, *(GOOD.replace(*change) for change in changes)):
+        with pytest.raises(ValueError, match="its six edges once, as in '(.*)'. Got") as caught:
+            parse(wrong)
+        assert parse(str(caught.value).split("'")[1])  # which shows one that is right
