@@ -1,18 +1,96 @@
-"""HQ pruning against Algorithms 1 to 3 written out, team by team."""
+"""The six Q measures, and HQ pruning against Algorithms 1 to 3 written out, team by team."""
 
 from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from scipy.cluster.vq import kmeans2
+from sklearn.metrics import cohen_kappa_score
+from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
 from teams import diversity_score, select_hq
 from tiers import cases
 
 from skuq.ensembles import _teams, select_teams
 
 MEASURES = tuple(_teams.MEASURES)
+
+
+def draw(seed, n_models):
+    rng = np.random.default_rng(seed)
+    hard = rng.normal(size=60)
+    return rng.normal(0.6, 1, (n_models, 60)) + hard > 0
+
+
+def by_rows(right, measure):
+    """Formulas 1 to 7 as the paper writes them: pair by pair, or row by row."""
+    size, n = right.shape
+    if measure in ("qs", "bd", "ck", "ck-formula-1"):
+        values = []
+        for a, b in combinations(right, 2):
+            n11, n10, n01, n00 = (x.sum() for x in (a & b, a & ~b, ~a & b, ~a & ~b))
+            top, r1, r0, c1, c0 = n11 * n00 - n01 * n10, n11 + n10, n01 + n00, n11 + n01, n10 + n00
+            of_pair = {"qs": top / (n11 * n00 + n01 * n10), "bd": 1 - (n01 + n10) / n}
+            of_pair |= {"ck": 2 * top / (r1 * c0 + c1 * r0)}
+            values.append((of_pair | {"ck-formula-1": 2 * top / (r1 * r0 + c1 * c0)})[measure])
+        return np.mean(values)
+    good = right.sum(axis=0)  # l_k
+    if measure == "fk":
+        p = right.mean()
+        return 1 - (good * (size - good)).sum() / (n * size * (size - 1) * p * (1 - p))
+    if measure == "kw":
+        return 1 - (good * (size - good)).sum() / (n * size**2)
+    share = np.bincount(size - good, minlength=size + 1) / n  # p_i
+    i = np.arange(size + 1)
+    return (i * (i - 1) / (size * (size - 1)) * share).sum() / (i / size * share).sum()
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_diversity_score_is_the_papers_formula(measure, global_random_seed):
+    for size in (2, 3, 5):
+        right = draw(global_random_seed, size)
+        expected = by_rows(right, measure)
+        assert_allclose(diversity_score(right, measure=measure), expected, atol=1e-12)
+
+
+def test_diversity_score_is_that_of_other_libraries_and_of_limit_cases(rng):
+    right = rng.random((4, 80)) < 0.6
+    table, _ = aggregate_raters(right.T.astype(int))
+    assert_allclose(diversity_score(right, measure="fk"), fleiss_kappa(table), atol=1e-12)
+    cohen = np.mean([cohen_kappa_score(a, b) for a, b in combinations(right, 2)])
+    assert_allclose(diversity_score(right, measure="ck"), cohen, atol=1e-12)
+    never, always = np.zeros((3, 5), bool), np.ones((3, 5), bool)
+    opposite = np.array([[True, False, True, False], [False, True, False, True]])
+    equal = {"ck": 0.0, "ck-formula-1": 0.0, "qs": 0.0, "bd": 1.0, "fk": 1.0, "kw": 1.0, "gd": 1.0}
+    other = {"ck": -1, "ck-formula-1": -1, "qs": -1, "bd": 0, "fk": -1, "kw": 0.75, "gd": 0}
+    same = np.array([[True, False, True]] * 3), dict.fromkeys(MEASURES, 1.0)
+    limits = [(never, equal), (always, equal), (never[:, :0], equal), (opposite, other), same]
+    for right, expected in limits:
+        assert {m: diversity_score(right, measure=m) for m in MEASURES} == expected
+    right = np.ones((2, 200_000), dtype=bool)
+    right[0, 0] = right[1, 1] = False
+    assert diversity_score(right, measure="qs") == -1
+    assert_allclose(diversity_score(right, measure="ck"), 0, atol=1e-5)
+    assert diversity_score(right, measure="gd") == 0
+
+
+RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
+
+
+@given(RIGHT, st.data(), st.sampled_from([1, 1e-200, 1 / 3, 1e200]))
+def test_diversity_score_counts_weights_as_repeated_rows(right, data, factor):
+    """Only the ratios of weights count."""
+    n = right.shape[1]
+    repeats = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
+    assume(repeats.any())
+    repeated = np.repeat(right, repeats, axis=1)
+    for measure in MEASURES:
+        weighted = diversity_score(right, measure=measure, sample_weight=factor * repeats)
+        assert_allclose(weighted, diversity_score(repeated, measure=measure), atol=1e-11)
 
 
 def pool(seed, n_models=5, n_samples=90):
@@ -116,7 +194,7 @@ def test_select_teams_votes(weights, global_random_seed):
     assert_allclose(list(found.values()), [vote(labels, y, team) for team in found])
 
 
-def test_select_teams_breaks_ties_of_votes():
+def test_select_teams_breaks_ties_and_takes_members_that_are_never_right():
     # Right on 3, 5 and 8 of 10 rows, the third wherever the others are: 3 + 5 against 8 is a tie.
     y = np.zeros(10, int)
     labels = (np.repeat([[3], [5], [8]], 10, axis=1) <= np.arange(10)).astype(int)
@@ -128,9 +206,7 @@ def test_select_teams_breaks_ties_of_votes():
     assert_allclose(chosen.selection.weights, [3 / 11, 8 / 11])
     certain = np.eye(2)[[[0, 0], [1, 1]]]
     assert select_teams(certain, [0, 1]).teams_["accuracy"].tolist() == [0.5]
-
-
-def test_select_teams_lets_members_that_are_never_right_vote_alike():
+    # Members that are never right vote alike.
     chosen = select_teams([[1, 1, 1], [1, 2, 1]], [0, 0, 0], weights="accuracy")
     assert chosen.teams_["accuracy"].max() == 0 and chosen.selected_ == (0, 1)
     assert_allclose(chosen.weights_, [0.5, 0.5])
@@ -151,16 +227,13 @@ def test_select_teams_counts_weights_as_repeated_rows(voting, rng):
     assert_allclose(weighted.teams_[columns], repeated.teams_[columns], atol=1e-9)
 
 
-def test_select_teams_mean_filter_is_algorithm_1(global_random_seed):
+def test_select_teams_filters_by_the_mean_and_by_the_weak_cluster(global_random_seed):
     proba, y = pool(global_random_seed)
-    chosen = select_teams(proba, y, score="q", filters=("mean",))
+    chosen = select_teams(proba, y, score="q", filters=("mean",))  # algorithm 1
     teams, mean = chosen.teams_, chosen.teams_["q"].mean()
     assert_array_equal(teams["kept"], teams["q"] < mean)
     assert set(teams["reason"][~teams["kept"]]) == {f"mean: q not below {mean:.4g}"}
     assert chosen.thresholds_ == (("mean", "q", None, mean),)
-
-
-def test_select_teams_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed):
     proba, y = pool(global_random_seed, n_models=7)
     before = select_teams(proba, y, filters=("alpha",)).teams_
     chosen = select_teams(proba, y)
@@ -181,7 +254,7 @@ def test_select_teams_kmeans_filter_cuts_at_the_weak_cluster(global_random_seed)
         assert_array_equal(kept, below if below.any() else True)
 
 
-def test_select_teams_serves_the_most_accurate_then_smaller_then_more_diverse():
+def test_select_teams_serves_the_most_accurate_or_by_a_rule_and_several_measures():
     chosen = select_teams(*pool(3, n_models=6, n_samples=40))
     survivors = chosen.teams_[chosen.teams_["kept"]]
     order = survivors.sort_values(["accuracy", "size", "hq"], ascending=[False, True, True])
@@ -191,21 +264,17 @@ def test_select_teams_serves_the_most_accurate_then_smaller_then_more_diverse():
     assert_array_equal(np.flatnonzero(chosen.support_), best["team"])
     assert_allclose(selection.weights, 1 / best["size"])
     assert_allclose(selection.loss, -best["accuracy"])
-
-
-def test_select_teams_takes_a_rule_of_choice_and_several_measures():
     proba, y = pool(3)
     chosen = select_teams(proba, y, choose=lambda survivors: survivors["hq"].idxmin())
     kept = chosen.teams_[chosen.teams_["kept"]]
     assert chosen.selected_ == kept.loc[kept["hq"].idxmin(), "team"]
     frames = [select_teams(proba, y, metric=m, filters=()).teams_ for m in ("gd", "kw")]
     both = select_teams(proba, y, metric=["gd", "kw"], filters=()).teams_
-    columns = ["q", "hq"]
-    mean = sum(frame[columns] for frame in frames) / 2
-    assert_allclose(both[columns], mean, atol=1e-9)
+    mean = sum(frame[["q", "hq"]] for frame in frames) / 2
+    assert_allclose(both[["q", "hq"]], mean, atol=1e-9)
 
 
-def test_select_teams_of_identical_and_of_perfect_models():
+def test_select_teams_of_identical_and_perfect_models_and_any_labels():
     chosen = select_teams([[0, 1, 1, 1]] * 4, [0, 1, 0, 1])
     assert chosen.selected_ == (0, 1)
     assert set(chosen.teams_["hq"]) == {1.0}
@@ -217,23 +286,28 @@ def test_select_teams_of_identical_and_of_perfect_models():
     # As focal models only the others see anything: they are scaled over their own teams,
     # and none is more diverse than the one with the model that is right where they err.
     assert_allclose([pairs[0, k] for k in range(1, 6)], 0)
+    chosen = select_teams([["yes", "no", "no"], ["no", "no", "no"]], ["yes", "no", "no"])
+    assert_allclose(chosen.accuracies_, [1, 2 / 3])
+    numbers = np.array([[1, 2, 2], [2, 2, 1]], dtype=object)
+    assert select_teams(numbers, [1, 2, 2]).accuracies_[0] == 1
+    proba = [[[0.2, 0.8], [0.9, 0.1], [0.6, 0.4]]] * 2
+    for classes in (None, ["no", "yes"]):
+        teams = select_teams(proba, ["yes", "no", "no"], classes=classes).teams_
+        assert teams["accuracy"].tolist() == [1.0]
 
 
-@cases(
-    ("n_models", "settings", "message"),
-    (26, {}, r"26 models has 67,108,837 teams.*`max_team_size`"),
-    (22, {"filters": ("mean",)}, "Without the alpha filter"),
-    (286, {"max_team_size": 2}, "at most 256 models"),
-    (10, {"beta": 0.0}, "More than 100 teams of 3 models"),
-)
-def test_select_teams_counts_teams_before_they_are_made(n_models, settings, message, monkeypatch):
-    monkeypatch.setattr("skuq.ensembles._pruning._MOST_SCORED", 100)
-    labels = np.random.default_rng(0).integers(0, 2, (n_models, 10))
-    with pytest.raises(ValueError, match=message):
-        select_teams(labels, np.zeros(10, int), **settings)
-
-
-def test_select_teams_lists_only_what_was_scored_of_large_pools(rng):
+def test_select_teams_counts_teams_before_they_are_made(monkeypatch, rng):
+    with monkeypatch.context() as patch:
+        patch.setattr("skuq.ensembles._pruning._MOST_SCORED", 100)
+        for n_models, settings, message in (
+            (26, {}, r"26 models has 67,108,837 teams.*`max_team_size`"),
+            (22, {"filters": ("mean",)}, "Without the alpha filter"),
+            (286, {"max_team_size": 2}, "at most 256 models"),
+            (10, {"beta": 0.0}, "More than 100 teams of 3 models"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                select_teams(np.eye(n_models, 10), np.zeros(10, int), **settings)
+    # Of large pools it lists only what was scored.
     y = rng.integers(0, 3, 100)
     labels = np.where(rng.random((18, 100)) < 0.6, y, rng.integers(0, 3, (18, 100)))
     chosen = select_teams(labels, y, beta=0.3)
@@ -251,7 +325,6 @@ HALF = np.full((2, 3, 2), 0.5)
     ({"predictions": np.zeros((2, 0)), "y": []}, "at least one row"),
     ({"y": [0, 1]}, "must have shape"),
     ({"predictions": [["a", "b", "a"]] * 2}, "no label"),
-    ({"predictions": HALF * np.nan}, "probabilities"),
     ({"predictions": 1.8 * HALF}, "probabilities"),
     ({"predictions": HALF, "y": [0, 1, 2]}, "columns"),
     ({"predictions": HALF, "y": [*"abc"], "classes": [*"ab"]}, "not in `cl"),
@@ -264,24 +337,12 @@ HALF = np.full((2, 3, 2), 0.5)
     ({"beta": 1.0}, "beta"),
     ({"max_team_size": 1}, "max_team_size"),
     ({"choose": lambda survivors: -5}, "label of the index"),
-    ({"sample_weight": [1, -1, 1]}, "sample_weight"),
     ({"sample_weight": [0, 0, 0]}, "zero|All are 0"),
 )
 def test_select_teams_refuses(change, message):
     arguments = {"predictions": [[0, 1, 1], [0, 0, 1]], "y": [0, 1, 1], **change}
     with pytest.raises(ValueError, match=message):
         select_teams(**arguments)
-
-
-def test_select_teams_takes_any_labels():
-    chosen = select_teams([["yes", "no", "no"], ["no", "no", "no"]], ["yes", "no", "no"])
-    assert_allclose(chosen.accuracies_, [1, 2 / 3])
-    numbers = np.array([[1, 2, 2], [2, 2, 1]], dtype=object)
-    assert select_teams(numbers, [1, 2, 2]).accuracies_[0] == 1
-    proba = [[[0.2, 0.8], [0.9, 0.1], [0.6, 0.4]]] * 2
-    for classes in (None, ["no", "yes"]):
-        teams = select_teams(proba, ["yes", "no", "no"], classes=classes).teams_
-        assert teams["accuracy"].tolist() == [1.0]
 
 
 def candidates(seed, n=7):
@@ -305,9 +366,6 @@ def test_select_hq_judges_teams_by_the_nll_of_their_mixture(global_random_seed):
     copies = [0, 0, *range(7)]  # 0, 1 and 2 are one
     chosen = select_hq(y, loc[copies], scale[copies], 4)
     assert len({0, 1, 2} & set(chosen.indices.tolist())) <= 1
-
-
-def test_select_hq_needs_two_members_with_a_finite_loss():
     assert len(select_hq(*candidates(1, n=60), 3).indices) <= 3
     y, loc, scale = candidates(0)
     loc[1:] = np.nan

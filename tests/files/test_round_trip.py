@@ -107,6 +107,11 @@ CASES = {
 FOREIGN = {"hq", "conformal", "neon, given", "foreign"}
 
 
+class Halving(FunctionTransformer):
+    def transform(self, X):
+        return np.asarray(X) / 2
+
+
 @functools.cache
 def fitted(name):
     estimator, inputs, targets = CASES[name]
@@ -137,12 +142,6 @@ def test_loads_restores_estimators(name):
         assert dumps(loaded) == data == dumps(estimator)
 
 
-def test_saved_as_refuses_a_name_of_another_class():
-    with pytest.raises(ValueError, match="'search.Catalog' is skuq.search"):
-        _records.saved_as("search.Catalog")(Halving)
-    assert _records.find_by_class(Halving) is None
-
-
 def test_save_and_load(tmp_path):
     path = tmp_path / "model.skuq"
     skuq.save(fitted("autodeuq"), path)
@@ -154,6 +153,9 @@ def test_save_and_load(tmp_path):
         skuq.load(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError):
         skuq.save(skuq.DeepEnsembleRegressor(), tmp_path / "nowhere" / "model.skuq")
+    with pytest.raises(ValueError, match="'search.Catalog' is skuq.search"):
+        _records.saved_as("search.Catalog")(Halving)
+    assert _records.find_by_class(Halving) is None
 
 
 def test_dumps_takes_catalogs_and_stores_arrays_and_foreign_objects_once():
@@ -256,11 +258,6 @@ def test_dumps_refuses_networks_that_would_not_be_loaded():
     model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
     with pytest.raises(UnsavableError, match=r"members\[0\] cannot be saved: .*Lambda.*keras.ops"):
         dumps(model)
-
-
-class Halving(FunctionTransformer):
-    def transform(self, X):
-        return np.asarray(X) / 2
 
 
 def test_loads_needs_trust_in_transformers_of_the_user():

@@ -31,10 +31,6 @@ def sum_of(curve):
     return lambda *args, **kwargs: float(np.sum(curve(*args, **kwargs)[1:]))
 
 
-def curve_end(*args, **kwargs):
-    return metrics.error_retention_curve(*args, **kwargs)[1][-1]
-
-
 KNOWN = {"labels": range(3)}
 NUMBERS = [
     (metrics.gaussian_nll_loss, "normals"),
@@ -51,7 +47,7 @@ NUMBERS = [
 ]
 OTHERS = [
     (metrics.retention_auc, "errors"),
-    (curve_end, "errors"),
+    (lambda *a, **weight: metrics.error_retention_curve(*a, **weight)[1][-1], "errors"),
     (sum_of(metrics.coverage_width_curve), "normals"),
     (sum_of(metrics.quantile_calibration_curve), "normals"),
     (partial(metrics.brier_loss, **KNOWN), "classes"),

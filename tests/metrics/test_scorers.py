@@ -20,8 +20,6 @@ from tiers import cases
 from skuq import metrics, predictive
 from skuq.metrics import get_scorer, make_scorers
 
-CLASS_SCORES = ("neg_brier", "neg_ece", "neg_nll")
-
 
 class TwoLines(RegressorMixin, BaseEstimator):
     """A mixture of two normals, one above and one below the least squares line."""
@@ -71,29 +69,22 @@ NAMES = (
 )
 
 
-def test_a_regressor_with_std_is_scored_as_a_normal(table):
+def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
     X, y = table
     model = BayesianRidge().fit(X, y)
     mean, std = model.predict(X, return_std=True)
     ends = mean - 1.2815515655446004 * std, mean + 1.2815515655446004 * std
     coverage = metrics.coverage_score(y, *ends, **WEIGHT)
+    nll, *others = metrics.gaussian_nll_loss, metrics.nll_min_loss, metrics.crps_loss
+    others += [metrics.coverage_width_auc, metrics.calibration_error]
     expected = (
-        -metrics.gaussian_nll_loss(y, mean, std, **WEIGHT),
-        -metrics.gaussian_nll_loss(y, mean, std, **WEIGHT),
-        -metrics.nll_min_loss(y, mean, std, **WEIGHT),
-        -metrics.crps_loss(y, mean, std, **WEIGHT),
-        -metrics.coverage_width_auc(y, mean, std, **WEIGHT),
-        -metrics.calibration_error(y, mean, std, **WEIGHT),
+        *(-loss(y, mean, std, **WEIGHT) for loss in (nll, nll, *others)),
         coverage,
         -abs(coverage - 0.8),
         -metrics.interval_loss(y, *ends, 0.8, **WEIGHT),
         -metrics.mean_width(*ends, **WEIGHT),
     )
     assert_scores(dict(zip(NAMES, expected)), model, X, y)
-
-
-def test_a_distribution_is_scored_by_its_own(table):
-    X, y = table
     model = TwoLines(3.0).fit(X, y)
     mixture = model.predict_distribution(X)
     expected = {
@@ -149,17 +140,13 @@ def test_pipelines_and_searches_are_scored_by_what_is_inside(table, model):
         assert_allclose([scorer(outer, X, y) for outer in (pipeline, nested, search)], expected)
 
 
-def test_cross_validation(table):
+def test_cross_validation_and_metadata_routing(table):
     X, y = table
     scores = cross_validate(BayesianRidge(), X, y, scoring=make_scorers("neg_nll", "r2"))
     single = cross_val_score(BayesianRidge(), X, y, scoring=get_scorer("neg_nll"))
     assert_allclose(single, scores["test_neg_nll"])
     assert_allclose(scores["test_r2"], cross_val_score(BayesianRidge(), X, y))
     assert check_scoring(TwoLines(), get_scorer("coverage_73")).__name__ == "coverage_73"
-
-
-def test_metadata_routing_passes_weights(table):
-    X, y = table
     folds, weight = [(np.arange(40), np.arange(40, 80))], WEIGHT["sample_weight"][40:]
     with sklearn.config_context(enable_metadata_routing=True):
         model = BayesianRidge().set_fit_request(sample_weight=False)
@@ -175,15 +162,10 @@ def test_metadata_routing_passes_weights(table):
     assert_allclose(several(model, X[40:], y[40:], sample_weight=weight)["a"], expected)
 
 
-@pytest.fixture(scope="module")
-def flowers():
+def test_classifiers_and_classes_that_a_fold_lacks():
     X, y = load_iris(return_X_y=True)
     X, y = X[::2], y[::2].astype(str)
-    return LogisticRegression(C=0.01).fit(X, y), X, y
-
-
-def test_classifiers(flowers):
-    model, X, y = flowers
+    model = LogisticRegression(C=0.01).fit(X, y)
     proba, weight = model.predict_proba(X), {"sample_weight": np.arange(75.0)}
     losses = {
         "neg_nll": metrics.ensemble_nll_loss(y, proba[None], **weight),
@@ -194,10 +176,6 @@ def test_classifiers(flowers):
         assert_allclose(get_scorer(name)(model, X, y, **weight), -value)
     # Rows of one class only, where scikit-learn's own would ask for labels.
     assert np.isfinite(get_scorer("neg_nll")(model, X[:25], y[:25]))
-
-
-def test_classes_that_a_fold_lacks_are_left_out(flowers):
-    model, X, y = flowers
     labels, weight = np.where(np.arange(75) == 3, "new", y), np.arange(75.0)
     rows, scorer = np.delete(np.arange(75), 3), get_scorer("neg_brier")
     with pytest.warns(UndefinedMetricWarning, match=r"leaves out 1 of 75 .*\['new'\]"):

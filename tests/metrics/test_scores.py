@@ -10,6 +10,8 @@ from sklearn.metrics import auc, brier_score_loss, log_loss
 
 from skuq import metrics
 
+scoringrules = pytest.importorskip("scoringrules")
+
 
 def draw(seed, *outputs):
     rng, shape = np.random.default_rng(seed), (40, *outputs)
@@ -22,7 +24,7 @@ def draw_mixtures(seed):
     return rng.normal(size=(50, 2)), loc, scale, rng.dirichlet(np.ones(4))
 
 
-def test_nll_is_scipys(global_random_seed):
+def test_nll_is_scipys_and_its_minimum_is_found_by_an_optimiser(global_random_seed):
     y, mean, std = draw(global_random_seed)
     expected = -stats.norm(mean, std).logpdf(y).mean()
     assert_allclose(metrics.gaussian_nll_loss(y, mean, std), expected)
@@ -33,10 +35,14 @@ def test_nll_is_scipys(global_random_seed):
     # Both densities underflow: log of half a normal density at 100, the other is nothing.
     expected = np.log(2) - stats.norm.logpdf(100)
     assert_allclose(metrics.mixture_nll_loss([100.0], [[0.0], [-50.0]], np.ones((2, 1))), expected)
+    y, mean, std = draw(global_random_seed)
+    loss = metrics.gaussian_nll_loss
+    found = optimize.minimize_scalar(lambda log_c: loss(y, mean, np.exp(log_c) * std))
+    assert_allclose(metrics.nll_min_loss(y, mean, std), found.fun, rtol=1e-9)
+    assert metrics.nll_min_loss(y, y, std) == -np.inf
 
 
 def test_crps_is_scoringrules(global_random_seed):
-    scoringrules = pytest.importorskip("scoringrules")
     y, mean, std = draw(global_random_seed, 2)
     assert_allclose(metrics.crps_loss(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
     y, loc, scale, weights = draw_mixtures(global_random_seed)
@@ -52,16 +58,14 @@ def test_members_of_no_weight_are_left_out(loss):
     assert_allclose(loss(y, loc, scale, [0.5, 0.5, 0, 0]), expected)
 
 
-def test_rescaled_auc_is_the_area_under_the_curve(global_random_seed):
+def test_rescaled_curve_and_the_area_under_it(global_random_seed):
     y, mean, std = draw(global_random_seed)
     _, coverage, width = metrics.coverage_width_curve(y, mean, std)
     assert_allclose(metrics.coverage_width_auc(y, mean, std), np.diff(coverage) @ width[1:])
     # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
     y, std = np.array([1.0, 1.0, 6.0]), np.array([1.0, 0.5, 1.5])
     assert_allclose(metrics.coverage_width_auc(y, 0 * y, std), (2 + 4 + 8) / 3)
-
-
-def test_rescaled_curve_puts_ties_into_one_point_and_starts_with_exact_predictions():
+    # Ties are one point; the curve starts with exact predictions.
     scale, coverage, width = metrics.coverage_width_curve([0, 0, 1, -1], np.zeros(4), np.ones(4))
     assert_allclose((scale, coverage, width), ([0, 1], [0.5, 1], [0, 2]))
     # A row without weight has no point on the curve, even if it is the last.
@@ -70,16 +74,7 @@ def test_rescaled_curve_puts_ties_into_one_point_and_starts_with_exact_predictio
     assert_allclose(curve, ([0, 1], [0.5, 1], [0, 2]))
 
 
-def test_rescaled_nll_min_is_found_by_an_optimiser(global_random_seed):
-    y, mean, std = draw(global_random_seed)
-    found = optimize.minimize_scalar(
-        lambda log_c: metrics.gaussian_nll_loss(y, mean, np.exp(log_c) * std)
-    )
-    assert_allclose(metrics.nll_min_loss(y, mean, std), found.fun, rtol=1e-9)
-    assert metrics.nll_min_loss(y, y, std) == -np.inf
-
-
-def test_intervals_by_hand():
+def test_intervals_and_quantiles_by_hand_and_of_scoringrules(rng):
     assert metrics.coverage_score([0, 1, 2], [0, 0, 0], [1, 1, 1]) == pytest.approx(2 / 3)
     assert metrics.coverage_score([0.0, 1.0], [-np.inf, 2.0], [np.inf, 3.0]) == 0.5
     assert metrics.mean_width([-np.inf], [0.0]) == np.inf
@@ -87,10 +82,6 @@ def test_intervals_by_hand():
     assert metrics.mean_width(lower, upper, sample_weight=[0, 1]) == 1
     assert metrics.interval_loss([0.5, 0.5], lower, upper, 0.9, sample_weight=[0, 1]) == 1
     assert metrics.mean_width([0.0, 0.0], [1.0, 3.0], sample_weight=[1e308, 1e308]) == 2
-
-
-def test_intervals_and_quantiles_are_scoringrules(rng):
-    scoringrules = pytest.importorskip("scoringrules")
     y, centre, half = 2 * rng.normal(size=(3, 40, 2))
     ends = centre - abs(half), centre + abs(half)
     for coverage in (0.5, 0.9):
@@ -122,15 +113,11 @@ def draw_classes(seed):
     return np.where(rng.uniform(size=300) < 0.2, rng.integers(4, size=300), y), proba
 
 
-def test_brier_is_sklearns(global_random_seed):
+def test_brier_and_ece_are_sklearns(global_random_seed):
     y, proba = draw_classes(global_random_seed)
     assert_allclose(metrics.brier_loss(y, proba), ((proba - np.eye(4)[y]) ** 2).sum(axis=1).mean())
     two = proba[:, :2] / proba[:, :2].sum(axis=1, keepdims=True)
     assert_allclose(metrics.brier_loss(y % 2, two), 2 * brier_score_loss(y % 2, two[:, 1]))
-
-
-def test_ece_is_that_of_sklearns_curve(global_random_seed):
-    y, proba = draw_classes(global_random_seed)
     correct, confidence = proba.argmax(axis=1) == y, proba.max(axis=1)
     for n_bins in (1, 10, 15):
         # The curve has no points for empty bins.
@@ -156,7 +143,7 @@ def test_labels_may_be_anything_in_any_order(loss):
     assert some == loss(names[y[kept]], proba[kept], labels=names)
 
 
-def test_members_losses_are_sklearns(rng):
+def test_losses_and_disagreement_of_members(rng):
     y, members = rng.integers(4, size=50), rng.dirichlet(np.ones(4), (3, 50))
     weights = np.array([0.5, 0.3, 0.2])
     average = metrics.average_member_nll_loss(y, members, weights)
@@ -165,16 +152,12 @@ def test_members_losses_are_sklearns(rng):
     assert_allclose(metrics.ensemble_nll_loss(y, members, weights), expected)
     best = members[members[:, np.arange(50), y].argmax(axis=0), np.arange(50)]
     assert_allclose(metrics.oracle_nll_loss(y, members), log_loss(y, best))
-
-
-def test_members_probability_0_is_cut_off_as_sklearn_does():
+    # A probability of 0 is cut off as scikit-learn does.
     members = np.array([[[0.0, 1.0]], [[0.0, 1.0]]])
     expected = log_loss([0], members[0], labels=[0, 1])
     for name in ("oracle_nll_loss", "ensemble_nll_loss", "average_member_nll_loss"):
         assert_allclose(getattr(metrics, name)([0], members, labels=[0, 1]), expected)
-
-
-def test_members_disagreement_is_the_mean_hamming_distance(rng):
+    # Disagreement is the mean Hamming distance.
     members = rng.dirichlet(np.ones(4), (5, 50))
     labels = members.argmax(axis=2)
     expected = pdist(labels, "hamming").mean()
@@ -182,15 +165,12 @@ def test_members_disagreement_is_the_mean_hamming_distance(rng):
         assert_allclose(metrics.disagreement_score(given), expected)
 
 
-def test_retention_area_is_sklearns_under_the_curve(rng):
+def test_retention_area_is_sklearns_and_an_average_over_orders_of_ties(rng):
     errors, uncertainty = rng.exponential(size=40), rng.uniform(size=40)
     curve = metrics.error_retention_curve(errors, uncertainty)
     assert_allclose(metrics.retention_auc(errors, uncertainty), auc(*curve))
     curve = metrics.error_retention_curve([3.0, 1.0, 2.0, 2.0], [0.9, 0.1, 0.5, 0.2])
     assert_allclose(curve, ([0, 0.25, 0.5, 0.75, 1], [0, 0.25, 0.75, 1.25, 2]))
-
-
-def test_retention_ties_are_an_average_over_orders(rng):
     area, errors = metrics.retention_auc, rng.exponential(size=12)
     uncertainty = np.repeat([1.0, 2.0, 3.0], 4)
     orders = [area(errors, uncertainty + 1e-9 * rng.uniform(size=12)) for _ in range(2000)]

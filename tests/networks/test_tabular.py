@@ -31,16 +31,13 @@ def outputs(model, x=X):
     return plan(plan.split(flat.astype(float)), state, x)[0]
 
 
-def test_build_tabular_layers_stand_in_their_order():
+def test_build_tabular_layers_stand_in_their_order_and_embed_numeric_columns():
     given = {"categories": CODES, "embedding": {"columns": NUMBERS}, "dropout": 0.1}
     model = build_tabular((6,), 2, hidden_units=(8, 8), residual=True, **given)
     expected = "input categories embedding scale hidden_1 activation_1 dropout_1 "
     expected += "hidden_2 activation_2 dropout_2 residual_2 output"
     assert names(model) == expected.split()
-
-
-def test_build_tabular_embeddings_take_the_numeric_columns():
-    """Embeddings get columns by position in the input, and no codes."""
+    # Embeddings get columns by position in the input, and no codes.
     given = {"categories": CODES, "embedding": {"columns": NUMBERS}}
     layer = build_tabular((6,), 1, hidden_units=(), **given).get_layer("embedding")
     assert layer.columns == [0, 1, 2, 3]  # 4 numbers, before two vectors of 8
@@ -111,22 +108,24 @@ def test_tabular_space_builds_what_is_decided(embedding, x, categories, columns)
         assert found["embedding"].columns == columns
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_tabular_space_every_drawn_configuration_is_a_network_and_a_recipe(dropout):
-    space, rng = bound_tabular_space(_inputs()), np.random.default_rng(1)
+def test_tabular_space_of_drawn_and_of_default_configurations(rng):
+    space = bound_tabular_space(_inputs())
     architecture, hyperparameters = space.decisions()
-    for _ in range(3):
+    for dropout in (0.0, 0.1, 0.2):
         drawn = {**architecture.sample(rng), **hyperparameters.sample(rng), "dropout": dropout}
         _, recipe = assert_trains(space, drawn)
         assert (recipe.dropout is not None) == (dropout > 0)
-
-
-def test_tabular_space_classes_have_defaults_of_their_own():
     for classes, dropout in ((False, None), (True, 0.1)):
         space = bound_tabular_space(_inputs(), classes=classes)
         assert space.recipe(_configuration(space))["dropout"] == dropout
         # The default is a choice of the space.
         sum(space.decisions(), Space()).check(_configuration(space), "configuration")
+    # Classes have networks without hidden layers.
+    (linear,) = [recipe for recipe in space.known_recipes() if recipe.get("n_layers") == 0]
+    model, recipe = assert_trains(space, _configuration(space, **linear))
+    assert names(model) == ["input", "output"]
+    assert not any(weight.numpy().any() for weight in model.weights)  # no class is preferred
+    assert recipe.dropout is None  # there is no layer to drop units of
 
 
 @cases(
@@ -161,15 +160,6 @@ def test_tabular_space_trials_that_train_together_keep_their_own_best_epochs(cla
         for change in ({"calibrate": False}, {"held_out": np.empty(1)}):
             keep = "best" if folds is None else "best-jointly"
             assert replace(trainer, **change).recipe(configuration).keep == keep
-
-
-def test_tabular_space_classes_have_networks_without_hidden_layers():
-    space = bound_tabular_space(_inputs(), classes=True)
-    (linear,) = [recipe for recipe in space.known_recipes() if recipe.get("n_layers") == 0]
-    model, recipe = assert_trains(space, _configuration(space, **linear))
-    assert names(model) == ["input", "output"]
-    assert not any(weight.numpy().any() for weight in model.weights)  # no class is preferred
-    assert recipe.dropout is None  # there is no layer to drop units of
 
 
 @cases(
