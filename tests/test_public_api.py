@@ -7,8 +7,6 @@ import subprocess
 import sys
 import threading
 import warnings
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +18,6 @@ from test_layout import RANKS
 import skuq
 from skuq import backend
 from skuq._messages import warn_user
-from skuq.files._registry import record_repr
 from skuq.networks import MLP
 from skuq.tables import TablePreprocessor
 
@@ -57,25 +54,6 @@ def test_repr_of_members_says_what_they_are(table):
     assert "members=<tuple of 1 Member>, weights=[1.0]" in repr(model.fitted_)
 
 
-def test_record_repr_describes_fields():
-    @dataclass
-    class Record:
-        small: np.ndarray
-        large: np.ndarray
-        share: float
-        text: str
-        names: tuple
-        thing: Any
-
-        __repr__ = record_repr
-
-    record = Record(np.arange(2), np.zeros((3, 4)), 1 / 3, "t" * 100, ("a", "b"), object())
-    assert repr(record) == (
-        "Record(small=[0, 1], large=<float64 array (3, 4)>, share=0.3333, text=<str>, "
-        "names=('a', 'b'), thing=<object>)"
-    )
-
-
 def files_of(caught, text):
     return [w.filename for w in caught if text in str(w.message)]
 
@@ -106,17 +84,14 @@ def test_warn_user_points_at_the_origin_without_a_user():
     assert file.endswith("_preprocessing.py")
 
 
-def test_warn_user_keeps_the_category():
+def test_warn_user_keeps_the_category_and_warns_without_a_file():
     with pytest.warns(DeprecationWarning, match="soon") as caught:
         warn_user("soon", DeprecationWarning)
     assert caught[0].filename == __file__
     with pytest.warns(UserWarning, match="from a thread") as caught:
         backend.run_in_threads([functools.partial(warn_user, "from a thread")])
     assert caught[0].filename == __file__
-
-
-def test_warn_user_warns_in_a_session_without_a_file():
-    """The module of such lines, as of `python -` and an interactive session, has no source."""
+    # The module of such lines, as of `python -` and an interactive session, has no source.
     code = "from skuq.tables import TablePreprocessor as T; T().fit([[1.0, None]])"
     run = [sys.executable, "-W", "always", "-"]
     done = subprocess.run(run, input=code, capture_output=True, text=True, check=True)

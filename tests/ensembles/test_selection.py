@@ -136,7 +136,7 @@ def select_by_likelihood(log_likelihood, *arguments, **settings):
     return select_by(*likelihood_statistics(log_likelihood), *arguments, **settings)
 
 
-def pool(seed):
+def classes_of_pool(seed):
     """True codes, probabilities, and log probabilities of the true classes."""
     rng = np.random.default_rng(seed)
     y = rng.integers(3, size=20)
@@ -149,7 +149,7 @@ def nll(y, proba, members):
     return log_loss(y, proba[members].mean(axis=0), labels=[0, 1, 2])
 
 
-def literal(y, proba, n_members, method):
+def one_by_one(y, proba, n_members, method):
     """The paper's four selections, one candidate at a time."""
     everyone = range(len(proba))
     ranked = sorted(everyone, key=lambda c: nll(y, proba, [c]))
@@ -171,8 +171,8 @@ def literal(y, proba, n_members, method):
 @pytest.mark.parametrize("method", SELECTORS)
 @pytest.mark.parametrize("seed", range(4))
 def test_select_by_likelihood_is_the_papers(method, seed):
-    y, proba, log_likelihood = pool(seed)
-    expected = literal(y, proba, 4, method)
+    y, proba, log_likelihood = classes_of_pool(seed)
+    expected = one_by_one(y, proba, 4, method)
     selection = select_by_likelihood(log_likelihood, 4, method)
     assert selection.indices.tolist() == list(dict.fromkeys(expected))
     counts = [expected.count(c) / len(expected) for c in selection.indices]
@@ -200,7 +200,7 @@ def test_select_by_likelihood_of_sizes_and_of_impossible_and_undefined_rows():
 
 @pytest.mark.parametrize("method", SELECTORS)
 def test_select_by_likelihood_of_weights_few_candidates_and_far_tails(method, rng):
-    *_, log_likelihood = pool(3)
+    *_, log_likelihood = classes_of_pool(3)
     counts = rng.integers(1, 4, size=20)
     weighted = select_by_likelihood(log_likelihood, 4, method, sample_weight=counts)
     repeated = select_by_likelihood(np.repeat(log_likelihood, counts, axis=1), 4, method)

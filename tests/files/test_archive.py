@@ -356,20 +356,6 @@ def test_check_network_refuses_layers_that_do_more_than_compute(layer):
             check_network(json.dumps(network))
 
 
-def test_check_network_passes_usual_layers():
-    layers, ops, x = keras.layers, keras.ops, keras.Input((2,))
-    outputs = [
-        layers.Bidirectional(layers.GRU(2, kernel_initializer="he_normal"))(x[..., None]),
-        layers.Dense(3, kernel_regularizer="l2", kernel_constraint="max_norm")(x),
-        layers.Activation(keras.activations.mish)(x),
-        layers.MultiHeadAttention(2, 2)(x[:, :, None], x[:, :, None]),
-        ops.matmul(x, np.ones((2, 3), "float32")) / ops.mean(x, axis=-1, keepdims=True),
-        ops.erf(x) + ops.logsumexp(x, (1,), keepdims=True) * ops.norm(x, axis=-1, keepdims=True),
-        ops.slice(ops.sort(x), (0, 0), (1, 1)),
-    ]
-    check_network(keras.Model(x, outputs).to_json())
-
-
 def halved(x):
     return x / 2
 
@@ -380,7 +366,7 @@ class Tripled(keras.layers.Layer):
         return 3 * x
 
 
-def test_check_network_asks_for_registration(monkeypatch):
+def test_check_network_passes_usual_layers_and_asks_for_registration(monkeypatch):
     x = keras.Input((2,))
     network = keras.Model(x, keras.layers.Dense(2, activation=halved)(x)).to_json()
     with pytest.raises(FileFormatError, match="'function halved'.*register_keras_serializable"):
@@ -393,3 +379,14 @@ def test_check_network_asks_for_registration(monkeypatch):
     monkeypatch.delitem(sys.modules, "keras")  # where nothing can have been registered
     with pytest.raises(FileFormatError, match="'Tripled'"):
         check_network(network)
+    layers, ops, x = keras.layers, keras.ops, keras.Input((2,))
+    outputs = [
+        layers.Bidirectional(layers.GRU(2, kernel_initializer="he_normal"))(x[..., None]),
+        layers.Dense(3, kernel_regularizer="l2", kernel_constraint="max_norm")(x),
+        layers.Activation(keras.activations.mish)(x),
+        layers.MultiHeadAttention(2, 2)(x[:, :, None], x[:, :, None]),
+        ops.matmul(x, np.ones((2, 3), "float32")) / ops.mean(x, axis=-1, keepdims=True),
+        ops.erf(x) + ops.logsumexp(x, (1,), keepdims=True) * ops.norm(x, axis=-1, keepdims=True),
+        ops.slice(ops.sort(x), (0, 0), (1, 1)),
+    ]
+    check_network(keras.Model(x, outputs).to_json())

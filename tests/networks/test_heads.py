@@ -193,7 +193,7 @@ def test_nomu_head_has_the_terms_of_definition_3_3(stable):
     assert np.isfinite(loss) == stable
 
 
-def test_nomu_head_of_two_sides_meets_y_from_above_and_below():
+def test_nomu_head_of_two_sides_and_readout_are_the_papers():
     """Eq. 63, and (c) of Definition 3.3 for each side, whatever the level of y."""
     head, pi_sqr = NomuHead(2, n_sides=2, stable=False), settings(pi_sqr=1.0)
     y, raw = float32(*numbers(head))
@@ -206,9 +206,6 @@ def test_nomu_head_of_two_sides_meets_y_from_above_and_below():
     # Definition C.1 has (c) of the bounds f + r and r - f.
     c = numpy_of(head.artificial_loss(raw, settings(pi_exp=0.2, c_exp=1.5)))
     assert_allclose(c, 0.2 * np.exp(-1.5 * raw[:, 2:]).sum(axis=1), rtol=1e-5)
-
-
-def test_nomu_readout_is_eq_2_and_remark_3_2():
     r, low, high = np.linspace(-1, 100, 500), 0.1, 2.0
     expected = high * (1 - np.exp(-(np.maximum(0, r) + low) / high))
     for kind, sigma in (("exponential", expected), ("linear", np.clip(r, low, high))):
@@ -216,7 +213,6 @@ def test_nomu_readout_is_eq_2_and_remark_3_2():
 
 
 def units_into(model, name):
-    """Inputs of a dense layer."""
     return model.get_layer(name).kernel.shape[0]
 
 
@@ -244,10 +240,9 @@ def test_build_nomu_has_penalties_and_first_weights_per_part():
     assert all(0 < abs(weight).max() <= 0.05 for weight in model.get_weights())
 
 
-def net(input_shape, n_outputs, units=6):
-    inputs = keras.Input(input_shape)
-    x = layers.BatchNormalization()(layers.Dense(units, activation="tanh")(inputs))
-    return keras.Model(inputs, layers.Dense(n_outputs)(x))
+def net(input_shape, n_outputs):
+    hidden = layers.Dense(6, activation="tanh"), layers.BatchNormalization()
+    return plans.sequential(input_shape, *hidden, layers.Dense(n_outputs))
 
 
 def relu(input_shape, n_outputs, *first):

@@ -236,55 +236,19 @@ BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
 EPINET = EpiNetLayers(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
 
 
-def networks():
-    base = keras_base(small_base(2, 1, width=5), 2, 1, 2)
-    return {
-        "epinet": EpistemicNetwork(BASE, 2, EPINET),
-        "features": EpistemicNetwork(None, 2, EpiNetLayers(3, 2, 3, (6,), (5, 4))),
-        "randomised prior": EpistemicNetwork(BASE, 2, prior_scale=0.5),
-        "base": EpistemicNetwork(BASE, 2),
-        "keras epinet": EpistemicNetwork(base, 2, EpiNetLayers(5 + 3, 2, 3, (6,), (5, 4))),
-        "keras prior": EpistemicNetwork(base, 2, prior_scale=0.5),
-    }
-
-
-def forward(network):
-    """Draws of first weights, as a function of the trained variables."""
-    drawing = DrawingNetwork(network)
-    flat, state = drawing.draw(0)
-    rng = np.random.default_rng(2)
-    x, index = float32([rng.normal(size=(N_ROWS, 3)), rng.normal(size=(N_DRAWS, 3))])
-    run = Run(tensors(), training=True, index=index)
-    state = [ops.convert_to_tensor(value) for value in state]
-
-    def draws(variables):
-        return drawing.forward(variables, state, x, run)[0]
-
-    return draws, float32(drawing.split(flat)), drawing
-
-
-@pytest.mark.parametrize("network", networks().values(), ids=networks())
-def test_shapes_and_first_weights_of_all_kinds(network):
-    draws, variables, drawing = forward(network)
-    assert [tuple(v.shape) for v in variables] == [tuple(shape) for shape in drawing.shapes]
-    assert draws(variables).shape == (N_DRAWS if network.epinet else 1, N_ROWS, 2)
-    (flat, state), again, other = (drawing.draw(seed) for seed in (0, 0, 1))
-    assert flat.dtype == np.float32 and abs(other[0] - flat).max() > 0
-    for one, two in zip([flat, *state], [again[0], *again[1]], strict=True):
-        assert_array_equal(one, two)
-    # The configuration comes back.
-    same = EpistemicNetwork.from_json(network.to_json())
-    assert same.without_names() == network.without_names()
-    assert hash(same.without_names()) == hash(network.without_names())
-    assert same.n_index == (3 if network.epinet else 0)
-
-
 def gradient(network):
-    draws, variables, drawing = forward(network)
-    cotangent = np.random.default_rng(3).normal(size=(N_ROWS, 2)).astype("float32")
+    """The gradient of draws by the first weights, and how many variables the base has."""
+    drawing, rng = DrawingNetwork(network), np.random.default_rng(2)
+    flat, state = drawing.draw(0)
+    variables = float32(drawing.split(flat))
+    assert [tuple(v.shape) for v in variables] == [tuple(shape) for shape in drawing.shapes]
+    state = [ops.convert_to_tensor(value) for value in state]
+    x, index, cotangent = float32([rng.normal(size=(n, 3)) for n in (N_ROWS, N_DRAWS, N_ROWS)])
+    run = Run(tensors(), training=True, index=index)
 
     def total(variables):
-        return ops.sum(cotangent * ops.mean(draws(variables), axis=0)), ()
+        draws = drawing.forward(variables, state, x, run)[0]
+        return ops.sum(cotangent[:, :2] * ops.mean(draws, axis=0)), ()
 
     _, _, slopes = BACKEND.value_and_gradient(total, variables)
     return [numpy_of(slope) for slope in slopes], drawing.n_base
@@ -293,7 +257,7 @@ def gradient(network):
 @pytest.mark.parametrize("kind", ["operator", "keras", "prior"])
 def test_base_learns_as_if_it_were_alone(kind):
     """The stop-gradient of Eq. 3; a prior is no variable and passes no gradient."""
-    base = networks()["keras prior"].base if kind == "keras" else BASE
+    base = keras_base(small_base(2, 1, width=5), 2, 1, 2) if kind == "keras" else BASE
     more = {"prior_scale": 0.5}
     if kind != "prior":
         n_features = BASE.n_features if kind == "operator" else 8

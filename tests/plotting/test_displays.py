@@ -68,7 +68,7 @@ def test_every_display_is_here_and_missing_matplotlib_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("name", DRAW)
-def test_display_draws_on_given_axes_or_opens_a_figure_in_the_users_style(name):
+def test_display_draws_on_given_axes_in_the_users_style_with_keywords(name):
     before = dict(plt.rcParams)
     figure, (ax, other) = plt.subplots(1, 2)
     display = DRAW[name](ax=ax)
@@ -82,10 +82,7 @@ def test_display_draws_on_given_axes_or_opens_a_figure_in_the_users_style(name):
     assert len(plt.get_fignums()) == 2 and dict(plt.rcParams) == before
     with pytest.raises(TypeError, match="`ax` must be an Axes.*Got 3"):
         DRAW[name](ax=3)
-
-
-@pytest.mark.parametrize("name", DRAW)
-def test_keywords_reach_the_artist_under_any_name(name):
+    # Keywords reach the artist under any name.
     keyword = "scatter_kwargs" if name == "TeamDisplay" else "line_kwargs"
     with pytest.raises(TypeError, match=r"must be dicts.*Got 3\."):
         DRAW[name](**{keyword: 3})

@@ -130,6 +130,9 @@ def test_moments_are_those_of_the_weighted_members(kind, shape, global_random_se
     parts = m.uncertainty()
     assert_allclose((parts.mean, *np.square(parts[1:])), expected)
     assert_allclose(m.std, parts.total)
+    one = make(kind, (1,), k=1)
+    assert one.epistemic_variance == 0 and one.uncertainty(1).epistemic == 0
+    assert one.uncertainty(1).total == one.std
 
 
 @every
@@ -159,28 +162,18 @@ def test_cdf_goes_from_0_to_1(kind):
 
 
 @every
-def test_density_is_the_slope_of_the_cdf(kind, global_random_seed):
+def test_density_is_the_slope_of_the_cdf_and_jointly_a_sum_of_products(kind, global_random_seed):
     m = make(kind, seed=global_random_seed)
     for level in (0.011, 0.13, 0.55, 0.83, 0.992):
         y, step = m.quantile(level), 1e-5 * m.std
         slope = (m.cdf(y + step) - m.cdf(y - step)) / (2 * step)
         assert_allclose(np.exp(m.log_prob(y)), slope, rtol=1e-5)  # rounding: 1e-16 / 1e-5
-
-
-@every
-def test_joint_density_is_a_sum_over_members_of_products(kind, global_random_seed):
+    # The joint one is a sum over members of products.
     m = make(kind, (4, 2), seed=global_random_seed)
     y, total = np.random.default_rng(1).normal(size=(4, 2)), 0.0
     for weight, alone in members_of(m):
         total += weight * np.exp(sum(alone.output(j).log_prob(y[:, j]) for j in range(2)))
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-10)
-
-
-@mixtures
-def test_one_member_has_no_epistemic_part(kind):
-    m = make(kind, (1,), k=1)
-    assert m.epistemic_variance == 0 and m.uncertainty(1).epistemic == 0
-    assert m.uncertainty(1).total == m.std
 
 
 @pytest.mark.parametrize("kind", ["shared", "shared_nested", "transformed_shared"])
@@ -217,7 +210,7 @@ def test_spread_is_epistemic_and_shared_by_the_rows_of_a_draw(kind, shape):
 
 @every
 @shapes
-def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
+def test_rows_outputs_and_scaled_distributions_are_those_of_the_whole(kind, shape):
     m, y = make(kind, shape), np.random.default_rng(1).normal(size=shape)
     parts = [(m.rows(rows), rows) for rows in (slice(1, 3), np.array([3, 0]))]
     for part, rows in parts:
@@ -229,18 +222,13 @@ def test_rows_and_outputs_are_those_of_the_whole(kind, shape):
         assert_allclose(part.quantile(0.9), m.quantile(0.9)[at], rtol=1e-12)
         expected = [of_part[at] for of_part in m.uncertainty()]
         assert_allclose(part.uncertainty(), expected, rtol=1e-12)
-
-
-@every
-@shapes
-def test_scaled_is_stretched_about_the_mean(kind, shape):
-    m, near = make(kind, shape), {"rtol": 1e-9, "atol": 1e-12}
+    # Scaled is stretched about the mean.
+    near = {"rtol": 1e-9, "atol": 1e-12}
     factor = 1.7 if len(shape) == 1 else np.array([0.5, 3.0])
     wide = m.scaled(factor)
     assert_allclose(wide.mean, m.mean, **near)
     for part in ("variance", "aleatoric_variance", "epistemic_variance"):
         assert_allclose(getattr(wide, part), factor**2 * getattr(m, part), rtol=1e-9)
-    y = np.random.default_rng(1).normal(size=shape)
     there = m.mean + factor * (y - m.mean)
     assert_allclose(wide.cdf(there), m.cdf(y), rtol=1e-9)
     lost = np.log(factor * np.ones(shape[1:])).sum()
@@ -270,19 +258,7 @@ def test_units_and_offsets_do_not_matter(kind, unit, offset, tolerance):
 
 
 @kinds
-def test_total_of_draws_of_many_rows(kind):
-    """The noise of rows averages out, and what the model does not know is common to all rows."""
-    places = np.reshape([-1.5, -0.5, 0.5, 1.5], (4, 1, 1)) * np.ones((60, 2))
-    for loc, noise, expected in ((0 * places[:1], 1.0, np.sqrt(60)), (places, 1e-6, 60)):
-        m = KINDS[kind](GaussianMixture(loc, np.full(loc.shape, noise)))
-        draws = m.sample(500, rng=0)
-        standard = (draws - draws.mean(axis=-1, keepdims=True)) / draws.std(axis=-1, keepdims=True)
-        found = standard.sum(axis=0).std(axis=-1)
-        assert_allclose(found, expected, rtol=5 / np.sqrt(2 * 500))  # five standard errors
-
-
-@kinds
-def test_samples_are_of_the_distribution(kind):
+def test_samples_are_of_the_distribution_and_share_the_member_or_the_model(kind):
     m, n_draws = make(kind, (4, 2), seed=2), 20_000
     draws = m.sample(n_draws, rng=1)
     assert draws.shape == (4, 2, n_draws)
@@ -294,10 +270,15 @@ def test_samples_are_of_the_distribution(kind):
     expected = m.expected if kind == "two_piece" else m.mean
     assert (abs(draws.mean(axis=-1) - expected) < 5 * m.std / np.sqrt(n_draws)).all()
     assert_allclose(draws.std(axis=-1), m.std, rtol=0.05)
-
-
-@kinds
-def test_outputs_are_drawn_apart_but_share_the_member(kind):
+    # The noise of rows averages out, and what the model does not know is common to all rows.
+    places = np.reshape([-1.5, -0.5, 0.5, 1.5], (4, 1, 1)) * np.ones((60, 2))
+    for loc, noise, expected in ((0 * places[:1], 1.0, np.sqrt(60)), (places, 1e-6, 60)):
+        m = KINDS[kind](GaussianMixture(loc, np.full(loc.shape, noise)))
+        draws = m.sample(500, rng=0)
+        standard = (draws - draws.mean(axis=-1, keepdims=True)) / draws.std(axis=-1, keepdims=True)
+        found = standard.sum(axis=0).std(axis=-1)
+        assert_allclose(found, expected, rtol=5 / np.sqrt(2 * 500))  # five standard errors
+    # Outputs are drawn apart.
     m = make(kind, (1, 2), k=3 if kind in ("normal", "two_piece") else 1)
     draws = m.sample(4000, rng=0)[0]
     ranks = draws.argsort(axis=1).argsort(axis=1)

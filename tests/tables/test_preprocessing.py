@@ -86,7 +86,7 @@ def test_numbers_come_out_as_they_are_or_as_medians():
     assert_array_equal(filled, [[1.0], [3.0], [3.0], [8.0]])
 
 
-def test_gaps_that_fit_has_not_seen_are_told_by_column(mixed, recwarn):
+def test_gaps_that_fit_has_not_seen_and_columns_without_a_value_are_told(mixed, recwarn):
     encoder = TablePreprocessor().fit(mixed)
     encoder.transform(mixed)
     encoder.transform(mixed.assign(rooms=range(6)))
@@ -97,6 +97,15 @@ def test_gaps_that_fit_has_not_seen_are_told_by_column(mixed, recwarn):
         with pytest.warns(UserWarning, match=r"\['rooms', 'sex'\], where `fit` saw none") as caught:
             one.transform(gaps)
         assert len(caught) == 1
+    mixed["empty"], mixed["none"] = NAN, None
+    with pytest.warns(UserWarning, match=r"\['empty', 'none'\] hold missing values only"):
+        encoder = TablePreprocessor().fit(mixed)
+    assert encoder.dropped_columns_.tolist() == [5, 6]
+    fewer = TablePreprocessor().fit_transform(mixed.iloc[:, :5])
+    assert_array_equal(encoder.transform(mixed), fewer)
+    assert_array_equal(encoder.transform(mixed.assign(empty=3.0, none="new")), fewer)
+    with pytest.raises(ValueError, match="must have at least one value"):
+        TablePreprocessor().fit([[NAN], [NAN]])
 
 
 def test_a_category_only_in_the_test_part_is_zero_and_names_are_unique():
@@ -216,18 +225,6 @@ def test_many_categories_become_a_few_columns_and_identifiers_are_pointed_out():
         TablePreprocessor().fit(X.iloc[:5])  # few rows: few categories
 
 
-def test_columns_without_a_value_are_left_out_by_name(mixed):
-    mixed["empty"], mixed["none"] = NAN, None
-    with pytest.warns(UserWarning, match=r"\['empty', 'none'\] hold missing values only"):
-        encoder = TablePreprocessor().fit(mixed)
-    assert encoder.dropped_columns_.tolist() == [5, 6]
-    fewer = TablePreprocessor().fit_transform(mixed.iloc[:, :5])
-    assert_array_equal(encoder.transform(mixed), fewer)
-    assert_array_equal(encoder.transform(mixed.assign(empty=3.0, none="new")), fewer)
-    with pytest.raises(ValueError, match="must have at least one value"):
-        TablePreprocessor().fit([[NAN], [NAN]])
-
-
 DATES = [
     pd.to_datetime(["2020-01-01", None]),
     pd.to_timedelta([1, 2], unit="D"),
@@ -291,6 +288,14 @@ def test_columns_of_pandas_own_kinds_and_of_objects():
     lists = {"lists_[1]": [1, 1, 0, 0], "lists_[2]": [0, 0, 1, 0], "lists_nan": [0, 0, 0, 1]}
     floats = {"floats_b": [0, 0, 1, 1]}  # a number and the same as text are one category
     assert columns_of(X) == numbers | gaps | mixed | lists | floats
+    frame = lambda values: pd.DataFrame({"g": values})  # noqa: E731
+    encoder = TablePreprocessor().fit(frame(pd.Categorical([True, False, False])))
+    for later in ([1, 0], [1.0, 0.0], [True, False]):
+        assert encoder.transform(frame(later)).tolist() == [[1], [0]]
+    with pytest.warns(TableWarning, match="'g'"):  # a row does not change how others are read
+        assert encoder.transform(frame([1, 0, 2])).tolist() == [[1], [0], [0]]
+    encoder = TablePreprocessor().fit(frame(pd.Categorical([0, 1, 1])))
+    assert encoder.transform(frame([False, True])).tolist() == [[0], [1]]
 
 
 def test_lists_arrays_of_text_and_frames_like_those_of_polars_and_pyarrow(mixed):
@@ -308,14 +313,3 @@ def test_lists_arrays_of_text_and_frames_like_those_of_polars_and_pyarrow(mixed)
         encoder = TablePreprocessor().fit(frame)
         assert encoder.feature_names_in_.tolist() == list(mixed)
         assert columns_of(frame, encoder) == columns_of(mixed)
-
-
-def test_categories_of_booleans_are_read_from_numbers():
-    frame = lambda values: pd.DataFrame({"g": values})  # noqa: E731
-    encoder = TablePreprocessor().fit(frame(pd.Categorical([True, False, False])))
-    for later in ([1, 0], [1.0, 0.0], [True, False]):
-        assert encoder.transform(frame(later)).tolist() == [[1], [0]]
-    with pytest.warns(TableWarning, match="'g'"):  # a row does not change how others are read
-        assert encoder.transform(frame([1, 0, 2])).tolist() == [[1], [0], [0]]
-    encoder = TablePreprocessor().fit(frame(pd.Categorical([0, 1, 1])))
-    assert encoder.transform(frame([False, True])).tolist() == [[0], [1]]
