@@ -30,12 +30,20 @@ def test_local_links_lead_to_files(name):
     assert not [link for link in local if not (ROOT / link).exists()]
 
 
-def test_decimals_of_the_readme_are_in_the_tables_of_results():
+def test_figures_of_the_readme_and_quoted_messages_are_those_stored_and_coded():
     section = (ROOT / "README.md").read_text().split("## How good is it?")[1].split("\n## ")[0]
     figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", section)
     tables = "\n".join(found[0] for found in BLOCK.finditer(TEXT))
     assert figures
     assert not [figure for figure in figures if not re.search(rf"(?<![\d.]){figure}(?!\d)", tables)]
+    # The tables of troubles and warnings begin with what skuq says, "…" for what varies.
+    source = "".join(path.read_text() for path in (ROOT / "skuq").rglob("*.py"))
+    source = re.sub(r'"\n\s*f?"', "", source)  # strings go on in the next line
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quotes = re.findall(r'^\| (?:`\w+` \| )?"(.+?)" \|', page, re.MULTILINE)
+    assert len(quotes) > 5
+    pieces = [piece.strip() for quote in quotes for piece in re.split(r"…|\d+", quote)]
+    assert not [piece for piece in pieces if piece not in source]
 
 
 def test_public_names_are_in_the_api_page():
@@ -70,17 +78,6 @@ def test_words_of_the_recommended_estimators_and_comparisons_are_those_of_result
     assert "on most tables" in skuq.TabularEnsembleClassifier.__doc__
     for part in ("suite", "few"):
         assert np.mean([ratio < 1 for ratio in ratios(part, "plain").values()]) > 0.6
-
-
-def test_quoted_messages_are_those_of_the_code():
-    """The tables of troubles and warnings begin with what skuq says, "…" for what varies."""
-    source = "".join(path.read_text() for path in (ROOT / "skuq").rglob("*.py"))
-    source = re.sub(r'"\n\s*f?"', "", source)  # strings go on in the next line
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    quotes = re.findall(r'^\| (?:`\w+` \| )?"(.+?)" \|', page, re.MULTILINE)
-    assert len(quotes) > 5
-    pieces = [piece.strip() for quote in quotes for piece in re.split(r"…|\d+", quote)]
-    assert not [piece for piece in pieces if piece not in source]
 
 
 METHODS = [*sorted((ROOT / "docs" / "methods").glob("*.md")), ROOT / "docs" / "bayesopt.md"]

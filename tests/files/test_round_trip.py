@@ -270,8 +270,11 @@ def test_loads_needs_trust_in_transformers_of_the_user():
         assert_equal_predictions(loads(data, **given), model, X)
 
 
-def test_dumps_and_loads_name_missing_skops(monkeypatch):
-    foreign = dumps(fitted("foreign"))
+def test_loads_names_missing_skops_and_passes_on_version_warnings(monkeypatch):
+    pipeline, foreign = dumps(fitted("pipeline")), dumps(fitted("foreign"))
+    with monkeypatch.context() as patch, pytest.warns(InconsistentVersionWarning):
+        patch.setattr("sklearn.base.__version__", "0.0")
+        loads(pipeline)  # which holds a StandardScaler
     find = importlib.util.find_spec
     without = lambda name, *more: None if name == "skops" else find(name, *more)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
@@ -302,10 +305,3 @@ def test_save_refuses(thing, message, tmp_path):
     with pytest.raises(UnsavableError, match=message):
         skuq.save(thing, tmp_path / "model.skuq")
     assert not os.listdir(tmp_path)
-
-
-def test_loads_passes_on_version_warnings_of_scikit_learn(monkeypatch):
-    data = dumps(fitted("pipeline"))  # which holds a StandardScaler
-    monkeypatch.setattr("sklearn.base.__version__", "0.0")
-    with pytest.warns(InconsistentVersionWarning):
-        loads(data)

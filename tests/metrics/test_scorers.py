@@ -48,18 +48,7 @@ def table():
     return X, y / y.std()
 
 
-@pytest.mark.parametrize("name", ["neg_crsp", "coverage_0", "coverage_100", "r2_90", [1]])
-def test_unknown_names_are_refused(name):
-    with pytest.raises(ValueError, match=r"`name` must be one of \['neg_nll'.*'coverage_90'.* Got"):
-        get_scorer(name)
-
-
 WEIGHT = {"sample_weight": np.random.default_rng(0).uniform(size=80)}
-
-
-def assert_scores(expected, model, X, y):
-    for name, value in expected.items():
-        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
 
 
 NAMES = (
@@ -84,7 +73,9 @@ def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
         -metrics.interval_loss(y, *ends, 0.8, **WEIGHT),
         -metrics.mean_width(*ends, **WEIGHT),
     )
-    assert_scores(dict(zip(NAMES, expected)), model, X, y)
+    for name, value in zip(NAMES, expected):
+        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
+    # A distribution is scored by its own.
     model = TwoLines(3.0).fit(X, y)
     mixture = model.predict_distribution(X)
     expected = {
@@ -94,7 +85,8 @@ def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
         "neg_calibration_error": -metrics.calibration_error(pit=mixture.cdf(y), **WEIGHT),
         "neg_interval_90": -metrics.interval_loss(y, *mixture.interval(0.9).T, 0.9, **WEIGHT),
     }
-    assert_scores(expected, model, X, y)
+    for name, value in expected.items():
+        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
 
 
 def one_member(mixture):
@@ -140,12 +132,15 @@ def test_pipelines_and_searches_are_scored_by_what_is_inside(table, model):
         assert_allclose([scorer(outer, X, y) for outer in (pipeline, nested, search)], expected)
 
 
-def test_cross_validation_and_metadata_routing(table):
+def test_cross_validation_metadata_routing_and_unknown_names(table):
     X, y = table
     scores = cross_validate(BayesianRidge(), X, y, scoring=make_scorers("neg_nll", "r2"))
     single = cross_val_score(BayesianRidge(), X, y, scoring=get_scorer("neg_nll"))
     assert_allclose(single, scores["test_neg_nll"])
     assert_allclose(scores["test_r2"], cross_val_score(BayesianRidge(), X, y))
+    for name in ("neg_crsp", "coverage_0", "coverage_100", "r2_90", [1]):
+        with pytest.raises(ValueError, match=r"must be one of \['neg_nll'.*'coverage_90'.* Got"):
+            get_scorer(name)
     assert check_scoring(TwoLines(), get_scorer("coverage_73")).__name__ == "coverage_73"
     folds, weight = [(np.arange(40), np.arange(40, 80))], WEIGHT["sample_weight"][40:]
     with sklearn.config_context(enable_metadata_routing=True):

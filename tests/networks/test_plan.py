@@ -1,5 +1,7 @@
 """Plans of networks and layers for tables, against Keras' own forward pass and formulas."""
 
+from functools import partial
+
 import numpy as np
 import plans
 import pytest
@@ -164,19 +166,7 @@ def test_plans_do_not_hang_on_names():
 
 
 EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
-PIECES = {"columns": [0, 3, 5], "edges": EDGES, "dim": 2}
-
-
-def scale(x, scale):
-    return x * scale
-
-
-def parametric(x, a):
-    return (1 - a) * x + a * x * np.tanh(np.log1p(np.exp(x)))
-
-
-def ntk(x, kernel, bias):
-    return np.dot(x, kernel / np.sqrt(6)) + bias
+BINNED = partial(NumericEmbedding, "piecewise-linear")
 
 
 def periodic(*columns):
@@ -222,41 +212,34 @@ def categories(columns):
 
 
 LAYERS = {
-    "scale": (lambda: tabular.FeatureScale(), scale),
-    "parametric": (lambda: tabular.ParametricActivation("mish"), parametric),
-    "ntk": (lambda: tabular.NTKDense(5), ntk),
-    "periodic": (lambda: NumericEmbedding(n_frequencies=5), periodic(*range(6))),
-    "some": (
-        lambda: NumericEmbedding(columns=[1, 2, 5], n_frequencies=5, dim=3),
-        periodic(1, 2, 5),
+    "scale": (lambda: tabular.FeatureScale(), lambda x, scale: x * scale),
+    "parametric": (
+        lambda: tabular.ParametricActivation("mish"),
+        lambda x, a: (1 - a) * x + a * x * np.tanh(np.log1p(np.exp(x))),
     ),
-    "pieces": (lambda: NumericEmbedding("piecewise-linear", **PIECES), pieces),
+    "ntk": (lambda: tabular.NTKDense(5), lambda x, kernel, bias: x @ kernel / np.sqrt(6) + bias),
+    "periodic": (lambda: NumericEmbedding(n_frequencies=5), periodic(*range(6))),
+    "some": (lambda: NumericEmbedding(columns=[1, 2], n_frequencies=5, dim=3), periodic(1, 2)),
+    "pieces": (lambda: BINNED(columns=[0, 3, 5], edges=EDGES, dim=2), pieces),
     "codes": (lambda: tabular.CategoryEmbedding([4, 1], [7, 3], [3, 2]), categories([4, 1])),
     "all codes": (lambda: tabular.CategoryEmbedding(range(6), [4] * 6), categories(range(6))),
 }
 
 
-def model_of(name):
-    return plans.sequential((6,), LAYERS[name][0]())
-
-
-def rows(n=7, lead=()):
-    """Numbers, and codes in columns 1 and 4, some of which are no category's."""
-    x = np.random.default_rng(1).normal(size=(*lead, n, 6)) * 2
-    x[..., 1], x[..., 4] = np.round(x[..., 1]), np.round(3 * x[..., 4])
-    return x
-
-
 @pytest.mark.parametrize("name", LAYERS)
 def test_keras_and_plan_are_one(name):
     """On arrays and as tensors, and of several members at once with rows of their own or not."""
-    model, formula = model_of(name), LAYERS[name][1]
+    make, formula = LAYERS[name]
+    model = plans.sequential((6,), make())
     plan = make_plan(model.to_json())
     assert [w.shape for w in plan.weights] == [tuple(v.shape) for v in model.trainable_variables]
     assert plan.n_state == len(model.non_trainable_variables)
     members = [random_parts(model, plan, seed, 0) for seed in range(2)]
     parts, state = ([np.stack(v) for v in zip(*values)] for values in zip(*members))
-    for x in (rows(), rows(lead=(2,))):
+    for lead in ((), (2,)):
+        # Numbers, and codes in columns 1 and 4, some of which are no category's.
+        x = np.random.default_rng(1).normal(size=(*lead, 7, 6)) * 2
+        x[..., 1], x[..., 4] = np.round(x[..., 1]), np.round(3 * x[..., 4])
         together, _ = plan(parts, state, x, Run(ARRAYS))
         arguments = float32(parts), float32(state), *float32([x])
         for namespace in (tensors(), tensors(xla=True)):
@@ -298,7 +281,7 @@ def test_first_values_and_bins_are_the_papers():
     x = np.stack([np.tile([0.0, 1, 5], 10), np.full(30, 3.0)], axis=1)
     edges = plans.bin_edges(x, 6)
     assert_array_equal(edges, [[0, 1, 5, 5, 5, 5, 5], [3] * 7])
-    NumericEmbedding("piecewise-linear", edges=edges)  # which it takes
+    BINNED(edges=edges)  # which it takes
 
 
 def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
@@ -311,10 +294,6 @@ def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
     assert_allclose(cosine(double), np.cos(exact), atol=1e-13)
 
 
-def piecewise_linear(edges):
-    return NumericEmbedding("piecewise-linear", edges=[edges])
-
-
 @cases(
     ("make", "message"),
     (lambda: NumericEmbedding("fourier"), "`kind` must be .*Got 'fourier'"),
@@ -322,9 +301,9 @@ def piecewise_linear(edges):
     (lambda: NumericEmbedding(scale=0.0), "`scale` must be a positive number. Got 0.0"),
     (lambda: NumericEmbedding("piecewise-linear"), "needs `edges`. Got None"),
     (lambda: NumericEmbedding(edges=EDGES), "does not use `edges`"),
-    (lambda: piecewise_linear([0.0, 2.0, 1.0]), "`edges` must increase"),
-    (lambda: piecewise_linear([0.0, 0.0, 1.0]), "only the last one may repeat"),
-    (lambda: piecewise_linear([0.0, np.nan]), "`edges` must .*finite"),
+    (lambda: BINNED(edges=[[0.0, 2.0, 1.0]]), "`edges` must increase"),
+    (lambda: BINNED(edges=[[0.0, 0.0, 1.0]]), "only the last one may repeat"),
+    (lambda: BINNED(edges=[[0.0, np.nan]]), "`edges` must .*finite"),
     (lambda: tabular.CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
     (lambda: tabular.CategoryEmbedding([0], [0]), "`n_codes` must be a positive whole number"),
     (lambda: tabular.NTKDense(2.5), "`units` must be a positive whole number. Got 2.5"),

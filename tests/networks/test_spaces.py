@@ -25,7 +25,7 @@ def space():
     return Space((Categorical("c", ("a", "b", "c")), *numbers, rate, Categorical("one", (5,))))
 
 
-def test_log_uniform_integers_follow_their_law():
+def test_numbers_follow_their_law_and_are_encoded(space):
     draws = Integer("k", 1, 32, log=True).sample(np.random.default_rng(0), 50_000)
     k = np.arange(1, 33)
     expected = np.log((k + 1) / k) / np.log(33)
@@ -33,6 +33,12 @@ def test_log_uniform_integers_follow_their_law():
     assert p_value > 1e-3
     draws = Real("r", 1e-4, 1e-1, log=True).sample(np.random.default_rng(0), 20_000)
     assert stats.kstest(draws, stats.loguniform(1e-4, 1e-1).cdf).pvalue > 1e-3
+    a = {"c": "b", "batch": 8, "n": 12, "rate": 0.01, "one": 5}
+    expected = [[0, 1, 0, np.log(8), 12, np.log(0.01), 1]]
+    assert_allclose(space.encode([a]), expected)
+    big = Space((Categorical("t", tuple(range(100, 150))),))
+    assert_allclose(big.encode([{"t": 107}]), [[7.0]])
+    assert space.check({"n": np.int64(11)}, "fixed") == {**space.default(), "n": 11}
 
 
 def test_mutation_changes_exactly_one_decision_to_another_valid_value(space, global_random_seed):
@@ -46,15 +52,6 @@ def test_mutation_changes_exactly_one_decision_to_another_valid_value(space, glo
         assert space.check(child, "child") == child
         changed.update(different)
     assert changed == {"c", "batch", "n", "rate"}  # "one" has nothing to change to
-
-
-def test_encoding_and_defaults(space):
-    a = {"c": "b", "batch": 8, "n": 12, "rate": 0.01, "one": 5}
-    expected = [[0, 1, 0, np.log(8), 12, np.log(0.01), 1]]
-    assert_allclose(space.encode([a]), expected)
-    big = Space((Categorical("t", tuple(range(100, 150))),))
-    assert_allclose(big.encode([{"t": 107}]), [[7.0]])
-    assert space.check({"n": np.int64(11)}, "fixed") == {**space.default(), "n": 11}
 
 
 @cases(
@@ -131,7 +128,7 @@ def test_rate_of_the_first_layer_goes_by_the_columns_that_vary_together(rng):
         assert_allclose(first_step(x, rate), expected, rtol=0.02)
 
 
-def test_decisions_of_the_dense_space_are_the_papers():
+def test_decisions_and_forward_pass_of_the_dense_space_are_the_papers():
     for n_nodes, n_decisions in ((3, 9), (5, 17), (10, 37)):
         architecture = DenseSpace(n_nodes).decisions().architecture
         assert len(architecture) == n_decisions
@@ -147,10 +144,7 @@ def test_decisions_of_the_dense_space_are_the_papers():
     }
     (optimizer,) = (d for d in found if d.name == "optimizer")
     assert " ".join(optimizer.choices) == "sgd rmsprop adagrad adam adadelta adamax nadam"
-
-
-def test_forward_pass_of_the_dense_space_by_hand():
-    """node 1 = 16 relu, node 2 = identity with a skip of the input, output with a skip."""
+    # node 1 = 16 relu, node 2 = identity with a skip of the input, output with a skip.
     space = DenseSpace(n_nodes=2)
     configuration = {
         "node_1": "16-relu", "node_2": "identity", "skip_0_2": 1, "skip_0_3": 0, "skip_1_3": 1,
@@ -180,7 +174,7 @@ def outputs(model, x=X):
     return plan(plan.split(flat.astype(float)), state, x)[0]
 
 
-def test_build_tabular_layers_stand_in_their_order_and_embed_numeric_columns():
+def test_build_tabular_layers_stand_in_their_order_and_add_what_came_in():
     given = {"categories": CODES, "embedding": {"columns": NUMBERS}, "dropout": 0.1}
     model = build_tabular((6,), 2, hidden_units=(8, 8), residual=True, **given)
     expected = "input categories embedding scale hidden_1 activation_1 dropout_1 "
@@ -199,9 +193,6 @@ def test_build_tabular_layers_stand_in_their_order_and_embed_numeric_columns():
         steps = np.tile(X[:1], (3, 1))
         steps[:, column] += 30 * np.arange(3)
         assert (np.abs(np.diff(outputs(some, x=steps), n=2, axis=0)).max() < 1e-9) == is_linear
-
-
-def test_build_tabular_residual_layers_add_what_came_in():
     settings = {"hidden_units": (8, 8), "activation": "relu"}
     plain, residual = (build_tabular((6,), 1, **settings, residual=r) for r in (False, True))
     weights = draw_variables(plain, 0)[0].astype(float)

@@ -146,7 +146,7 @@ def test_bands_show_both_parts_or_the_total_in_order_of_the_input():
     assert_band(display.total_band_, mean, 2 * std)
 
 
-def test_curves_by_hand():
+def test_curves_by_hand_and_retention_of_classifiers():
     display = Calibration.from_predictions(pit=[0.1, 0.4, 0.4, 0.9], n_levels=5)
     found = display.line_.get_data()
     assert_allclose(found, [[0, 0.25, 0.5, 0.75, 1], [0, 0.25, 0.75, 0.75, 1]])
@@ -166,9 +166,7 @@ def test_curves_by_hand():
     display = Retention.from_predictions([1.0, 2.0], [0.0, 0.0], [1.0, 2.0], bounds=False)
     assert display.random_ is display.oracle_ is None
     assert_allclose(display.line_.get_ydata(), [0, 0.5, 2.5])
-
-
-def test_retention_of_classifiers_counts_wrong_labels():
+    # Retention of classifiers counts wrong labels.
     y = np.arange(12) // 6
     model = GaussianNB().fit(X, y)
     display = Retention.from_estimator(make_pipeline("passthrough", model), X, 1 - y)

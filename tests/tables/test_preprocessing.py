@@ -108,27 +108,6 @@ def test_gaps_that_fit_has_not_seen_and_columns_without_a_value_are_told(mixed, 
         TablePreprocessor().fit([[NAN], [NAN]])
 
 
-def test_a_category_only_in_the_test_part_is_zero_and_names_are_unique():
-    encoder = TablePreprocessor().fit(np.array([["a"], ["b"], ["c"]], dtype=object))
-    told = r"did not see.*'x0' \(50 % of the rows; such as \['d'\], and `fit` saw \['a', 'b'\] and "
-    with pytest.warns(TableWarning, match=told) as caught:
-        assert_array_equal(encoder.transform([["d"], ["b"]]), [[0, 0, 0], [0, 1, 0]])
-    assert len(caught) == 1
-    with pytest.warns(UserWarning, match="where `fit` saw none"):
-        assert_array_equal(encoder.transform([[None]]), [[0, 0, 0]])
-    of_two = TablePreprocessor().fit(np.array([["a"], ["b"]], dtype=object))
-    with pytest.warns(TableWarning, match=r"such as \['d+\.\.\.d+'\]"):  # long texts are cut
-        encoder.transform([["d" * 9999]])
-    # Codes in place of the categories: a column wholly unseen.
-    with pytest.warns(TableWarning, match=r"100 % of the rows; such as \['1', '0'\]"):
-        assert_array_equal(of_two.transform(np.array([[1], [0]])), [[0], [0]])
-    # A frame of the output could not be read, if its columns had equal names.
-    table = pd.DataFrame({"k": list("uvw"), "k_u": [1.0, 2.0, 3.0], "missingindicator_z": 4.0})
-    encoder = TablePreprocessor().fit(table.assign(z=[NAN, 5.0, 6.0]))
-    names = ["k_u", "missingindicator_z", "z", "missingindicator_z_", "k_u_", "k_v", "k_w"]
-    assert encoder.get_feature_names_out().tolist() == names
-
-
 @pytest.mark.parametrize("max_one_hot", [2, 10])
 def test_unseen_categories_are_filled_by_known_ones(max_one_hot, rng):
     """Each time by another one, spread over the mean targets of the known ones."""
@@ -183,7 +162,7 @@ def test_many_categories_and_numbers_that_name_classes_become_codes(rng):
     assert encoder.fit(X).code_columns_ == (3,)
 
 
-def test_missing_values_count_as_one_category_and_the_word_nan_is_none():
+def test_missing_values_and_new_categories():
     frame = pd.DataFrame({"two": list("ababa"), "three": [*"abab", None]})
     encoder = TablePreprocessor(2).fit(frame)
     expected = {"two_b": [0, 1, 0, 1, 0], "three": [1, 2, 1, 2, 3]}
@@ -200,6 +179,24 @@ def test_missing_values_count_as_one_category_and_the_word_nan_is_none():
     as_read = pd.DataFrame({"code": [3.0, NAN, 1.0]})
     with pytest.warns(UserWarning, match="where `fit` saw none"):
         assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
+    encoder = TablePreprocessor().fit(np.array([["a"], ["b"], ["c"]], dtype=object))
+    told = r"did not see.*'x0' \(50 % of the rows; such as \['d'\], and `fit` saw \['a', 'b'\] and "
+    with pytest.warns(TableWarning, match=told) as caught:
+        assert_array_equal(encoder.transform([["d"], ["b"]]), [[0, 0, 0], [0, 1, 0]])
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match="where `fit` saw none"):
+        assert_array_equal(encoder.transform([[None]]), [[0, 0, 0]])
+    of_two = TablePreprocessor().fit(np.array([["a"], ["b"]], dtype=object))
+    with pytest.warns(TableWarning, match=r"such as \['d+\.\.\.d+'\]"):  # long texts are cut
+        encoder.transform([["d" * 9999]])
+    # Codes in place of the categories: a column wholly unseen.
+    with pytest.warns(TableWarning, match=r"100 % of the rows; such as \['1', '0'\]"):
+        assert_array_equal(of_two.transform(np.array([[1], [0]])), [[0], [0]])
+    # A frame of the output could not be read, if its columns had equal names.
+    table = pd.DataFrame({"k": list("uvw"), "k_u": [1.0, 2.0, 3.0], "missingindicator_z": 4.0})
+    encoder = TablePreprocessor().fit(table.assign(z=[NAN, 5.0, 6.0]))
+    names = ["k_u", "missingindicator_z", "z", "missingindicator_z_", "k_u_", "k_v", "k_w"]
+    assert encoder.get_feature_names_out().tolist() == names
 
 
 def test_many_categories_become_a_few_columns_and_identifiers_are_pointed_out():
