@@ -22,7 +22,7 @@ from skuq.networks import MLP
 from skuq.tables import TablePreprocessor
 
 PACKAGES = sorted(set(RANKS) - {"backend", "fitted"})
-TINY = {"n_members": 1, "network": MLP(2), "epochs": 1, "random_state": 0}
+TINY = {"n_members": 2, "network": MLP(2), "epochs": 1, "random_state": 0}
 ESTIMATORS = [name for name in skuq.__all__ if name[0].isupper()]
 
 
@@ -51,7 +51,7 @@ def test_top_level_names_and_versions_of_dependencies(capsys):
 def test_repr_of_members_says_what_they_are(table):
     model = skuq.DeepEnsembleRegressor(**TINY).fit(*table)
     assert repr(model.members_[0]).startswith("Member(12 weights, best epoch ")
-    assert "members=<tuple of 1 Member>, weights=[1.0]" in repr(model.fitted_)
+    assert "members=<tuple of 2 Member>, weights=[0.5, 0.5]" in repr(model.fitted_)
 
 
 def files_of(caught, text):

@@ -6,7 +6,7 @@ import sklearn
 from numpy.testing import assert_allclose
 from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.datasets import load_iris, make_regression
+from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
@@ -42,20 +42,9 @@ class TwoLines(RegressorMixin, BaseEstimator):
         return (mixture.mean, mixture.std) if return_std else mixture.mean
 
 
-@pytest.fixture(scope="module")
-def table():
-    X, y = make_regression(80, 3, noise=10, random_state=0)
-    return X, y / y.std()
-
-
-WEIGHT = {"sample_weight": np.random.default_rng(0).uniform(size=80)}
-
-
-NAMES = (
-    *("neg_nll", "neg_gaussian_nll", "neg_nll_min", "neg_crps", "neg_coverage_width_auc"),
-    *("neg_calibration_error", "coverage_80", "neg_coverage_error_80", "neg_interval_80"),
-    "neg_mean_width_80",
-)
+WEIGHT = {"sample_weight": np.random.default_rng(0).uniform(size=40)}
+NAMES = "nll gaussian_nll nll_min crps coverage_width_auc calibration_error coverage_error_80"
+NAMES = ["coverage_80", *(f"neg_{name}" for name in f"{NAMES} interval_80 mean_width_80".split())]
 
 
 def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
@@ -67,8 +56,8 @@ def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
     nll, *others = metrics.gaussian_nll_loss, metrics.nll_min_loss, metrics.crps_loss
     others += [metrics.coverage_width_auc, metrics.calibration_error]
     expected = (
-        *(-loss(y, mean, std, **WEIGHT) for loss in (nll, nll, *others)),
         coverage,
+        *(-loss(y, mean, std, **WEIGHT) for loss in (nll, nll, *others)),
         -abs(coverage - 0.8),
         -metrics.interval_loss(y, *ends, 0.8, **WEIGHT),
         -metrics.mean_width(*ends, **WEIGHT),
@@ -142,19 +131,19 @@ def test_cross_validation_metadata_routing_and_unknown_names(table):
         with pytest.raises(ValueError, match=r"must be one of \['neg_nll'.*'coverage_90'.* Got"):
             get_scorer(name)
     assert check_scoring(TwoLines(), get_scorer("coverage_73")).__name__ == "coverage_73"
-    folds, weight = [(np.arange(40), np.arange(40, 80))], WEIGHT["sample_weight"][40:]
+    folds, weight = [(np.arange(20), np.arange(20, 40))], WEIGHT["sample_weight"][20:]
     with sklearn.config_context(enable_metadata_routing=True):
         model = BayesianRidge().set_fit_request(sample_weight=False)
         scorer = get_scorer("neg_nll").set_score_request(sample_weight=True)
         other = get_scorer("neg_crps").set_score_request(sample_weight=False)
         given = {"scoring": {"a": scorer, "b": other}, "params": WEIGHT}
         found = cross_validate(model, X, y, cv=folds, **given)
-        model.fit(X[:40], y[:40])
-        expected = scorer(model, X[40:], y[40:], sample_weight=weight)
+        model.fit(X[:20], y[:20])
+        expected = scorer(model, X[20:], y[20:], sample_weight=weight)
         assert_allclose(found["test_a"], [expected])
-        assert_allclose(found["test_b"], [other(model, X[40:], y[40:])])
+        assert_allclose(found["test_b"], [other(model, X[20:], y[20:])])
     several = check_scoring(model, {"a": get_scorer("neg_nll")})
-    assert_allclose(several(model, X[40:], y[40:], sample_weight=weight)["a"], expected)
+    assert_allclose(several(model, X[20:], y[20:], sample_weight=weight)["a"], expected)
 
 
 def test_classifiers_and_classes_that_a_fold_lacks():

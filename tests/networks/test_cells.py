@@ -18,11 +18,6 @@ from skuq.networks import parse_nas_bench_201 as parse
 from skuq.networks._cells import Cell, CellLayers
 from skuq.training import Recipe
 
-SPACES = [
-    CellSpace(channels=2, n_cells=3),
-    CellSpace(channels=(2, 4), n_cells=(1, 2), genotype="darts"),
-    NASBench201Space(channels=2, n_cells=1),
-]
 SKIPS = (("skip_connect", 0), ("skip_connect", 1))
 
 
@@ -30,15 +25,14 @@ def n_weights(model):
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
-def applied(function, shape):
-    """Build layers on an input of this shape; return a function of arrays, and the model."""
+def applied(function, shape, strides=None):
+    """Build layers, or an operation, on an input of this shape; also return the model."""
     inputs = keras.Input(shape)
+    if strides:
+        name = function
+        function = lambda layers, x: cells._APPLY[name](layers, x, strides, "op")  # noqa: E731
     model = keras.Model(inputs, function(CellLayers(), inputs))
     return lambda x: keras.ops.convert_to_numpy(model(x.astype("float32"))), model
-
-
-def operation(name, strides):
-    return lambda layers, x: cells._APPLY[name](layers, x, strides, "op")
 
 
 def random_image(*shape):
@@ -46,11 +40,9 @@ def random_image(*shape):
 
 
 def test_spaces_are_of_the_papers_sizes():
-    for space, size in (
-        # Pairs of inputs of nodes 2..5, and two of seven operations, in each of two cells.
-        (CellSpace(), (1 * 3 * 6 * 10) ** 2 * 49**8),  # 1.08e18
-        (NASBench201Space(), 15_625),
-    ):
+    # Pairs of inputs of nodes 2..5, and two of seven operations, in each of two cells: 1.08e18.
+    of_darts = CellSpace(), (1 * 3 * 6 * 10) ** 2 * 49**8
+    for space, size in (of_darts, (NASBench201Space(), 15_625)):
         assert math.prod(d.size for d in space.decisions().architecture.decisions) == size
     channels, n_cells = CellSpace.width_depth().decisions().architecture.decisions
     assert (channels.name, channels.choices) == ("channels", (12, 14, 16, 18, 20))
@@ -66,7 +58,12 @@ def test_spaces_are_of_the_papers_sizes():
         assert ours.concat == theirs.concat
 
 
-@pytest.mark.parametrize("space", SPACES)
+@cases(
+    "space",
+    CellSpace(channels=2, n_cells=3),
+    CellSpace(channels=(2, 4), n_cells=(1, 2), genotype="darts"),
+    NASBench201Space(channels=2, n_cells=1),
+)
 def test_space_is_of_images_with_the_recipe_of_darts(space):
     assert isinstance(space, SearchSpace) and space.takes_images
     assert "takes_images" not in space.get_params()
@@ -162,19 +159,19 @@ def test_other_mutations_change_one_decision(space, n_decisions):
 
 
 def test_pooling_does_not_see_the_padding():
-    forward, _ = applied(operation("avg_pool_3x3", 1), (5, 4, 1))
+    forward, _ = applied("avg_pool_3x3", (5, 4, 1), 1)
     x = random_image(1, 5, 4, 1)
     sums = convolve(x[0, :, :, 0], np.ones((3, 3)), mode="constant")
     counts = convolve(np.ones((5, 4)), np.ones((3, 3)), mode="constant")
     # Nine float32 additions of numbers near one.
     assert_allclose(forward(x)[0, :, :, 0], sums / counts, atol=1e-6)
-    forward, _ = applied(operation("max_pool_3x3", 2), (4, 4, 1))
+    forward, _ = applied("max_pool_3x3", (4, 4, 1), 2)
     assert_array_equal(forward(-np.ones((1, 4, 4, 1))), -1)
 
 
 @pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 3)])
 def test_factorized_reduction_by_hand(height, width):
-    forward, model = applied(operation("skip_connect", 2), (height, width, 2))
+    forward, model = applied("skip_connect", (height, width, 2), 2)
     x = random_image(1, height, width, 2)
     kernels = {w.path: w.numpy()[0, 0] for w in model.trainable_variables if "conv" in w.path}
     relu = np.maximum(x, 0)

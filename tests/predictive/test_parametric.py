@@ -225,9 +225,7 @@ def test_draws_have_the_frequencies_and_one_member_for_all_rows(global_random_se
 
 @cases(
     ("proba", "weights", "message"),
-    ([[0.5, 0.5]], None, "shape"),
-    (np.empty((0, 2, 2)), None, "shape"),
-    (np.empty((1, 2, 0)), None, "shape"),
+    *((wrong, None, "shape") for wrong in ([[0.5, 0.5]], np.empty((0, 2, 2)), np.empty((1, 2, 0)))),
     ([[[0.5, 0.5 + 2e-6]]], None, "sum to 1"),
     ([[[1.5, -0.5]]], None, "non-negative"),
     ([[[np.nan, 1.0]]], None, "non-negative"),
