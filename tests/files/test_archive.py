@@ -1,5 +1,6 @@
 """Trees and files are written and read again; damaged and malicious files are refused."""
 
+import contextlib
 import functools
 import io
 import json
@@ -79,8 +80,7 @@ def test_to_bytes_refuses(tree, message, monkeypatch):
 
 
 def test_atomic_write_syncs_before_it_renames(tmp_path, monkeypatch):
-    calls = []
-    fsync, replace = os.fsync, os.replace
+    calls, fsync, replace = [], os.fsync, os.replace
 
     def note_fsync(descriptor):
         status = os.fstat(descriptor)
@@ -240,10 +240,7 @@ BROKEN = {
     "characters": (lambda: of_array(np.full(4, 2**32 - 1, "u4").view("<U4")), "characters"),
     "large array": (lambda: of_array(None, zeros(b"(9**9)")), "ValueError"),
     "short array": (lambda: of_array(None, zeros(b"(2, 4)")), "cannot reshape"),
-    "objects in a scalar": (
-        lambda: of_tree({"@": "scalar", "dtype": "O", "hex": "00" * 8}),
-        "type object",
-    ),
+    "scalar": (lambda: of_tree({"@": "scalar", "dtype": "O", "hex": "00" * 8}), "type object"),
     "module": (lambda: with_header(modules=["skuq.nothing"]), "ModuleNotFoundError"),
     "number for a network": (lambda: with_members(3), "network is not loaded"),
     "deep network": (lambda: with_members("[" * 50_000), "network is not loaded"),
@@ -295,32 +292,15 @@ def test_modules_masks_and_objects_in_the_place_of_members_do_no_harm():
         loads(with_members("TFSMLayer", "tables.TablePreprocessor.OneHot")).predict(FRAME)
 
 
-def mutated(data, rng):
-    """Damage bytes, as disks and lines do it."""
-    a, b, n = (int(k) for k in rng.integers([len(data), len(data), 40]))
-    flipped = bytes([data[a] ^ 1 << n % 8])
-    ends = flipped + data[a + 1 :], b"", data[b : b + n] + data[a + 20 :]
-    return data[:a] + ends[rng.integers(3)]
-
-
 @pytest.mark.slow
-def test_loads_refuses_mutated_files_or_reads_the_same(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_loads_refuses_mutated_files_or_reads_the_same():
     for k in range(1000):
         base, table = (foreign(), X) if k % 8 < 2 else (saved(), FRAME)
-        rng = np.random.default_rng([20, k])
-        if k % 2:
-            data = mutated(base, rng)
-        else:  # with right CRCs, so that only the checksums tell of the damage
-            name = str(rng.choice(list(unpacked(base))))
-            data = with_part(name, mutated(unpacked(base)[name], rng), base, right_sums=False)
-        with warnings.catch_warnings(action="ignore"):  # names that come twice
-            try:
-                loaded = loads(data)
-            except FileFormatError:
-                continue
-        assert_array_equal(loaded.predict(table), loads(base).predict(table))
-    assert not os.listdir(tmp_path)
+        a, b, n = np.random.default_rng([20, k]).integers([len(base), len(base), 40])
+        flipped = bytes([base[a] ^ 1 << n % 8]) + base[a + 1 :]
+        data = base[:a] + (flipped, b"", base[b : b + n] + base[a + 20 :])[k % 3]
+        with warnings.catch_warnings(action="ignore"), contextlib.suppress(FileFormatError):
+            assert_array_equal(loads(data).predict(table), loads(base).predict(table))
 
 
 # ------------------------------------------------------------------------------- networks

@@ -93,16 +93,6 @@ def test_display_draws_on_given_axes_in_the_users_style_with_keywords(name):
     assert colors.to_hex(shown) == "#123456"
 
 
-def test_two_displays_on_the_same_axes_differ_and_share_a_legend():
-    draw = DRAW["QuantileCalibrationDisplay"]
-    first = draw(name="one")
-    second = draw(name="two", ax=first.ax_)
-    assert first.line_.get_color() != second.line_.get_color()
-    assert first.line_.get_linestyle() != second.line_.get_linestyle()
-    texts = [text.get_text() for text in first.ax_.get_legend().get_texts()]
-    assert len(texts) == len(set(texts)) == 3  # the diagonal once
-
-
 X = np.linspace(0, 5, 12)[:, None]
 
 
@@ -249,10 +239,12 @@ def test_search_history_by_trial_and_time_with_outliers_and_failures():
     display = SearchHistoryDisplay([2.0, np.nan, 1.0], seconds=[3.0, np.nan, 4.0]).plot(by="time")
     assert display.line_.get_xdata().tolist() == [3, 3, 7]
     regret = 2.0 - np.array([0.5, 1.5, 1.0])
+    # Two on the same axes differ and share a legend.
     first = SearchHistoryDisplay(regret, score_name="regret", name="one").plot()
     second = SearchHistoryDisplay(list(regret / 2), name="two").plot(first.ax_)
     assert_allclose(first.line_.get_ydata(), [1.5, 0.5, 0.5])
     assert first.line_.get_color() != second.line_.get_color()
+    assert first.line_.get_linestyle() != second.line_.get_linestyle()
     assert [text.get_text() for text in first.ax_.get_legend().get_texts()] == ["one", "two"]
 
 
