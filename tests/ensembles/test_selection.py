@@ -232,6 +232,7 @@ def test_select_by_likelihood_use_best(rng):
     weight[1:] = 0.0  # all of the weight is in one fold
     assert len(select_by_likelihood(likelihood, 5, use_best=True, sample_weight=weight)) == 5
     # Copies add nothing: with groups the size stays what it is on the rows once.
+    rng = np.random.default_rng(1)
     y, proba = rng.integers(2, size=200), rng.normal(0.5, 0.25, size=(40, 200)).clip(0.02, 0.98)
     once = np.log(np.where(y == 1, proba, 1 - proba))
     five, groups = np.tile(once, 5), np.tile(np.arange(200), 5)
@@ -239,6 +240,7 @@ def test_select_by_likelihood_use_best(rng):
     assert len(select_by_likelihood(five, 20, use_best=True, groups=groups)) == size
     assert len(select_by_likelihood(five, 20, use_best=True)) < size
     # Three good candidates and many that say little: more than three only dilute.
+    rng = np.random.default_rng(0)
     good, bad = rng.uniform(0.5, 0.99, size=(3, 400)), rng.uniform(0.05, 0.2, size=(20, 400))
     log_likelihood = np.log(np.concatenate([bad, good]))
     chosen = select_by_likelihood(log_likelihood, 10, use_best=True)
@@ -535,7 +537,7 @@ def test_select_teams_counts_teams_before_they_are_made(monkeypatch, rng):
             (10, {"beta": 0.0}, "More than 100 teams of 3 models"),
         ):
             with pytest.raises(ValueError, match=message):
-                select_teams(np.eye(n_models, 10), np.zeros(10, int), **settings)
+                select_teams(np.eye(n_models, 10, dtype=int), np.zeros(10, int), **settings)
     # Of large pools it lists only what was scored.
     y = rng.integers(0, 3, 100)
     labels = np.where(rng.random((18, 100)) < 0.6, y, rng.integers(0, 3, (18, 100)))

@@ -278,6 +278,7 @@ def test_recurring_values_that_name_classes_are_found_and_smooth_effects_are_not
     assert list(values) == [1]
     assert_array_equal(values[1], np.append(0, gains))
     # Smooth effects
+    rng = np.random.default_rng(0)
     noise = rng.logistic(size=2000)
     hours, counts = rng.integers(0, 48, n), rng.poisson(20, n)
     amounts = np.where(rng.random(n) < 0.8, 0, np.round(np.exp(rng.normal(6, 1, n)), -1))
