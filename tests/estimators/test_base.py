@@ -75,8 +75,6 @@ def test_validation_rows_in_other_units_are_told(argument, scale, shift, y_shift
 
 ROWS = np.arange(4)
 LEAKY = [(ROWS, ROWS[:2]), (ROWS[:2], ROWS[2:])]
-
-
 TOO_MANY = "`min_members` must be at most `n_members`. Got min_members=4 and n_members=3"
 SHARED = "Fold 0 .*has 4 and 2 rows, of which 2 are in both"
 
@@ -98,13 +96,16 @@ def test_fit_refuses_contradictions(model, message):
 
 
 def test_log_prob_and_scores_refuse_masked_truths():
-    masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
-    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
+    y = [1.0, 2.0, 3.0, 5.0]
+    masked = np.ma.masked_greater(y, 3)
+    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, y)
     with pytest.raises(ValueError, match="y contains NaN"):
         model.log_prob(X, masked)
     for name in ("neg_crps", "neg_nll"):
         with pytest.raises(ValueError, match="must be finite"):
             get_scorer(name)(model, X, masked)
+    # A column may be named so.
+    assert model.fit(X, pd.DataFrame({"_mask": y})).predict(X).shape == (4, 1)
 
 
 def test_log_prob_compares_labels_of_one_kind():
@@ -115,12 +116,6 @@ def test_log_prob_compares_labels_of_one_kind():
     # NumPy would compare 1 and "1" as strings, hence as equal.
     with pytest.raises(ValueError, match=r"not seen in fit: \[0, 1\]"):
         model.fit(X, ["0", "1", "0", "1"]).log_prob(X, [0, 1, 0, 1])
-
-
-def test_fit_takes_a_column_named_mask_for_a_column():
-    Y = pd.DataFrame({"_mask": [1.0, 2.0, 3.0, 5.0]})
-    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y)
-    assert model.predict(X).shape == (4, 1)
 
 
 def test_unpickling_registers_layers_of_a_script(monkeypatch):
@@ -148,7 +143,7 @@ def test_unpickling_registers_layers_of_a_script(monkeypatch):
         assert registered.pop("skuq_tests>Sine").__name__ == "Sine"
 
 
-def test_pickling_keeps_parameters():
+def test_pickling_keeps_parameters(monkeypatch):
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=7, seed=1)
     loaded = pickle.loads(pickle.dumps(skuq.AutoDEUQRegressor(search=oracle)))
     assert loaded.search.max_trials == 7 and loaded.search.seed == 1
@@ -161,8 +156,6 @@ def test_pickling_keeps_parameters():
 
     assert pickle.loads(pickle.dumps(StateOfItsOwn(3))).n_members == 3
 
-
-def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
     class Local(keras.layers.Layer):
         """Registered inside a function: a plain pickle cannot refer to it."""
 
@@ -172,44 +165,36 @@ def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
     Local.__module__ = network.__module__ = "__main__"
     network.__qualname__ = "network"
     monkeypatch.setattr(sys.modules["__main__"], "network", network, raising=False)
+    monkeypatch.setitem(keras.saving.get_custom_objects(), "skuq_tests>Local", Local)
     keras.saving.register_keras_serializable("skuq_tests")(Local)
-    try:
-        loaded = pickle.loads(pickle.dumps(skuq.DeepEnsembleRegressor(network=network)))
-    finally:
-        del keras.saving.get_custom_objects()["skuq_tests>Local"]
-    assert loaded.network is network
+    model.set_params(network=network)
+    assert pickle.loads(pickle.dumps(model)).network is network
 
 
 @cases(
-    "model",
-    skuq.DeepEnsembleRegressor(n_members=2, epochs=20),
-    skuq.MCDropoutClassifier(epochs=20),
-    skuq.NOMURegressor(epochs=60, validation=0.25),
-    skuq.AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
+    ("model", "high"),
+    (skuq.DeepEnsembleRegressor(n_members=2, epochs=20), 10.0),
+    (skuq.MCDropoutClassifier(epochs=20), 10.0),
+    (skuq.NOMURegressor(epochs=60, validation=0.25), 300.0),
+    (skuq.AutoDEUQRegressor(space="dense", n_trials=3, epochs=10), 0.1),
     quick=2,
-    ids=lambda model: type(model).__name__,
 )
-@pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-def test_fit_warns_of_models_that_are_worse_than_a_constant(model):
+def test_fit_warns_of_models_that_are_worse_than_a_constant(model, high):
     """Following the advice, a lower learning rate, ends the warning."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 3))
     y = X[:, 0] + 0.1 * rng.normal(size=120)
     y = y > rng.normal(size=120) if is_classifier(model) else y
-    model = clone(model).set_params(random_state=0)
-
-    def fit(learning_rate):
+    for learning_rate, n_told in ((high, 1), (0.01, 0)):
         rate = {"learning_rate": learning_rate}
-        model.set_params(**{"fixed": rate} if hasattr(model, "fixed") else rate)
+        model = clone(model).set_params(**{"fixed": rate} if hasattr(model, "fixed") else rate)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model.fit(X, y)
-        return [w for w in caught if "worse than a constant" in str(w.message)]
-
-    high = {"AutoDEUQRegressor": 0.1, "NOMURegressor": 300.0}.get(type(model).__name__, 10.0)
-    (warning,) = fit(high)
-    assert warning.filename == __file__ and "lower learning rate" in str(warning.message)
-    assert not fit(0.01)
+            model.set_params(random_state=0).fit(X, y)
+        told = [w for w in caught if "worse than a constant" in str(w.message)]
+        assert len(told) == n_told
+        for warning in told:
+            assert warning.filename == __file__ and "lower learning rate" in str(warning.message)
 
 
 @cases(

@@ -141,17 +141,14 @@ def test_conditional_learns_the_distribution_of_errors(monkeypatch):
     assert_array_equal(loads(dumps(model)).predict_interval(X), model.predict_interval(X))
 
 
-def test_conditional_keeps_predictions_as_numbers_beside_texts():
-    found = inputs_of_errors(np.array([["a"], ["bc"]]), np.array([1.5, 2]), np.array([3, 4.0]))
-    assert found.tolist() == [["a", 1.5, 3.0], ["bc", 2.0, 4.0]]
-
-
 @pytest.mark.parametrize("columns", [[0, 1], pd.MultiIndex.from_product([["a"], ["u", "v"]])])
-def test_conditional_names_all_columns(columns):
-    frame = pd.DataFrame(np.eye(2), columns=columns)
-    found = inputs_of_errors(frame, np.array([1.5, 2]), np.array([3, 4.0]))
+def test_conditional_adds_columns_to_tables_of_any_kind(columns):
+    mean, std, frame = np.array([1.5, 2]), np.array([3, 4.0]), pd.DataFrame(np.eye(2))
+    found = inputs_of_errors(frame.set_axis(columns, axis=1), mean, std)
     assert found.shape == (2, 4) and all(isinstance(name, str) for name in found.columns)
     assert_array_equal(found.to_numpy()[:, 2:], [[1.5, 3], [2, 4]])
+    of_texts = inputs_of_errors(np.array([["a"], ["bc"]]), mean, std)
+    assert of_texts.tolist() == [["a", 1.5, 3.0], ["bc", 2.0, 4.0]]
 
 
 def test_conditional_keeps_groups_together(monkeypatch):
@@ -409,21 +406,14 @@ def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
     X, y = line(60)
     model = calibrated(estimator, method, cv=3)
     flat, column = clone(model).fit(X, y), clone(model).fit(X, y[:, None])
-    for predict, *arguments in (
-        ("predict",),
-        ("predict_interval", [0.5, 0.9]),
-        ("predict_uncertainty",),
-        ("sample_y", 3, 0),
-    ):
-        one, other = (np.asarray(getattr(m, predict)(X, *arguments)) for m in (flat, column))
-        assert other.size == one.size and 1 in other.shape[1:]
-        assert_allclose(np.squeeze(other), np.squeeze(one), rtol=1e-9)
-    assert column.predict(X).shape == column.predict_distribution(X).std.shape == (60, 1)
+    for predict in ("predict", "predict_interval", "predict_uncertainty"):
+        one, other = (np.asarray(getattr(m, predict)(X)) for m in (flat, column))
+        assert other.size == one.size and other.ndim == one.ndim + 1
+        assert_allclose(np.squeeze(other), one, rtol=1e-9)
     assert_allclose(column.log_prob(X, y[:, None]), flat.log_prob(X, y), rtol=1e-9)
     # A regressor that is fitted already decides; some predict columns.
-    column = calibrated(ColumnOf(), method, cv=3).fit(X, y).predict(X, return_std=True)
-    flat = calibrated(TooSure(), method, cv=3).fit(X, y).predict(X, return_std=True)
-    assert_array_equal(column, flat)
+    found, expected = (calibrated(e, method, cv=3).fit(X, y) for e in (ColumnOf(), TooSure()))
+    assert_array_equal(found.predict(X, True), expected.predict(X, True))
     prefit = clone(model).set_params(estimator=clone(estimator).fit(X, y), cv="prefit")
     assert prefit.fit(X, y[:, None]).predict_interval(X).shape == (60, 2, 1)
 

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pickle
+import re
 import warnings
 from pathlib import Path
 
@@ -35,18 +36,14 @@ from skuq.search import Catalog, TrialRecord
 def trained(monkeypatch):
     """Seeds of the networks that are trained, in their order."""
     seeds = []
-    train, together = MemberTrainer.__call__, MemberTrainer.train_together
+    for name in ("__call__", "train_together"):
+        train = getattr(MemberTrainer, name)
 
-    def train_one(self, configuration, seed, *arguments):
-        seeds.append(seed)
-        return train(self, configuration, seed, *arguments)
+        def noted(self, given, seed, *arguments, train=train):
+            seeds.extend(np.ravel(seed).tolist())
+            return train(self, given, seed, *arguments)
 
-    def train_several(self, configurations, seeds_of_members):
-        seeds.extend(seeds_of_members)
-        return together(self, configurations, seeds_of_members)
-
-    monkeypatch.setattr(MemberTrainer, "__call__", train_one)
-    monkeypatch.setattr(MemberTrainer, "train_together", train_several)
+        monkeypatch.setattr(MemberTrainer, name, noted)
     return seeds
 
 
@@ -114,23 +111,6 @@ def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     assert_array_equal(more.predict(X), whole.predict(X))
     fewer = search(2, **settings).fit(X, Y)
     assert len(fewer.catalog_) == 2 and len(trained) == 12
-
-
-@pytest.mark.parametrize(("error", "stored"), [(KeyboardInterrupt, True), (Stop, False)])
-def test_fit_continues_an_interrupted_search(search, trained, stop_at, error, stored):
-    # A search without a folder of the user's continues by `warm_start`.
-    model = search(5) if stored else search(5, catalog_dir=None, warm_start=True)
-    if error is KeyboardInterrupt:
-        with stop_at(2, error), pytest.warns(UserWarning, match="continuing with 2 of 5"):
-            model.fit(X, Y)
-        assert len(model.catalog_) == 2 and np.isfinite(model.predict(X)).all()
-    else:
-        with stop_at(2, error), pytest.raises(Stop):
-            model.fit(X, Y)
-    model.fit(X, Y)
-    assert len(trained) == 5
-    assert [record.trial_number for record in model.catalog_] == [0, 1, 2, 3, 4]
-    assert_array_equal(model.predict(X), search(5, catalog_dir=None).fit(X, Y).predict(X))
 
 
 @pytest.fixture
@@ -312,7 +292,7 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
 REPEATED = {"repeats": 2, "n_members": 2, "selection": "top"}
 
 
-def test_fit_continues_interrupted_repeats(search, trained, stop_at):
+def test_fit_trains_missing_failed_and_damaged_repeats(search, trained, stop_at):
     with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
         search(**REPEATED).fit(X, Y)
     model = search(**REPEATED).fit(X, Y)
@@ -322,21 +302,17 @@ def test_fit_continues_interrupted_repeats(search, trained, stop_at):
     whole.fit(X, Y)  # it keeps its repeats in memory
     assert len(trained) == 16
     assert_array_equal(model.predict(X), whole.predict(X))
-
-
-def test_fit_trains_failed_and_damaged_repeats_again(search, trained, stop_at):
-    failing = stop_at(0, MemoryError("no room"), MemberRepeater)
-    with failing, pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
-        failed = search(**REPEATED).fit(X, Y)
-    assert len(failed.fitted_.members) == 2 and failed.repeated_ == {}
-    model = search(**REPEATED).fit(X, Y)
-    assert len(trained) == 8
     file = next(iter((model.catalog_path_ / "repeat-001").glob("trial-*.skuq")))
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.warns(UserWarning, match=r"repeat-001/trial-00000\d.skuq cannot be read"):
         again = search(**REPEATED).fit(X, Y)
-    assert len(trained) == 9
+    assert len(trained) == 17
     assert_array_equal(again.predict(X), model.predict(X))
+    failing = stop_at(0, MemoryError("no room"), MemberRepeater)
+    with failing, pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
+        failed = search(**REPEATED, epochs=1).fit(X, Y)
+    assert len(failed.fitted_.members) == 2 and failed.repeated_ == {}
+    assert len(failed.fit(X, Y).repeated_) == 2 and len(trained) == 25
 
 
 def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
@@ -348,14 +324,19 @@ def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
         AutoDEUQRegressor.from_catalog(model.catalog_path_)
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 @pytest.mark.parametrize("settings", [{}, {"catalog_dir": None, "warm_start": True}])
-def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, settings):
-    model = search(3, selection=lambda *given, sample_weight: 1 / 0, **settings)
-    with pytest.raises(ZeroDivisionError) as raised:
+def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, settings, error):
+    def fail(*given, sample_weight):
+        raise error
+
+    model = search(3, selection=fail, **settings)
+    with pytest.raises(error) as raised:
         model.fit(X, Y)
     (note,) = raised.value.__notes__
     del raised
-    path = note.split("'")[1]
+    path, call = re.search(r"AutoDEUQRegressor.from_catalog\('(.*)', (.*)\)", note).groups()
+    assert call == 'selection="top"'
     loaded = AutoDEUQRegressor.from_catalog(path, selection="top")
     model.set_params(selection="top").fit(X, Y)
     assert len(trained) == 3
@@ -416,8 +397,12 @@ def test_warm_start_adds_trials(search, trained, kind, random_state):
     assert not folder.exists()
 
 
-def test_warm_start_of_another_search_says_so(search, trained):
+def test_warm_start_of_another_search_says_so(search, trained, stop_at):
     model = search(2, catalog_dir=None, warm_start=True).fit(X, Y)
+    with stop_at(0, Stop), pytest.raises(Stop):
+        model.set_params(n_trials=3).fit(X, Y)
+    model.set_params(n_trials=2).fit(X, Y)  # a fit that fails changes nothing
+    assert len(trained) == 2
     with pytest.warns(UserWarning, match="`warm_start` cannot go on.*A new search") as noted:
         model.set_params(epochs=2).fit(X[:50], Y[:50])
     assert [w.filename for w in noted if "warm_start" in str(w.message)] == [__file__]
@@ -443,17 +428,6 @@ def test_warm_start_of_a_copy_without_trials_says_so(search, trained, how):
         model.set_params(n_trials=4).fit(X, Y)
         clone(model).set_params(n_trials=1).fit(X, Y)  # it was never fitted
     assert len(trained) == 7
-
-
-def test_warm_start_survives_a_failed_fit(search, trained, stop_at):
-    model = search(3, catalog_dir=None, warm_start=True).fit(X, Y)
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(X, np.where(Y > 1, np.nan, Y))
-    with stop_at(0, Stop), pytest.raises(Stop):
-        model.set_params(n_trials=5).fit(X, Y)
-    for n_trials in (3, 2, 3):
-        assert len(model.set_params(n_trials=n_trials).fit(X, Y).catalog_) == n_trials
-    assert len(trained) == 3
 
 
 @pytest.mark.parametrize(("epochs", "max_time"), [(3, 1e6), (10**6, 0.3)])

@@ -224,9 +224,8 @@ def test_split_parts_holds_out_gaps_besides_folds():
 
 
 def test_fit_warns_of_the_likelihood_of_few_rows():
-    with pytest.warns(
-        SmallValidationWarning, match='2 held-out rows .*choose c. Leave c at "auto"'
-    ):
+    few = '2 held-out rows .*choose c. Leave c at "auto"'
+    with pytest.warns(SmallValidationWarning, match=few):
         fitted(readout=NOMUReadout(c="nll"), refit=False, epochs=1)
     with pytest.warns(SmallValidationWarning, match='c, l_min, l_max. Leave all three at "auto"'):
         _readout.warn_of_few_rows(NOMUReadout(c="nll", l_min="nll", l_max="nll"), 29)

@@ -18,11 +18,13 @@ from tiers import cases
 import skuq
 from skuq.backend import BACKEND, compile_program, keras, ops
 from skuq.fitted._draws import _count_draws
-from skuq.networks import MLP, NOMUNetwork, NOMUReadout
+from skuq.networks import MLP, NOMUNetwork, NOMUReadout, TabularNetwork
 from skuq.predictive._calibration import Calibration
 
 SEED = {"random_state": 0}
 SMALL = {"network": MLP((8,), "tanh"), "epochs": 8, **SEED}
+TABULAR = {"network": TabularNetwork(n_layers=1, width=32, embedding="none"), "epochs": 4, **SEED}
+TABULAR["loss"] = "crps"
 NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0}
 
 
@@ -57,6 +59,7 @@ def models(space):
         "dropout": skuq.MCDropoutRegressor(20, **SMALL),
         "joined dropout": skuq.MCDropoutRegressor(20, network=dropped, epochs=8, **SEED),
         "nes": make(skuq.NESRegressor, **search, search__vary="both"),
+        "tabular": skuq.TabularEnsembleRegressor(2, calibrate=False, **TABULAR),
         "nomu": nomu(),
         "nomu linear": nomu(readout__kind="linear"),
         "nomu noise": nomu(noise_std="learned"),
@@ -67,6 +70,7 @@ def models(space):
 # Each with one output or with two: fits take most of the time here.
 CASES = [
     *(("deep", 1), ("mse", 2), ("joined", 1), ("dropout", 1), ("nes", 1), ("nomu", 2)),
+    ("tabular", 1),
     *(("nomu asymmetric", 2), ("joined dropout", 2)),
     *(("nomu linear", 1), ("nomu noise", 2), ("nomu asymmetric", 1)),
 ]
@@ -74,10 +78,8 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def table():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (40, 2))
-    y = np.sin(3 * X[:, 0]) + X[:, 1]
-    return X, y
+    X = np.random.default_rng(0).uniform(-1, 1, (40, 2))
+    return X, np.sin(3 * X[:, 0]) + X[:, 1]
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +88,10 @@ def fitted(table, tiny_space):
     X, y = table
     known, cache = models(tiny_space), {}
 
-    def fit(name, n_outputs=1, other=False):
-        key = name, n_outputs, other
-        if key not in cache:
+    def fit(name, n_outputs=1, power=1):
+        if (key := (name, n_outputs, power)) not in cache:
             targets = y if n_outputs == 1 else np.stack([y, 5 - 2 * X[:, 0] ** 2], axis=1)
-            if other:
-                targets = targets**2
-            cache[key] = clone(known[name]).fit(X, targets)
+            cache[key] = clone(known[name]).fit(X, targets**power)
         return cache[key]
 
     return fit
@@ -143,7 +142,7 @@ def test_posterior_fn_of_a_single_member_has_the_errors_of_its_calibration(fitte
     assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-5)
 
 
-@cases(("name", "n_outputs"), *CASES, quick=7)
+@cases(("name", "n_outputs"), *CASES, quick=8)
 def test_posterior_fn_has_the_predicted_moments_and_exact_gradients(
     fitted, elsewhere, name, n_outputs
 ):
@@ -169,7 +168,7 @@ def test_posterior_fn_has_the_predicted_moments_and_exact_gradients(
 @cases("name", "dropout", "nomu asymmetric", quick=1)
 def test_posterior_fn_of_a_refit_runs_in_the_same_program(fitted, elsewhere, name):
     posterior = fitted(name).posterior_fn(16, random_state=0)
-    other = fitted(name, other=True).posterior_fn(16, random_state=1)
+    other = fitted(name, power=2).posterior_fn(16, random_state=1)
     assert posterior.key == other.key and hash(posterior.key) == hash(other.key)
     assert posterior.key != fitted("nomu", 2).posterior_fn(16).key
     example = inputs_of(posterior, elsewhere)
@@ -220,29 +219,27 @@ def test_posterior_fn_of_an_asymmetric_nomu_draws_quantiles(fitted, elsewhere):
     assert_allclose(draws.std(axis=0), distribution.std, rtol=0.05)
 
 
-@pytest.mark.parametrize("band", ["symmetric", "asymmetric"])
-def test_posterior_fn_of_a_pretrained_model_is_in_numpy_only(table, elsewhere, band):
-    line = LinearRegression().fit(*table)
-    model = nomu(pretrained=line, band=band, epochs=5).fit(*table)
-    posterior = model.posterior_fn(16, random_state=0)
-    assert posterior.key is None and posterior.arguments == ()
+@pytest.mark.parametrize("kind", ["symmetric", "asymmetric", "without a plan"])
+def test_posterior_fn_of_what_has_no_plan_is_in_numpy_only(table, elsewhere, kind):
+    if kind == "without a plan":
+        model = skuq.DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table)
+    else:
+        model = nomu(pretrained=LinearRegression().fit(*table), band=kind, epochs=5).fit(*table)
+    posterior, distribution = model.posterior_fn(16, 0), model.predict_distribution(elsewhere)
+    assert posterior.key is None
     draws = posterior(elsewhere)
+    if kind == "without a plan":
+        assert_array_equal(draws, distribution.loc)
+        return
+    assert posterior.arguments == ()
     assert_array_equal(pickle.loads(pickle.dumps(posterior))(elsewhere), draws)
-    distribution = model.predict_distribution(elsewhere)
     levels = np.stack([distribution.cdf(draw) for draw in draws])
     assert_allclose(levels, np.broadcast_to(levels[:, :1], levels.shape), atol=1e-9)
 
 
-def test_posterior_fn_of_networks_without_a_plan_is_in_numpy_only(table, elsewhere):
-    model = skuq.DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table)
-    posterior = model.posterior_fn()
-    assert posterior.key is None and posterior.n_draws == 2
-    assert_array_equal(posterior(elsewhere), model.predict_distribution(elsewhere).loc)
-
-
-def test_posterior_fn_clips_far_inputs_as_predictions_do(fitted):
-    far = np.array([[1e9, 0.0], [0.0, -1e12]])
-    model = fitted("joined")
+@pytest.mark.parametrize("name", ["joined", "tabular"])
+def test_posterior_fn_clips_far_inputs_as_predictions_do(fitted, name):
+    model, far = fitted(name), np.array([[1e9, 0.0], [0.0, -1e12]])
     posterior = model.posterior_fn()
     assert_allclose(posterior(far).mean(axis=0), model.predict(far), rtol=1e-9)
     assert_allclose(posterior(far[:1]), posterior(np.array([[1e12, 0.0]])), rtol=1e-9)
