@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from plans import sequential
 from sklearn.base import clone, is_regressor
 from sklearn.datasets import make_classification
 from tiers import cases
@@ -227,18 +228,14 @@ def test_mc_dropout_passes_are_the_papers_masks():
     assert (np.abs(passes.mean(axis=0) - full) < 5 * spread + 1e-9).all()
 
 
-def sequential(*hidden):
-    """Make a user's function that builds a network of hidden layers."""
-
-    def network(input_shape, n_outputs):
-        copies = [type(layer).from_config(layer.get_config()) for layer in hidden]
-        return keras.Sequential([keras.Input(input_shape), *copies, layers.Dense(n_outputs)])
-
-    return network
+def own_network(shape, n_outputs):
+    return sequential(shape, layers.Dense(12), layers.Dropout(0.1), layers.Dense(n_outputs))
 
 
-own_network = sequential(layers.Dense(12), layers.Dropout(0.1))
-unplanned_network = sequential(layers.Dense(12), layers.UnitNormalization(), layers.Dropout(0.1))
+def without_dropout(shape, n_outputs):
+    return sequential(shape, layers.Dense(12), layers.Dense(n_outputs))
+
+
 KNOWN = {"loss": "mse", "noise_std": 0.1}
 HAS_NO_DROPOUT = "`network` must return a model with Dropout layers"
 
@@ -268,8 +265,8 @@ HAS_NO_DROPOUT = "`network` must return a model with Dropout layers"
     (HYPER_DEEP, {"training__l2": 0.1}, "`training` must only have .*Got l2=0.1"),
     (HYPER_DEEP, {"network__dropout": 0.1}, "has no effect beside `dropout_range`"),
     (HYPER_DEEP, {"validation": None}, "validation"),
-    (HYPER_DEEP, {"network": unplanned_network}, HAS_NO_DROPOUT),
-    (DROPOUT, {"network": unplanned_network}, HAS_NO_DROPOUT),
+    (HYPER_DEEP, {"network": without_dropout}, HAS_NO_DROPOUT),
+    (DROPOUT, {"network": without_dropout}, HAS_NO_DROPOUT),
     (DROPOUT, {"network__dropout": 0.1}, "has no effect beside `dropout`"),
     (DROPOUT, {"network": own_network, "dropout": 0.1}, '`dropout` must be "auto"'),
 )

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import operators
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from small_models import make
 from tiers import cases
 
 import skuq
-from skuq.backend import BACKEND, compile_program, keras, ops
+from skuq.backend import compile_program, keras, ops
 from skuq.fitted._draws import _count_draws
 from skuq.networks import MLP, NOMUNetwork, NOMUReadout, TabularNetwork
 from skuq.predictive._calibration import Calibration
@@ -77,12 +78,6 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def table():
-    X = np.random.default_rng(0).uniform(-1, 1, (40, 2))
-    return X, np.sin(3 * X[:, 0]) + X[:, 1]
-
-
-@pytest.fixture(scope="module")
 def fitted(table, tiny_space):
     """One fit of each, and one on other rows: with one output, and with two."""
     X, y = table
@@ -102,34 +97,8 @@ def elsewhere():
     return np.random.default_rng(1).uniform(-2, 2, (7, 2))
 
 
-def program_of(posterior):
-    """``(arguments, X) -> draws, gradient of their weighted sum``."""
-    function = posterior.function
-
-    def program(arguments, x):
-        def total(x):
-            draws = function(ops, arguments, x)
-            weights = np.linspace(1, 2, draws.shape[0], dtype="float32")
-            axes = tuple(range(1, len(draws.shape)))
-            return ops.sum(weights * ops.sum(draws, axis=axes)), draws
-
-        _, draws, gradient = BACKEND.value_and_gradient(total, x)
-        return draws, gradient
-
-    return program
-
-
-def inputs_of(posterior, X):
-    """The program's, in single precision."""
-    return [
-        tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments),
-        ops.convert_to_tensor(X.astype("float32")),
-    ]
-
-
-def weighted_sum(posterior, X):
-    draws = posterior(X)
-    return np.linspace(1, 2, len(draws)) @ draws.reshape(len(draws), len(X), -1).sum(axis=2)
+def tensor(X):
+    return ops.convert_to_tensor(X.astype("float32"))
 
 
 def test_posterior_fn_of_a_single_member_has_the_errors_of_its_calibration(fitted, elsewhere):
@@ -143,9 +112,7 @@ def test_posterior_fn_of_a_single_member_has_the_errors_of_its_calibration(fitte
 
 
 @cases(("name", "n_outputs"), *CASES, quick=8)
-def test_posterior_fn_has_the_predicted_moments_and_exact_gradients(
-    fitted, elsewhere, name, n_outputs
-):
+def test_posterior_fn_has_the_moments_and_exact_gradients(fitted, elsewhere, name, n_outputs):
     model = fitted(name, n_outputs)
     posterior = model.posterior_fn(32, random_state=0)
     draws, parts = posterior(elsewhere), model.predict_uncertainty(elsewhere)
@@ -154,15 +121,12 @@ def test_posterior_fn_has_the_predicted_moments_and_exact_gradients(
     if name != "nomu asymmetric":
         assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-12)
         assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-12)
-    on_tensors, gradient = map(np.asarray, program_of(posterior)(*inputs_of(posterior, elsewhere)))
-    assert on_tensors.dtype == np.float32
+    on_tensors = posterior.function(ops, operators.single(posterior), tensor(elsewhere))
+    assert ops.convert_to_numpy(on_tensors).dtype == np.float32
     assert (len(getattr(posterior.key, "plans", "")) > 1) == (name in ("nes", "nomu noise"))
     # Far from the rows draws are large, and so are rounding errors of single precision.
     assert_allclose(on_tensors, draws, rtol=1e-4, atol=1e-4)
-    for k, shift in enumerate(1e-5 * np.eye(2)):
-        up, down = (weighted_sum(posterior, elsewhere + s) for s in (shift, -shift))
-        # Float32 sums of some 20 draws.
-        assert_allclose(gradient[:, k], (up - down) / 2e-5, rtol=2e-3, atol=2e-3)
+    operators.assert_exact_gradients(posterior, elsewhere, jit=False)
 
 
 @cases("name", "dropout", "nomu asymmetric", quick=1)
@@ -171,9 +135,9 @@ def test_posterior_fn_of_a_refit_runs_in_the_same_program(fitted, elsewhere, nam
     other = fitted(name, power=2).posterior_fn(16, random_state=1)
     assert posterior.key == other.key and hash(posterior.key) == hash(other.key)
     assert posterior.key != fitted("nomu", 2).posterior_fn(16).key
-    example = inputs_of(posterior, elsewhere)
-    program = compile_program(program_of(posterior), example, jit=True)
-    draws, _ = program(*inputs_of(other, elsewhere))
+    example = operators.single(posterior), tensor(elsewhere)
+    program = compile_program(lambda *given: posterior.function(ops, *given), example, jit=True)
+    draws = program(operators.single(other), tensor(elsewhere))
     assert_allclose(draws, other(elsewhere), rtol=1e-4, atol=1e-4)
     assert abs(other(elsewhere) - posterior(elsewhere)).max() > 0.1
 
@@ -185,8 +149,8 @@ def test_posterior_fn_counts_members_by_their_weights(fitted, elsewhere):
     draws, parts = posterior(elsewhere), ensemble.distribution(elsewhere).uncertainty()
     assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-12)
     assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-12)
-    tensor = posterior.function(ops, *inputs_of(posterior, elsewhere))
-    assert_allclose(tensor, draws, rtol=1e-4, atol=1e-4)
+    on_tensors = posterior.function(ops, operators.single(posterior), tensor(elsewhere))
+    assert_allclose(on_tensors, draws, rtol=1e-4, atol=1e-4)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
