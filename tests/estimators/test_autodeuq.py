@@ -156,16 +156,6 @@ def test_reselect_refuses_a_selection(fitted, returned, message):
 # ------------------------------------------------------------------ the tabular space
 
 
-def test_fit_begins_with_known_recipes(fitted):
-    """With an architecture that is given, recipes that differ in it alone are one."""
-    tried = [record.configuration for record in fitted.catalog_]
-    assert {c["n_layers"] for c in tried} == {1}
-    default = sum(fitted.decisions_[1:], fitted.decisions_[0]).default()
-    base = {**default, **ONE}
-    first = [{"loss": "nll"}, {"frequency_scale": 3.0}, {"loss": "nll", "frequency_scale": 3.0}]
-    assert tried[:3] == [{**base, **recipe} for recipe in first]
-
-
 def test_initial_trials_are_tried_first(fitted, wave):
     X, y = wave
     given = [{"weight_decay": 0.01, "n_layers": 4}, {"learning_rate": 0.05}]

@@ -1,4 +1,3 @@
-import contextlib
 import copy
 import functools
 import inspect
@@ -64,6 +63,13 @@ def test_fit_scales_weights_of_validation_rows_to_a_mean_of_one(plan):
     assert_allclose(data.weight_valid, weight / weight.mean(), rtol=1e-6)
 
 
+def telling(message):
+    """Expect a warning, or none."""
+    if message:
+        return pytest.warns(UserWarning, match=message)
+    return warnings.catch_warnings(action="error")
+
+
 @cases(
     ("argument", "scale", "shift", "y_shift", "message"),
     ("validation_data", 1, [0, 0, 0], 0, None),
@@ -80,9 +86,7 @@ def test_validation_rows_in_other_units_are_told(argument, scale, shift, y_shift
     X, V = rng.uniform(size=(60, 3)), rng.uniform(size=(20, 3))
     rows = {argument: (V * scale + shift, V[:, 0] + y_shift)}
     given = skuq.NESRegressor(), TableInputs("auto"), NumberTargets(), Given(X, X[:, 0], **rows)
-    told = pytest.raises(UserWarning, match=message) if message else contextlib.nullcontext()
-    with warnings.catch_warnings(), told:
-        warnings.simplefilter("error")
+    with telling(message):
         read_task(*given)
 
 
@@ -108,7 +112,7 @@ def test_fit_refuses_contradictions(model, message):
         model.fit(X, [0, 1, 0, 1])
 
 
-def test_log_prob_and_scores_refuse_masked_truths():
+def test_log_prob_and_scores_refuse_truths_of_other_kinds():
     y = [1.0, 2.0, 3.0, 5.0]
     masked = np.ma.masked_greater(y, 3)
     model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, y)
@@ -119,9 +123,7 @@ def test_log_prob_and_scores_refuse_masked_truths():
             get_scorer(name)(model, X, masked)
     # A column may be named so.
     assert model.fit(X, pd.DataFrame({"_mask": y})).predict(X).shape == (4, 1)
-
-
-def test_log_prob_compares_labels_of_one_kind():
+    # Labels are compared with labels of one kind.
     model = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, [0, 1, 0, 1])
     with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
         model.log_prob(X, np.ma.array([0, 1, 0, 1], mask=FIRST_MASKED))
@@ -220,10 +222,8 @@ def test_fit_warns_of_models_that_are_worse_than_a_constant(model, high):
     ([2.0] * 10, 1, 0, None),
 )
 def test_models_clearly_worse_than_a_constant_are_told(loss, of_constant, weight, message):
-    told = pytest.raises(UserWarning, match=message) if message else contextlib.nullcontext()
     of_constant, weight = (np.broadcast_to(v, len(loss)) for v in (of_constant, weight))
-    with warnings.catch_warnings(), told:
-        warnings.simplefilter("error")
+    with telling(message):
         warn_if_worse(np.array(loss), of_constant, weight)
 
 
@@ -350,13 +350,6 @@ def test_pipeline_of_classifiers(rows):
     assert theirs.predict_proba(X).shape == (80, 2)
 
 
-class Doubling(BaseEstimator):
-    """Sampler, as those of imbalanced-learn: it has no `transform`."""
-
-    def fit_resample(self, X, y):
-        return np.concatenate([X, X[y == 1]]), np.concatenate([y, y[y == 1]])
-
-
 class Sampled(Pipeline):
     """Pipeline of a scaler, a sampler that acts in `fit` only, and a model."""
 
@@ -364,8 +357,8 @@ class Sampled(Pipeline):
         pass
 
     def fit(self, X, y):
-        (_, scaler), (_, sampler), (_, model) = self.steps
-        model.fit(*sampler.fit_resample(scaler.fit_transform(X), y))
+        Z = self.steps[0][1].fit_transform(X)
+        self.steps[2][1].fit(np.concatenate([Z, Z[y == 1]]), np.concatenate([y, y[y == 1]]))
         return self
 
     def predict_proba(self, X):
@@ -377,8 +370,8 @@ class Sampled(Pipeline):
 
 def test_pipeline_with_a_sampler_is_asked_itself(rows):
     X, y = rows[0], (rows[1] > 0).astype(int)
-    steps = [("scale", StandardScaler()), ("sample", Doubling()), ("model", GaussianNB())]
-    sampled = Sampled(steps).fit(X, y)
+    steps = ("scale", StandardScaler()), ("sample", BaseEstimator()), ("model", GaussianNB())
+    sampled = Sampled(list(steps)).fit(X, y)  # the second has no `transform`
     proba = sampled.predict_proba(X)
     assert_allclose(get_scorer("neg_nll")(sampled, X, y), get_scorer("neg_log_loss")(sampled, X, y))
     model = skuq.CalibratedUncertaintyClassifier(sampled, cv=3).fit(X, y)

@@ -304,12 +304,6 @@ def test_copies_predict_the_same_and_clones_are_not_fitted(model):
         copy.predict(NEW)
 
 
-def test_rows_are_predicted_alone_as_together(model):
-    together, some = predictions(model)[:-1], NEW.iloc[[7, 2]]
-    for part, whole in zip(predictions(model, some)[:-1], together, strict=True):
-        assert_allclose(part, whole[[7, 2]], rtol=1e-9, atol=1e-12)
-
-
 def test_rows_in_blocks_are_predicted_as_together(model, monkeypatch):
     """Blocks bound the memory of predictions."""
     n_rows = 60 if isinstance(model, skuq.NEONRegressor) else 300
@@ -328,12 +322,6 @@ def test_rows_in_blocks_are_predicted_as_together(model, monkeypatch):
     for found, whole in zip(predictions(model, rows)[:-1], expected, strict=True):
         assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
     assert len(sizes) > 1 and max(sizes) <= 2**10
-
-
-def test_features_are_named(model):
-    assert model.n_features_in_ == 3 and list(model.feature_names_in_) == ["a", "b", "c"]
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(NEW.rename(columns={"a": "z"}))
 
 
 def test_a_failing_fit_leaves_no_trace(own, monkeypatch):

@@ -299,7 +299,7 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
 REPEATED = {"repeats": 2, "n_members": 2, "selection": "top"}
 
 
-def test_fit_trains_missing_failed_and_damaged_repeats(search, trained, stop_at):
+def test_fit_trains_missing_and_failed_repeats(search, trained, stop_at):
     with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
         search(**REPEATED).fit(X, Y)
     model = search(**REPEATED).fit(X, Y)
@@ -309,17 +309,11 @@ def test_fit_trains_missing_failed_and_damaged_repeats(search, trained, stop_at)
     whole.fit(X, Y)  # it keeps its repeats in memory
     assert len(trained) == 16
     assert_array_equal(model.predict(X), whole.predict(X))
-    file = next(iter((model.catalog_path_ / "repeat-001").glob("trial-*.skuq")))
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.warns(UserWarning, match=r"repeat-001/trial-00000\d.skuq cannot be read"):
-        again = search(**REPEATED).fit(X, Y)
-    assert len(trained) == 17
-    assert_array_equal(again.predict(X), model.predict(X))
     failing = stop_at(0, MemoryError("no room"), MemberRepeater)
     with failing, pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
         failed = search(**REPEATED, epochs=1).fit(X, Y)
     assert len(failed.fitted_.members) == 2 and failed.repeated_ == {}
-    assert len(failed.fit(X, Y).repeated_) == 2 and len(trained) == 25
+    assert len(failed.fit(X, Y).repeated_) == 2 and len(trained) == 22
 
 
 def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
@@ -444,12 +438,6 @@ def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search
         search(2, epochs=epochs, max_time=max_time, catalog_dir=None).fit(X, Y)
     said = [w for w in told if f"% of its epochs within max_time={max_time}" in str(w.message)]
     assert len(said) == (epochs > 3)
-
-
-def test_fit_of_trials_without_time_says_what_may_help(search):
-    told = r"All 10 trials so far failed[\s\S]*Timeout[\s\S]*Give trials more time by `trial_tim"
-    with pytest.raises(SearchFailedError, match=told):
-        search(20, trial_timeout=1e-9, catalog_dir=None).fit(X, Y)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -595,6 +583,5 @@ def test_a_function_is_the_same_in_another_process_until_it_is_edited(tmp_path):
     assert whole.count("digest") == 4 and said(SCRIPT, "2") == whole
     for old, new in [("t + k", "t - k"), ("{'a', 'b'}\n", "{'a'}\n")]:
         assert said(SCRIPT.replace(old, new)) != whole
-    console = said(f"exec({SCRIPT!r})")  # without source
-    assert console == said(f"exec({SCRIPT!r})", "2")
+    console = said(f"exec({SCRIPT!r})", "2")  # without source
     assert console != said(f"exec({SCRIPT.replace('t + k', 't - k')!r})")

@@ -1,4 +1,4 @@
-"""Unprocessed tables for every estimator of tables; targets on other scales, and constant ones."""
+"""Unprocessed tables for every estimator of tables; and targets on other scales."""
 
 import numpy as np
 import pandas as pd
@@ -22,19 +22,15 @@ from skuq.networks import (
     ArtificialInputs,
     NOMUNetwork,
     NOMUReadout,
-    OperatorNetwork,
 )
 from skuq.predictive import TransformedMixture
 from skuq.tables import TablePreprocessor
-from skuq.training import Training
 
 RUN = {"epochs": 4, "batch_size": 16, "random_state": 0}
 NETWORK = {"network": MLP((8,)), **RUN}
-OPERATOR = {"network": OperatorNetwork(encoder_units=4, latent=4, decoder_units=(4,))}
-OPERATOR["training"] = Training(steps=5)
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 4, "random_state": 0}
 NOMU = {"network": NOMUNetwork(8), "artificial": ArtificialInputs(n=5), **RUN}
-FIXED, BOX = NOMUReadout(l_min=0.01, l_max=2, c=1), ArtificialInputs(box=[(-1, 1)] * 2)
+FIXED = NOMUReadout(l_min=0.01, l_max=2, c=1)
 
 
 @pytest.fixture
@@ -286,17 +282,3 @@ def test_log_prob_changes_by_the_factor_of_units(skewed):
     assert_allclose(posterior(X).mean(axis=0), model.predict(X))
     by_squares = clone(model).set_params(loss="mse").fit(X, y)
     assert_allclose(by_squares.predict_distribution(X).inner.scale, by_squares.noise_std_)
-
-
-@cases(
-    ("n_rows", "model"),
-    (8, skuq.DeepEnsembleRegressor(2, **NETWORK)),
-    (1, skuq.NOMURegressor(**{**NOMU, "artificial": BOX}, readout=FIXED)),
-    (1, skuq.NEONRegressor(random_state=0, **OPERATOR)),
-    (1, skuq.OperatorEnsembleRegressor(2, random_state=0, **OPERATOR)),
-)
-def test_fit_to_a_few_rows_takes_them_for_no_constant(n_rows, model):
-    """The rows of a step function may all lie on one side."""
-    X = np.random.default_rng(0).uniform(-1, 1, size=(n_rows, 2))
-    model.fit(X, np.full(n_rows, 7.0))
-    assert model.predict([[0.1, 3.0]], return_std=True)[1] > 1e-3

@@ -195,11 +195,6 @@ def test_fit_selects_regressors_by_their_mixture(tiny_space, wave):
     assert_allclose(model.selection_.loss, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_fit_trains_as_many_trials_as_fit_into_the_time(iris, tiny_space):
-    model = tiny(tiny_space, "auto", epochs=1, max_time=0.5).fit(*iris)
-    assert 1 <= len(model.catalog_) < 10_000
-
-
 def test_fit_gives_small_tables_small_batches_and_enough_epochs(iris):
     X, y = iris
     model = NESClassifier(1, space="width-depth", random_state=0)

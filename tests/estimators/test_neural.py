@@ -139,7 +139,7 @@ def test_fit_takes_weights_for_repeats_of_rows():
     assert_allclose(model.fit(X[rows], y[rows]).predict(X), weighted, rtol=1e-4)
 
 
-def test_fit_does_not_divide_groups(plan):
+def test_fit_divides_neither_groups_nor_the_only_row_of_a_class(plan):
     X, y = table()
     groups = np.repeat(np.arange(10), 15)
     _, data = plan(clone(DEEP), X, 1.0 * groups, groups=groups)
@@ -148,9 +148,7 @@ def test_fit_does_not_divide_groups(plan):
     uneven = np.r_[np.zeros(120, int), np.arange(1, 31)]
     _, data = plan(clone(DEEP), X, y, groups=uneven)
     assert len(data.x_valid) in (6, 125)  # six groups of 31, or with the large one
-
-
-def test_fit_always_trains_rare_classes(plan):
+    # A class of one row is always trained on.
     X, y = classes()
     y = y.astype(object)
     y[:1] = "dodo"
