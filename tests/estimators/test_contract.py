@@ -80,25 +80,14 @@ CASES = [
 CLASSES = [cls for _, cls in skuq.all_estimators()]
 OWN = [cls for cls in CLASSES if cls is not skuq.UncertaintyPipeline]  # which fits as scikit-learn
 
-#: Parameters that have another default or another first sentence in some classes, and why.
+#: Parameters that have another default or another first sentence in some classes: networks of
+#: tables, of functions and of the papers have recipes, losses and noise of their own; the papers'
+#: searches choose their own way, and do not calibrate; folds are the default where they pay; NOMU's
+#: readout is learnt on rows held out; searches have a `refit`, which comes after `max_time`.
 DIFFERENT = {
-    **dict.fromkeys(
-        ["network", "learning_rate", "batch_size", "epochs", "early_stopping_patience", "training"],
-        "networks of tables, of functions and of the papers have recipes of their own",
-    ),
-    **dict.fromkeys(
-        ["loss", "noise_std", "standardize"],
-        "NOMU's loss has weights; functions have components, and noise that is learnt",
-    ),
-    "n_members": "tabular ensembles go by the kinds of y; operator networks are small",
-    "n_trials": "trials of hyper deep ensembles are in no catalog, and have the paper's number",
-    **dict.fromkeys(["search", "selection"], "AutoDEUQ's and NES' papers have their own"),
-    "validation": "folds are the default where they pay; NOMU holds out rows for its readout alone",
-    "refit": "NOMU's readout is learnt on rows held out, which are then needed",
-    "calibrate": "the papers' searches do not, and tabular ensembles cannot with all settings",
-    "target_transform": 'the recommended estimators choose by themselves, with "auto"',
-    "max_time": "searches have a `refit`, which comes after it",
-    "estimator": "a regressor or a classifier",
+    *("network", "learning_rate", "batch_size", "epochs", "early_stopping_patience", "training"),
+    *("loss", "noise_std", "standardize", "target_transform", "estimator", "max_time"),
+    *("n_members", "n_trials", "search", "selection", "validation", "refit", "calibrate"),
 }
 
 rng = np.random.default_rng(0)
@@ -703,4 +692,4 @@ def test_one_name_has_one_default_and_one_sentence():
             defaults[name].add(repr(parameters[name].default))
             sentences[name].add(re.split(r"(?<=[.:])\s", text)[0])
     found = {name for name in defaults if len(defaults[name]) > 1 or len(sentences[name]) > 1}
-    assert found == set(DIFFERENT)
+    assert found == DIFFERENT
