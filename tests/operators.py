@@ -54,14 +54,6 @@ def std_of(model, X, **options):
     return model.predict(X, return_std=True, **options)[1]
 
 
-def assert_predicts_between_query_points(model):
-    between = np.linspace(0.05, 1.9, 9)
-    expected = waves(NEAR, between)
-    error = model.predict(NEAR, query_points=between) - expected
-    assert error.shape == (30, 9)
-    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
-
-
 def single(posterior):
     """A posterior's arguments as float32 tensors."""
     return tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments)

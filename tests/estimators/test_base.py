@@ -350,6 +350,13 @@ def test_pipeline_of_classifiers(rows):
     assert theirs.predict_proba(X).shape == (80, 2)
 
 
+class Doubling(BaseEstimator):
+    """Sampler, as those of imbalanced-learn: it has no `transform`."""
+
+    def fit_resample(self, X, y):
+        return np.concatenate([X, X[y == 1]]), np.concatenate([y, y[y == 1]])
+
+
 class Sampled(Pipeline):
     """Pipeline of a scaler, a sampler that acts in `fit` only, and a model."""
 
@@ -357,8 +364,8 @@ class Sampled(Pipeline):
         pass
 
     def fit(self, X, y):
-        Z = self.steps[0][1].fit_transform(X)
-        self.steps[2][1].fit(np.concatenate([Z, Z[y == 1]]), np.concatenate([y, y[y == 1]]))
+        (_, scaler), (_, sampler), (_, model) = self.steps
+        model.fit(*sampler.fit_resample(scaler.fit_transform(X), y))
         return self
 
     def predict_proba(self, X):
@@ -370,8 +377,8 @@ class Sampled(Pipeline):
 
 def test_pipeline_with_a_sampler_is_asked_itself(rows):
     X, y = rows[0], (rows[1] > 0).astype(int)
-    steps = ("scale", StandardScaler()), ("sample", BaseEstimator()), ("model", GaussianNB())
-    sampled = Sampled(list(steps)).fit(X, y)  # the second has no `transform`
+    steps = [("scale", StandardScaler()), ("sample", Doubling()), ("model", GaussianNB())]
+    sampled = Sampled(steps).fit(X, y)
     proba = sampled.predict_proba(X)
     assert_allclose(get_scorer("neg_nll")(sampled, X, y), get_scorer("neg_log_loss")(sampled, X, y))
     model = skuq.CalibratedUncertaintyClassifier(sampled, cv=3).fit(X, y)

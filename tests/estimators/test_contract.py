@@ -46,7 +46,7 @@ MODELS = [
     skuq.AutoDEUQClassifier(**SEARCH, validation=2),
     skuq.AutoDEUQRegressor(**SEARCH),
     skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2),
-    skuq.CalibratedUncertaintyRegressor(skuq.DeepEnsembleRegressor(2, "mse", **SMALL), cv=2),
+    skuq.CalibratedUncertaintyRegressor(skuq.DeepEnsembleRegressor(2, loss="mse", **SMALL), cv=2),
     skuq.DeepEnsembleClassifier(2, **SMALL),
     skuq.DeepEnsembleRegressor(2, **SMALL),
     skuq.HQEnsembleSelector(POOL, cv=3),

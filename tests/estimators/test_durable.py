@@ -313,7 +313,7 @@ def test_fit_trains_missing_and_failed_repeats(search, trained, stop_at):
     with failing, pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
         failed = search(**REPEATED, epochs=1).fit(X, Y)
     assert len(failed.fitted_.members) == 2 and failed.repeated_ == {}
-    assert len(failed.fit(X, Y).repeated_) == 2 and len(trained) == 22
+    assert len(failed.fit(X, Y).repeated_) == 2 and len(trained) == 24
 
 
 def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
