@@ -325,8 +325,11 @@ def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
         AutoDEUQRegressor.from_catalog(model.catalog_path_)
 
 
+NOWHERE = {"catalog_dir": None}
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-@pytest.mark.parametrize("settings", [{}, {"catalog_dir": None, "warm_start": True}])
+@pytest.mark.parametrize("settings", [{}, NOWHERE, {**NOWHERE, "warm_start": True}])
 def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, settings, error):
     def fail(*given, sample_weight):
         raise error
@@ -340,7 +343,7 @@ def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, setting
     assert call == 'selection="top"'
     loaded = AutoDEUQRegressor.from_catalog(path, selection="top")
     model.set_params(selection="top").fit(X, Y)
-    assert len(trained) == 3
+    assert len(trained) == (6 if settings == NOWHERE else 3)
     assert_array_equal(loaded.predict(X), model.predict(X))
     del model
     gc.collect()
