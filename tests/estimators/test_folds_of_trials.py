@@ -19,6 +19,7 @@ from training_data import MemberRefitter, MemberTrainer, Rows, folded_member, ma
 
 import skuq
 from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
+from skuq.files import dumps, loads
 from skuq.networks import GaussianHead
 from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import Catalog
@@ -148,9 +149,14 @@ def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, h
     assert stacked == ([True] if heavy == 1 else [False] * 3)
 
 
-def test_pickles_hold_no_networks_of_what_was_refitted(folded, refitted):
+def test_pickles_hold_no_networks_of_what_was_refitted(folded, refitted, tiny_space, rows):
     for model in (folded, refitted):
+        mean, std = model.predict(rows[0], return_std=True)
         pickled = pickle.loads(pickle.dumps(model))
+        for other in (pickled, loads(dumps(model), parts={"space": tiny_space})):
+            assert_array_equal(other.predict(rows[0], True), (mean, std))
+        assert_allclose(np.asarray(model.to_keras()(rows[0])["total"]), std, rtol=1e-4)
+        assert_allclose(np.mean(model.posterior_fn()(rows[0]), axis=0), mean, rtol=1e-4)
         members = [pickled.catalog_.member(k) for k in pickled.catalog_.completed]
         weights = [network.weights is None for member in members for network in member.networks]
         assert all(weights) == model.refit
