@@ -523,23 +523,3 @@ def test_fit_refuses(table, settings, message):
     model = clone(skuq.TabularEnsembleRegressor(**REGRESSOR))  # which others use
     with pytest.raises(ValueError, match=message):
         model.set_params(**settings).fit(*table)
-
-
-def test_classifiers_embed_recurring_values_that_name_classes(plan):
-    rng = np.random.default_rng(0)
-    X = np.column_stack([rng.normal(size=800), 7.0 * rng.integers(0, 30, 800)])
-    X[X[:, 1] > 98, 1] += 9_996  # not a grid
-    y = (X[:, 1] % 2).astype(int)
-    model = skuq.TabularEnsembleClassifier(**ONE_FORM, n_members=2).fit(X, y)
-    assert model.preprocessor_.code_columns_ == (2,)
-    new = np.append(X, [[0, 3.5], [0, -1e9]], axis=0)
-    proba = model.predict_proba(new)
-    assert log_loss(y, proba[:-2]) < 0.1
-    assert_array_equal(loads(dumps(model)).predict_proba(new), proba)
-    outputs = model.to_keras()(model.preprocessor_.transform(new))
-    assert_allclose(np.asarray(outputs["proba"]), proba, rtol=1e-4, atol=1e-6)
-    assert '"CategoryEmbedding"' in plan(model, X, y)[0][0].network
-    # Rows of a group are alike, and values of a group alone would name it.
-    regressor = skuq.TabularEnsembleRegressor(n_members=1, **ONE_FORM)
-    for jobs, _ in (plan(model, X, y, groups=np.arange(800) % 20), plan(regressor, X, y)):
-        assert '"CategoryEmbedding"' not in jobs[0].network

@@ -174,25 +174,6 @@ def test_many_categories_become_codes(rng):
     assert encoder.get_feature_names_out().tolist() == ["size", "city"]
 
 
-def test_numbers_whose_values_name_classes_have_codes_too():
-    k = np.arange(600) % 20
-    gain = 2.0**k
-    gain[7:600:60] = NAN
-    X = pd.DataFrame({"size": np.arange(600.0), "gain": gain, "city": np.array(list("abc"))[k % 3]})
-    encoder = TablePreprocessor(2)
-    encoder.fit_encode(X, np.where(k % 2, "yes", "no"), find_recurring=True)
-    names = ["size", "gain", "missingindicator_gain", "code_gain", "city"]
-    assert encoder.get_feature_names_out().tolist() == names
-    assert encoder.code_columns_ == (3, 4) and encoder.n_codes_ == (21, 4)
-    new = pd.DataFrame({"size": 0, "gain": [2.0, 3.0, NAN], "city": ["a", "b", "zz"]})
-    expected = [[0, 2, 0, 2, 1], [0, 3, 0, 0, 2], [0, 1024, 1, 0, 0]]
-    with pytest.warns(TableWarning, match="'city'"):
-        assert_array_equal(encoder.transform(new), expected)
-        marked = encoder.encode(new, mark_unseen=True)
-    assert np.isnan(marked).sum() == 1 and encoder.fill_unseen(marked, 0, 1)[2, 4]
-    assert encoder.fit(X).code_columns_ == (3,)
-
-
 def test_missing_values_count_as_one_category():
     frame = pd.DataFrame({"two": list("ababa"), "three": [*"abab", None]})
     encoder = TablePreprocessor(2).fit(frame)

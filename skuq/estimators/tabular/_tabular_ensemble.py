@@ -368,10 +368,6 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     `embedding` there are no linear members. docs/methods/tabular.md describes
     how the recipe was found.
 
-    Some numbers are rather names, such as gains of exactly 7298 and 7688 that go with different
-    classes. Where this shows clearly, `preprocessor_` adds a column of codes of the values that
-    recur, which networks embed beside the number.
-
     Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
     same rows turns the probabilities towards the shares of the classes, and members disagree;
     docs/methods/ensembles.md has the formula.
