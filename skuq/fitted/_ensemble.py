@@ -323,14 +323,13 @@ class FittedEnsemble(Fitted):
         ops, targets = backend.ops, cast(Any, self.targets)
         # Members come first where moments are computed, and rows everywhere else.
         normals = targets.head.normals(ops.transpose(raw, (1, 0, 2)), ops)
-        means, noise, shared = calibrated_moments(normals, weights, self.calibration.arrays, ops)
+        means, noise = calibrated_moments(normals, weights, self.calibration.arrays, ops)
         means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
         # Law of total variance, as in `Mixture`, in standardised units.
         mean = _average(means, weights, ops)
         aleatoric = _average(noise, weights, ops)
         factor = epistemic_factor(weights, ddof)
         epistemic = _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops) * factor
-        epistemic = epistemic + shared
         if self.far is not None:
             epistemic = epistemic + self.far.variance_of_tensors(ops, inputs, mean)
         stds = {

@@ -24,7 +24,7 @@ from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, FittedEnsemble
 from skuq.networks import Member
 from skuq.predictive import Posterior
-from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_out_of_bag
+from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_calibration
 from skuq.search import SearchResult, TrialRecord
 from skuq.search._folder import with_decisions
 from skuq.training import predict_members
@@ -94,7 +94,7 @@ class EnsembleRule:
 
 
 def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibration:
-    """Learn factor, floor and tail of an ensemble from its out-of-fold predictions."""
+    """Learn factor and share of an ensemble from its out-of-fold predictions."""
     if candidates.centers is None:
         return UNCALIBRATED
     rows = np.arange(len(candidates.y))
@@ -123,12 +123,9 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
     loc += (centers - means)[:, None]
     weight: Any = candidates.sample_weight
     unseen = np.ones((len(raws), len(rows)), dtype=bool)
-    found = fit_out_of_bag(
+    return fit_calibration(
         loc, scale, probability, selection.weights, unseen, candidates.y[rows], weight[rows]
     )
-    # The differences between trials explain the errors of their mean, so that no further error
-    # that all members share is learnt.
-    return replace(found, shared=0.0)
 
 
 def without_networks(inputs: Any, targets: Any) -> FittedEnsemble:

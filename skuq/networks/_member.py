@@ -73,8 +73,7 @@ _KERAS = {
 _OWN = frozenset(
     f"skuq>{name}"
     for name in _names(
-        "CategoryEmbedding FeatureScale FirstRowZero NTKDense NumericEmbedding "
-        "ParametricActivation Unclip"
+        "CategoryEmbedding FeatureScale FirstRowZero NTKDense NumericEmbedding ParametricActivation"
     )
 )
 # Functions, which Keras writes by name: activations and initialisers.

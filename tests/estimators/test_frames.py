@@ -16,7 +16,7 @@ from training_data import NumberTargets
 
 import skuq
 from skuq.backend import ops
-from skuq.estimators.tabular._before_training import ScalingByTails
+from skuq.estimators.tabular._targets import ScalingByTails
 from skuq.exceptions import TableWarning
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
 from skuq.predictive import TransformedMixture

@@ -254,7 +254,7 @@ def _narrowest_noise(ensemble: Any, numbers: np.ndarray) -> np.ndarray:
     raw = predict_members(ensemble.members, ensemble.inputs.transform(numbers[:PROCESS_ROWS]))
     weights = ensemble.weights
     normals = ensemble.targets.head.normals(raw)
-    (_, std, probability), _ = calibrate_normals(normals, weights, ensemble.calibration.arrays)
+    _, std, probability = calibrate_normals(normals, weights, ensemble.calibration.arrays)
     precision = np.tensordot(weights, (probability / std**2).sum(axis=1), axes=1)
     harmonic_mean: np.ndarray = 1 / precision.mean(axis=0)
     return harmonic_mean

@@ -6,7 +6,6 @@ Both are learnt from rows that members have not trained on.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
 import warnings
@@ -14,8 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import cdist
-from scipy.special import entr, logsumexp, softmax
+from scipy.special import entr, softmax
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -26,7 +24,7 @@ from skuq.ensembles._stacking import (
     AVERAGING_FACTOR,
     drop_light,
     fit_class_mixture,
-    stacking_weights,
+    stack,
 )
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.tabular import _recipes as tuned
@@ -34,67 +32,30 @@ from skuq.estimators.tabular._preset import bind_space, class_recipes
 from skuq.networks import Member
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import embed_categories, numeric_columns
-from skuq.predictive._calibration import UNCALIBRATED, fit_out_of_bag, limit_noise, pool_variances
+from skuq.predictive._calibration import UNCALIBRATED, fit_calibration
 from skuq.training import TrainingJob, predict_members
 from skuq.training._job import pad_splits
-from skuq.training._train import has_diverged
 
 
 def weigh_members(task, members, origins, n_kinds):
-    """Weigh the members of regressors on the rows that they hold out.
+    """Weigh the members of regressors: kinds by stacking on held-out rows, equally within a kind.
 
-    Kinds are weighed by stacking. The members with the same split, one of each kind, are compared
-    on their validation rows, as in `mix_classes`. Each member then counts inversely to its mean
-    squared error: where there is little noise, some members err several times as much as others.
+    The members with the same split, one of each kind, are compared on their validation rows.
     """
     kinds = np.array([origin.kind for origin in origins])
     counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
-    by_split: dict = {}  # log likelihood and weight of each validation row, by split and kind
-    errors = []  # squared errors of each member, and the weights of its rows
-    for origin, (y, weight, raw, mean) in zip(origins, held_out_rows(task, members, origins)):
-        if n_kinds > 1:
-            likelihood = task.targets.head.log_likelihood(y, raw)
-            by_split.setdefault(origin.split, {})[origin.kind] = likelihood, weight
-        errors.append((np.square(y - mean).mean(axis=-1), weight))
+    by_split: dict = {}  # log likelihood of each validation row by split and kind, and weights
+    for origin, (y, weight, raw) in zip(origins, held_out_rows(task, members, origins)):
+        likelihoods, _ = by_split.setdefault(origin.split, ({}, weight))
+        likelihoods[origin.kind] = task.targets.head.log_likelihood(y, raw)
     # Splits in which a member diverged cannot be compared.
-    complete = [found for found in by_split.values() if len(found) == n_kinds]
-    if complete:
-        likelihoods, weights = (
-            np.concatenate([np.stack([f[k][i] for k in range(n_kinds)]) for f in complete], axis=1)
-            for i in range(2)
-        )
-        # All weights can underflow in float32.
-        weight = weights[0] if weights[0].any() else None
-        # Averaged with equal shares, which count as much as some rows.
-        trust = likelihoods.shape[1] / (likelihoods.shape[1] + tuned.EQUAL_ROWS)
-        shares += trust * (stacking_weights(likelihoods, weight) - shares)
+    complete = [found for found in by_split.values() if len(found[0]) == n_kinds]
+    if complete and n_kinds > 1 and task.splits.validates:
+        likelihoods = np.hstack([[found[k] for k in range(n_kinds)] for found, _ in complete])
+        weight = np.concatenate([weight for _, weight in complete])
+        shares = stack(likelihoods, weight if weight.any() else None)  # all can underflow
     weights = (shares / np.maximum(counts, 1))[kinds]
-    if sum(len(squares) for squares, _ in errors) >= tuned.FEWEST_HELD_OUT * n_kinds:
-        weights = weights * _precisions(errors)
-    # Every member keeps a step, and steps too many are taken from the heaviest members.
-    n_steps = tuned.WEIGHT_STEPS * len(members)
-    exact = weights / weights.sum() * n_steps
-    steps = np.clip(np.round(exact), 1, None)
-    gap = n_steps - steps.sum()
-    for _ in range(int(abs(gap))):
-        steps[(exact - steps if gap > 0 else steps).argmax()] += np.sign(gap)
-    return steps / n_steps
-
-
-def _precisions(errors):
-    """Estimate the precisions (K,) of members, up to a factor, from squared errors on their rows.
-
-    Mean squared errors are shrunk towards a common one, since they also differ by chance.
-    """
-    most = max(squares.max() for squares, _ in errors) or 1.0  # fourth powers could overflow
-    mean, fourth = (
-        np.array([np.average((s / most) ** k, weights=w if w.any() else None) for s, w in errors])
-        for k in (1, 2)
-    )
-    # The mean of n squared errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
-    kurtosis = max((fourth / np.maximum(mean**2, TINY)).mean(), 3.0)
-    n_rows = np.array([len(squares) for squares, _ in errors])
-    return 1 / np.maximum(pool_variances(mean, 2 * n_rows / (kurtosis - 1)), TINY)
+    return weights / weights.sum()
 
 
 def mix_classes(task, members, origins):
@@ -132,7 +93,6 @@ def mix_classes(task, members, origins):
             y[used, 0].astype(int),
             weight,
             counted / counted.sum(),
-            evidence=_weigh_evidence(task),
         )
         # With many rows the factor is measured, by how much the kinds disagree on rows held out. A
         # single member of a kind predicts new rows as it does these.
@@ -144,20 +104,6 @@ def mix_classes(task, members, origins):
         calibration = replace(calibration, temperature=temperature)
         weights = drop_light(weights)
     return (weights / counts)[kinds], calibration
-
-
-def _weigh_evidence(task):
-    """Compute the evidence of few rows that their classes depend on them; None for many rows.
-
-    Rows of a group may be alike, and would be evidence of what does not hold for other groups.
-    """
-    data, weight = task.data, task.data.weight
-    used = np.flatnonzero((weight > 0) & (weight >= tuned.LEAST_WEIGHT * weight.mean()))
-    is_grouped = task.groups is not None and task.validation is None
-    if is_grouped or len(used) > tuned.MOST_EVIDENCE_ROWS:
-        return None
-    columns = indicate(data.x[used], task.inputs.n_codes)
-    return class_evidence(np.concatenate(columns, axis=1), data.y[used, 0].astype(int))
 
 
 def calibrate(task, members, weights, origins):
@@ -182,10 +128,9 @@ def calibrate(task, members, weights, origins):
     rows = np.tile(rows, times)
     # Rows count as the members that predict them do: one that errs much hardly predicts new rows.
     share = weights @ unseen / np.maximum(unseen.sum(axis=0), 1)
-    fitted = fit_out_of_bag(
+    return fit_calibration(
         loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows] * share
     )
-    return limit_noise(normals, weights, fitted)
 
 
 def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> float:
@@ -216,61 +161,6 @@ def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> 
     n_models = len(logits)
     before, later = 1 - 1 / n_models, 1 - 1 / (n_models * n_members)
     return float(np.exp(log_factor * (later / before - 1)))
-
-
-def class_evidence(x: np.ndarray, codes: np.ndarray) -> float:
-    """Compute the log Bayes factor of classes that depend on x over classes that do not.
-
-    Gaussian processes of the indicators of classes, with several lengths and shares of noise, are
-    averaged, and compared with noise alone. Half of them see all columns, and half the first
-    principal component: where columns repeat each other, it says most of what they say. All rows
-    count at once, so that of ten rows of noise fewer seem to depend on x than held-out rows do.
-
-    Parameters
-    ----------
-    x : ndarray of shape (n, d)
-        Encoded rows.
-    codes : ndarray of shape (n,)
-        Classes of the rows.
-
-    Returns
-    -------
-    float
-        Log Bayes factor in nats; 0 if all rows or all classes are equal.
-
-    References
-    ----------
-    C. Rasmussen and C. Williams (2006), "Gaussian Processes for Machine Learning", Sections 5.4
-    and 6.5 (labels as numbers).
-    """
-    x = x[:, np.ptp(x, axis=0) > 0]
-    if not x.size or not np.ptp(codes):
-        return 0.0
-    n = len(x)
-    x = (x - x.mean(axis=0)) / x.std(axis=0)
-    left, scales, _ = np.linalg.svd(x, full_matrices=False)
-    first = left[:, :1] * scales[0]
-    # Uncorrelated contrasts of the classes, each with a mean square of 1.
-    indicators = np.eye(codes.max() + 1)[codes]
-    vectors, scales, _ = np.linalg.svd(indicators - indicators.mean(axis=0), full_matrices=False)
-    contrasts = vectors[:, scales > 1e-9 * scales[0]] * np.sqrt(n)
-    log_factors = []
-    for columns, length in itertools.product((x, first), tuned.PROCESS_LENGTHS):
-        squares = cdist(columns, columns, "sqeuclidean") / columns.var(axis=0).sum()
-        kernel = np.exp(-0.5 * squares / length**2)
-        # The mean of a process is unknown: it is taken out. With variance 1 it does not count.
-        kernel = kernel - kernel.mean(axis=0)
-        kernel -= kernel.mean(axis=1, keepdims=True)
-        values, vectors = np.linalg.eigh(kernel * (n / np.trace(kernel)) + 1 / n)
-        power, values = np.square(vectors.T @ contrasts).sum(axis=1), np.maximum(values, 0)
-        for signal in tuned.PROCESS_SIGNALS:
-            variances = signal * values + 1 - signal
-            log_factor = power - power / variances - contrasts.shape[1] * np.log(variances)
-            log_factors.append(0.5 * log_factor.sum())
-    return float(logsumexp(log_factors) - np.log(len(log_factors)))
-
-
-TINY = 1e-30  # smallest squared error, in units of the largest
 
 
 class Origin(NamedTuple):
@@ -337,52 +227,14 @@ def split_rows(estimator, task, n_splits):
     return task.split(share, n_members=n_splits)
 
 
-def train_better(estimator, tasks, *given):
-    """Train all members for each task; return the task whose members err less, and `train_kinds`.
-
-    Errors are those on the rows that members hold out. Without such rows the first task is the only
-    one, also if it took more than half of `max_time`. A training that lost more members than
-    another, for want of time or because they diverged, is not kept.
-    """
-    found, limit = [], estimator.max_time
-    for task in tasks if tasks[0].splits.validates else tasks[:1]:
-        if found and limit is not None and task.seconds_left(limit) < limit / 2:
-            break
-        found.append((task, *train_kinds(estimator, task, *given)))
-    return min(found, key=lambda each: _error(*each)) if len(found) > 1 else found[0]
-
-
-def _error(task, members, origins):
-    """Compute a key by which the better of several trainings comes first.
-
-    It is a pair: minus the number of members that did not diverge, then the logarithm of their mean
-    absolute error on the rows that they hold out, averaged over outputs.
-    """
-    found = [k for k, member in enumerate(members) if not has_diverged(member)]
-    members, origins = [members[k] for k in found], [origins[k] for k in found]
-    held_out = [
-        (np.abs(y - mean), weight) for y, weight, _, mean in held_out_rows(task, members, origins)
-    ]
-    if not held_out:
-        return 0, np.inf
-    errors, weights = map(np.concatenate, zip(*held_out))
-    mean = np.average(errors, axis=0, weights=weights if weights.any() else None)
-    targets = task.targets  # a nonlinear transform is the same for all tasks
-    scale = 1.0 if targets.is_transformed else targets.scaling.scale_
-    scaled = np.maximum(mean * scale, TINY)
-    return -len(members), np.log(scaled).mean()
-
-
 def held_out_rows(task, members, origins):
-    """Yield y, weights, raw outputs and means of the rows that each member holds out."""
-    data, head = task.data, task.targets.head
+    """Yield y, weights and raw outputs of the rows that each member holds out."""
+    data = task.data
     for member, origin in zip(members, origins):
         y, weight = data.y_valid, data.weight_valid
         if origin.part is not None and origin.part[1] is not None:
             y, weight = data.y[origin.part[1]], data.weight[origin.part[1]]
-        raw = member.held_out.astype("float64")
-        if len(raw):
-            yield y, weight, raw, head.means(raw)
+        yield y, weight, member.held_out.astype("float64")
 
 
 def train_kinds(estimator, task, network, kinds, given, n_members):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,8 @@ from sklearn.base import is_classifier
 from skuq.estimators._task import Task
 from skuq.estimators.methods._search_plan import SearchDefaults, is_splitter
 from skuq.estimators.tabular import _recipes as tuned
-from skuq.estimators.tabular._before_training import linear_tasks, make_targets
 from skuq.estimators.tabular._far_learning import with_far_uncertainty
+from skuq.estimators.tabular._targets import make_targets
 from skuq.networks import Decisions
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import TabularArchitectures
@@ -28,7 +28,6 @@ def bind_space(task: Task, *, decides_loss: bool) -> TunedSpace:
     return TunedSpace(
         task.data.x,
         task.inputs.n_codes,
-        task.linear,
         n_rows=task.splits.n_train,
         classes=task.targets.head.classifies,
         decides_loss=decides_loss,
@@ -189,12 +188,6 @@ class TunedDefaults(SearchDefaults):
     embeds: bool = True
     varies: str = "both"
     strategy: Callable[[], SearchStrategy] | None = RandomSearch  # after recipes none was better
-    # Trials of earlier versions learnt y itself.
-    identity: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "targets of trials": "what ridge regression leaves, where y is linear"
-        }
-    )
 
     def targets(self, estimator: Any) -> Any:
         """Make the encoding of y: numbers are mixtures of normals."""
@@ -226,10 +219,6 @@ class TunedDefaults(SearchDefaults):
             if n_in_time < n_folds and not is_stored:
                 return tuned.N_SMALL_FOLDS, max(1, n_in_time)
         return n_folds, None
-
-    def prepare(self, task: Task) -> Task:
-        """Give all networks a frozen linear part, where it is clear that y is linear in X."""
-        return linear_tasks(task)[0]
 
     def bind(self, space: Any, task: Task) -> TunedSpace:
         """Bind the space to the rows; of numbers the loss is a decision."""

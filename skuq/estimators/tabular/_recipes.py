@@ -139,17 +139,9 @@ IMPOSSIBLE = -10.0  # logit of classes without a training row
 # ------------------------------------------------------------- weights of kinds, and calibration
 # "Heads" (weights of members), "Calibration by rows that members have not seen", "Classes".
 
-EQUAL_ROWS = 100  # rows that equal shares of the kinds count as
-FEWEST_HELD_OUT = 30  # rows of each kind; with fewer, members of a kind are equal
-WEIGHT_STEPS = 4  # of an average weight: a few draws then stand for all members
-MOST_EVIDENCE_ROWS = 256  # with more rows the held-out ones alone are evidence
-LEAST_WEIGHT = 1e-3  # of a row that counts, in weights of the average row
 MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 #: Factors of temperatures at which averages are as sure as what they average: smallest, number.
 SMALLEST_FACTOR, N_FACTORS = 0.3, 13
-#: Processes that weigh the evidence of few rows: lengths, where a column has the standard
-#: deviation 1, and shares of the variance of classes that they explain.
-PROCESS_LENGTHS, PROCESS_SIGNALS = (0.5, 1.0, 2.0), (0.2, 0.5, 0.8, 0.95)
 
 # ------------------------------------------------------------------------------ transforms of y
 # "Transformed targets": standard deviation of heavy tails, in those that a normal with the same
@@ -157,21 +149,6 @@ PROCESS_LENGTHS, PROCESS_SIGNALS = (0.5, 1.0, 2.0), (0.2, 0.5, 0.8, 0.95)
 # late or never. It is 0.7 to 1.9 in 17 tables.
 HEAVY_TAILS = 2.5
 FEWEST_ROWS_WITH_TAILS = 20  # with fewer, one row decides
-
-# ---------------------------------------------------------------------- linear part, "Linear parts"
-FEWEST_RIDGE_ROWS, MOST_RIDGE_ROWS = 20, 3000
-LOW_RANK = 0.25  # largest effective rank of X, as a share of the rows
-SMALLEST_UNIT = 1e-4  # of residuals, in standard deviations of y, as float32 resolves it
-#: Penalties of ridge regression, as powers of ten of the mean eigenvalue: range, number.
-PENALTY_POWERS, N_PENALTIES = (-8, 4), 37
-CLEAR = 0.55  # mean error, to the power 1.5, that is clearly less, as a share of another
-LIKELY = 0.9  # the same, if noise may hide by how much it is less
-ERROR_POWERS = {"wide": 2.0, "other": 1.5}  # of squared errors a few rows decide
-FARTHEST = 10.0  # from the median, in interquartile ranges, in a table of few columns
-NOISY = 0.05  # mean error, to the power 1.5, that noise may dominate, as a share of a constant's
-EXACT = 1e-4  # errors that are none, as a share of those of a constant
-JITTER = 1e-10  # added to a kernel, whose rows may repeat
-MOST_COMPARED = 1000  # rows on which regressions are compared, in a second or two
 
 # ------------------------------------------------------------------------- searches of the space
 # docs/results/equal_time.md, "What each part is worth".

@@ -16,7 +16,6 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._task import Task, read_task
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
-from skuq.estimators.tabular._before_training import linear_tasks, make_targets
 from skuq.estimators.tabular._far_learning import with_far_uncertainty
 from skuq.estimators.tabular._kinds import (
     Origin,
@@ -24,9 +23,10 @@ from skuq.estimators.tabular._kinds import (
     list_kinds,
     mix_classes,
     split_rows,
-    train_better,
+    train_kinds,
     weigh_members,
 )
+from skuq.estimators.tabular._targets import make_targets
 from skuq.files._registry import saved_as
 from skuq.networks import TabularNetwork
 from skuq.predictive._calibration import UNCALIBRATED
@@ -71,9 +71,7 @@ def _train(estimator, given):
     kinds, n_members = list_kinds(estimator, task, network)
     # The k-th members of all kinds have the same split, so that kinds can be compared.
     task = split_rows(estimator, task, math.ceil(n_members / len(kinds)))
-    task, members, origins = train_better(
-        estimator, linear_tasks(task), network, kinds, fields, n_members
-    )
+    members, origins = train_kinds(estimator, task, network, kinds, fields, n_members)
     kept = find_completed(members)
     return _Trained(task, [members[k] for k in kept], [origins[k] for k in kept], len(kinds))
 
@@ -147,10 +145,9 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
     calibrate : bool or "auto", default="auto"
-        Whether predicted distributions are scaled, and given a floor and a tail, by the rows that
+        Whether predicted distributions are scaled, and mixed with a wide normal, by the rows that
         single members have not trained on. It needs a loss other than "mse", and a validation split
-        of each member's own: no `groups`, no `validation_data` and not ``validation=None``. With
-        fewer than 30 such rows distributions only get the tail and the limit of the noise. "auto"
+        of each member's own: no `groups`, no `validation_data` and not ``validation=None``. "auto"
         calibrates where it can; True refuses what it cannot.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
