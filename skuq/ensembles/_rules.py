@@ -60,8 +60,6 @@ class Candidates:
         predicted out of folds that share their best epoch, or they are new.
     calibrates : bool
         Whether classes can be calibrated by these rows: they are unseen, or many validation rows.
-    in_folds : bool
-        Whether one network of each candidate predicts a row here, and later all of them on average.
     """
 
     raw: Sequence[np.ndarray]
@@ -72,7 +70,6 @@ class Candidates:
     centers: Sequence[np.ndarray] | None = None
     is_unseen: bool = False
     calibrates: bool = False
-    in_folds: bool = False
 
     def __len__(self) -> int:
         return len(self.raw)

@@ -66,8 +66,6 @@ _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better t
 # Rows predicted in five folds are not independent: their mean loss has the variance of that of
 # 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
 _ROWS_PER_INDEPENDENT_ROW = 2.25
-#: Factor of a temperature when more members are averaged later, where it is not measured.
-AVERAGING_FACTOR = 0.9
 
 
 def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
@@ -111,8 +109,7 @@ def fit_class_mixture(
     weights : ndarray of shape (n_models,)
         Weights w of the models, which sum to 1.
     calibration : Calibration
-        Its `temperature` is T, for averages of as many members as predict the rows here; see
-        `averaging_factor`. Its `constant` are probabilities c of classes: the mixture predicts
+        Its `temperature` is T. Its `constant` are probabilities c of classes: the mixture predicts
         ``(1 - c.sum()) * p + c``, where p are the weighted probabilities of the models.
 
     References
@@ -122,8 +119,6 @@ def fit_class_mixture(
 
     C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error".
 
-    R. Rahaman and A. Thiery (2021), "Uncertainty Quantification and Deep Ensembles": averages of
-    calibrated members are not sure enough.
     """
     rows = np.arange(len(codes))
     n_models = len(logits) if weights is None else 1

@@ -31,10 +31,9 @@ class Calibration:
     ----------
     factor : float
         Factor of all standard deviations, of regressors.
-    share, width : float
-        Share and standard deviation, in units of the standardised y, of a normal about the mean of
-        each member that is mixed with what the member predicts: what is known of errors without
-        the row. Of regressors.
+    share : float
+        Share of what each member predicts that is three times as wide about its mean, of
+        regressors: errors have heavier tails than predictions.
     temperature : float
         Number by which the networks' logits are divided, of classifiers.
     constant : tuple of float
@@ -44,16 +43,17 @@ class Calibration:
 
     factor: float = 1.0
     share: float = 0.0
-    width: float = 1.0
     temperature: float = 1.0
     constant: tuple[float, ...] = ()
 
     @property
     def arrays(self) -> NumberArrays | None:
         """The numbers for regressors as arrays; None if they change nothing."""
-        found = self.factor, self.share, self.width
-        return None if found[:2] == (1.0, 0.0) else NumberArrays(*map(np.array, found))
+        found = self.factor, self.share
+        return None if found == (1.0, 0.0) else NumberArrays(*map(np.array, found))
 
+
+WIDE = 3.0  # factor of the share that is wider
 
 #: Changes nothing.
 UNCALIBRATED = Calibration()
@@ -64,7 +64,6 @@ class NumberArrays(NamedTuple):
 
     factor: Any
     share: Any
-    width: Any
 
 
 def calibrate_normals(
@@ -72,22 +71,21 @@ def calibrate_normals(
 ) -> tuple[Any, Any, Any]:
     """Calibrate the normals (K, J, n, m) of members, in units of the standardised y.
 
-    All are stretched about the mixture's mean by the factor, and each member is mixed with one more
-    normal about its mean, of the given share and width. Without `arrays` nothing changes.
+    All are stretched about the mixture's mean by the factor, and a share of each member is then
+    stretched once more about its own mean. Without `arrays` nothing changes.
     """
     if arrays is None:
         return normals
     loc, scale, probability = normals
-    factor, share, width = arrays
+    factor, share = arrays
     centre = xp.tensordot(weights, xp.sum(probability * loc, axis=1), axes=1)
     # Symbolic tensors of Keras stand to the left of numbers.
-    loc = (loc - centre) * factor + centre
+    loc, scale = (loc - centre) * factor + centre, scale * factor
     mean = xp.sum(probability * loc, axis=1, keepdims=True)
-    wide = xp.ones_like(mean)
     return (
-        xp.concatenate([loc, mean], axis=1),
-        xp.concatenate([scale * factor, wide * width], axis=1),
-        xp.concatenate([probability * (1 - share), wide * share], axis=1),
+        xp.concatenate([loc, (loc - mean) * WIDE + mean], axis=1),
+        xp.concatenate([scale, scale * WIDE], axis=1),
+        xp.concatenate([probability * (1 - share), probability * share], axis=1),
     )
 
 
@@ -273,9 +271,10 @@ def minimise(loss: Callable[[float], float], grid: np.ndarray) -> float:
     return float(found.x if found.fun < losses[best] else grid[best])
 
 
-_PRIOR_ROWS = 100  # rows that "no correction" counts as
-_SPREAD_ROWS = 8  # rows that the spread of y counts as in the width
-_LOG_FACTORS, _FIRST_LOGIT = np.linspace(-3, 3, 13), -3.0  # where the search begins
+# Numbers of rows that "no correction" and "one row in a hundred is far off" count as.
+_PRIOR_ROWS = 100
+_LOG_FACTORS = np.linspace(-2, 2, 17)  # where the search of the factor begins
+_MOST_STEPS, _TOLERANCE = 200, 1e-6  # of the share
 # Bounds of the search for a factor and a floor, logarithms of squares, and its first floors.
 _LOG_SQUARED_FACTORS, _LOG_SQUARED_FLOORS, _FIRST_FLOORS = (-6, 6), (-20, 6), (-8, -4, -1)
 
@@ -291,14 +290,11 @@ def fit_calibration(
 ) -> Calibration:
     """Fit the calibration of an ensemble on rows that members have not seen.
 
-    A row's prediction is that of the members that have not trained on it. The factor of all
-    standard deviations and the share of a wide normal are those under which y is most likely. The
-    wide normal is what is known without the row: its width is the root mean square of the errors,
-    shrunk towards the standard deviation of y in its logarithm.
-
-    Few rows cannot tell that an ensemble is too sure, or that it never errs far: "no correction"
-    counts as 100 rows in the logarithm of the factor, and one row within and one beyond what was
-    predicted are added to those that tell the share (Laplace's rule of succession).
+    A row's prediction is that of the members that have not trained on it, with the spread of all
+    members' means: a single unseen member would have none. Factor and share are those under which
+    y is most likely. Few rows cannot tell that an ensemble is too sure, so that no correction
+    counts as 100 rows in the logarithm of the factor, and 100 further rows, of which one is far
+    off, in the share.
 
     Parameters
     ----------
@@ -323,43 +319,53 @@ def fit_calibration(
     if n_rows == 0:
         return UNCALIBRATED
     loc, scale, probability = (part[:, :, used] for part in (loc, scale, probability))
-    y, weight = y[used], weight[used]
+    rows = weight[used] * n_rows / weight[used].sum() / y.shape[1]
     # Weights (K, n, 1) of the members that have not trained on the row.
     share = member_weights[:, None, None] * unseen[:, used, None]
     share = share / share.sum(axis=0)
     means = (probability * loc).sum(axis=1)  # (K, n, m)
     centre = (share * means).sum(axis=0)
-    error = y - centre
-    if not np.isfinite(error).all():
-        return UNCALIBRATED
-    rows = weight * n_rows / weight.sum() / y.shape[1]
-    spread = root_mean_square(error, weight)
-    width = max(spread ** (n_rows / (n_rows + _SPREAD_ROWS)), SMALLEST_UNCERTAINTY)
+    spread = np.tensordot(member_weights, (means - np.tensordot(member_weights, means, 1)) ** 2, 1)
+    # The unseen members' means differ by less than those of all members: widen each normal by the
+    # rest of the spread.
+    hidden = np.maximum(spread - (share * (means - centre) ** 2).sum(axis=0), 0)
+    width, chance = np.sqrt(scale**2 + hidden), share[:, None] * probability
+    inner, apart, error = loc - means[:, None], (means - centre)[:, None], y[used] - centre
 
-    def log_density(distance: np.ndarray, std: Any, chance: np.ndarray) -> np.ndarray:
-        density = -0.5 * (distance / std) ** 2 - np.log(std)
-        return special.logsumexp(density, axis=tuple(range(density.ndim - 2)), b=chance)
+    def densities(log_factor: float) -> list[np.ndarray]:
+        """Compute log densities (n, m) of the stretched members, and of those that are wider."""
+        found = []
+        for wide in (1.0, WIDE):
+            factor = math.exp(log_factor)
+            std = wide * factor * width
+            z = (error - factor * (apart + wide * inner)) / std
+            found.append(special.logsumexp(-0.5 * z**2 - np.log(std), axis=(0, 1), b=chance))
+        return found
 
-    wide = log_density(y - means, width, share)
-    inner, chance = loc - centre, share[:, None] * probability
+    def share_of(own: np.ndarray, far: np.ndarray) -> float:
+        """Compute the most likely share by expectation maximisation."""
+        found = 1 / _PRIOR_ROWS
+        for _ in range(_MOST_STEPS):
+            part = rows @ special.expit(special.logit(found) + far - own)
+            previous, found = found, (float(part.sum()) + 1) / (n_rows + _PRIOR_ROWS)
+            if abs(found - previous) < _TOLERANCE:
+                break
+        return found
 
-    def loss(numbers: tuple[float, float]) -> float:
-        """Compute minus the log posterior of the factor's logarithm and the share's logit."""
-        log_factor, logit = numbers
-        factor = math.exp(np.clip(log_factor, *_LOG_FACTORS[[0, -1]]))
-        own = log_density(error - factor * inner, factor * scale, chance)
-        log_share, log_rest = special.log_expit([logit, -logit])
-        mixed = np.logaddexp(log_rest + own, log_share + wide)
-        return float(_PRIOR_ROWS * log_factor**2 - log_share - log_rest - (rows @ mixed).sum())
+    def loss(log_factor: float) -> float:
+        """Compute minus the log posterior of the factor, at its best share."""
+        own, far = densities(log_factor)
+        share = share_of(own, far)
+        log_rest, log_share = math.log1p(-share), math.log(share)
+        fit = (rows @ np.logaddexp(log_rest + own, log_share + far)).sum()
+        prior = log_share + (_PRIOR_ROWS - 1) * log_rest - _PRIOR_ROWS * log_factor**2
+        return float(-fit - prior)
 
-    # The likelihood of mixtures can have several maxima.
-    start = min(((a, _FIRST_LOGIT) for a in _LOG_FACTORS), key=loss)
-    found = optimize.minimize(loss, start, method="Nelder-Mead")
-    if not math.isfinite(found.fun):
-        return UNCALIBRATED
-    log_factor, logit = found.x
-    log_factor = float(np.clip(log_factor, *_LOG_FACTORS[[0, -1]]))
-    return Calibration(math.exp(log_factor), float(special.expit(logit)), width)
+    with np.errstate(invalid="ignore", over="ignore"):
+        if not np.isfinite(densities(0.0)).all():
+            return UNCALIBRATED
+        log_factor = minimise(loss, _LOG_FACTORS)
+        return Calibration(math.exp(log_factor), share_of(*densities(log_factor)))
 
 
 def fit_factor_and_floor(

@@ -172,7 +172,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         other spaces, with `refit` or with a splitter, which has no other folds.
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
-        factor of its width and a share of a wide normal, as that of `TabularEnsembleRegressor`.
+        factor of its width and a share that is wider, as that of `TabularEnsembleRegressor`.
         Without folds, and with `shift_validation`, only `reselect` on new rows calibrates. False
         lets the members predict alone, without more uncertainty far from the rows.
     preprocess : "auto", transformer or None, default="auto"
@@ -229,8 +229,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : Calibration
-        Calibration of the ensemble: `factor` of all standard deviations, and `share` and `width`,
-        in units of the standardised y, of a normal that is mixed with what each member predicts.
+        Calibration of the ensemble: `factor` of all standard deviations, and `share` of what each
+        member predicts that is three times as wide.
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import entr, softmax
 from sklearn.base import is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -21,7 +20,6 @@ from sklearn.linear_model import LogisticRegression
 from skuq import backend
 from skuq._random import generator
 from skuq.ensembles._stacking import (
-    AVERAGING_FACTOR,
     drop_light,
     fit_class_mixture,
     stack,
@@ -94,14 +92,6 @@ def mix_classes(task, members, origins):
             weight,
             counted / counted.sum(),
         )
-        # With many rows the factor is measured, by how much the kinds disagree on rows held out. A
-        # single member of a kind predicts new rows as it does these.
-        temperature = calibration.temperature
-        if in_folds and len(found) > 1 and len(data.x) > tuned.FEW_ROWS_OF_CLASSES:
-            temperature *= averaging_factor(logits / temperature, weight, counts.min())
-        elif in_folds and counts.max() > 1:
-            temperature *= AVERAGING_FACTOR
-        calibration = replace(calibration, temperature=temperature)
         weights = drop_light(weights)
     return (weights / counts)[kinds], calibration
 
@@ -131,36 +121,6 @@ def calibrate(task, members, weights, origins):
     return fit_calibration(
         loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows] * share
     )
-
-
-def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> float:
-    """Estimate the factor of a temperature when more members of each model are averaged later.
-
-    An average is less sure than its members. How much less is seen in the average of one member of
-    each model; members of one model are taken to disagree as much as those of two models do.
-
-    Parameters
-    ----------
-    logits : ndarray of shape (n_models, n, n_classes)
-        Predictions of rows by one member of each of two or more models, divided by the temperature.
-    weight : ndarray of shape (n,)
-        Weights of the rows.
-    n_members : int
-        Number of members of each model that are averaged later.
-    """
-
-    def entropy(factor: float) -> Any:
-        """Compute the mean entropy of the average of the models."""
-        return entr(softmax(logits / factor, axis=-1).mean(axis=0)).sum(axis=-1) @ weight
-
-    factors = np.geomspace(tuned.SMALLEST_FACTOR, 1.0, tuned.N_FACTORS)
-    alone = (entr(softmax(logits, axis=-1)).sum(axis=-1) @ weight).mean()
-    # The entropy rises with the factor.
-    log_factor = np.interp(alone, [entropy(factor) for factor in factors], np.log(factors))
-    # An average of n members has 1 - 1 / n of what two disagree about.
-    n_models = len(logits)
-    before, later = 1 - 1 / n_models, 1 - 1 / (n_models * n_members)
-    return float(np.exp(log_factor * (later / before - 1)))
 
 
 class Origin(NamedTuple):
@@ -312,15 +272,10 @@ def _fit_linear(task, parts, seeds):
     logits = keras.layers.Dense(n_classes, dtype="float32")
     outputs = logits(embed_categories(inputs, n_codes, n_classes))
     network = keras.Model(inputs, outputs, dtype="float32").to_json()
-    best, least, last = None, np.zeros(1), None  # losses are of single rows
-    for strength in (
-        (*tuned.STRENGTHS, *tuned.WEAK_STRENGTHS)
-        if task.splits.validates
-        else (tuned.STRENGTH_WITHOUT_VALIDATION,)
-    ):
-        if strength in tuned.WEAK_STRENGTHS and last is not best:
-            break
-        found, of_parts = [], []
+    best, least = None, np.inf
+    validates = task.splits.validates
+    for strength in tuned.STRENGTHS if validates else (tuned.STRENGTH_WITHOUT_VALIDATION,):
+        found, loss = [], 0.0
         for part, seed in zip(parts, seeds):
             train = np.arange(len(x)) if part is None else part[0]
             kernel, bias = _logistic_regression(
@@ -338,16 +293,9 @@ def _fit_linear(task, parts, seeds):
                 x_valid, y_valid, weight = data.x[part[1]], data.y[part[1]], data.weight[part[1]]
             raw = predict_members([member], x_valid, cache=False)[0]
             found.append(member.with_held_out(raw.astype("float32")))
-            of_parts.append(weight * head.scores(y_valid, raw) if len(raw) else np.zeros(1))
-        last, losses = found, np.concatenate(of_parts)
-        gain = least - losses
-        chance = (
-            tuned.CLEARLY_BETTER * gain.std() * math.sqrt(len(gain))
-            if strength in tuned.WEAK_STRENGTHS
-            else 0.0
-        )
-        if best is None or gain.sum() > chance:
-            best, least = found, losses
+            loss += float(weight @ head.scores(y_valid, raw)) if len(raw) else 0.0
+        if loss < least:
+            best, least = found, loss
     seconds = (time.perf_counter() - started) / len(parts)
     return [replace(member, seconds=seconds) for member in best]
 

@@ -127,11 +127,8 @@ VALIDATION, MOST_VALIDATION_ROWS = 0.1, 10_000
 N_FOLDS, N_TENTHS = 5, 3
 FEWEST_FOLDED = 10  # rows, or groups
 
-#: Inverse penalties that logistic regression tries, and weaker penalties, each of which must be
-#: better than the one before by so many standard errors: where classes can be told apart, few rows
-#: favour them.
-STRENGTHS, WEAK_STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0), (300.0, 3000.0)
-CLEARLY_BETTER = 3
+#: Inverse penalties that logistic regression tries.
+STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)
 STRENGTH_WITHOUT_VALIDATION = 0.3
 MOST_NEWTON_STEPS = 200
 IMPOSSIBLE = -10.0  # logit of classes without a training row
@@ -140,8 +137,6 @@ IMPOSSIBLE = -10.0  # logit of classes without a training row
 # "Heads" (weights of members), "Calibration by rows that members have not seen", "Classes".
 
 MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
-#: Factors of temperatures at which averages are as sure as what they average: smallest, number.
-SMALLEST_FACTOR, N_FACTORS = 0.3, 13
 
 # ------------------------------------------------------------------------------ transforms of y
 # "Transformed targets": standard deviation of heavy tails, in those that a normal with the same

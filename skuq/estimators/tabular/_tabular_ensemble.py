@@ -145,7 +145,7 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
     calibrate : bool or "auto", default="auto"
-        Whether predicted distributions are scaled, and mixed with a wide normal, by the rows that
+        Whether predicted distributions are scaled, and a share of them more, by the rows that
         single members have not trained on. It needs a loss other than "mse", and a validation split
         of each member's own: no `groups`, no `validation_data` and not ``validation=None``. "auto"
         calibrates where it can; True refuses what it cannot.
