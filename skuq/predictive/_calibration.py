@@ -271,8 +271,9 @@ def minimise(loss: Callable[[float], float], grid: np.ndarray) -> float:
     return float(found.x if found.fun < losses[best] else grid[best])
 
 
-# Numbers of rows that "no correction" and "one row in a hundred is far off" count as.
-_PRIOR_ROWS = 100
+# Numbers of rows that "no correction" and "one row in a hundred is far off" count as; logarithm of
+# a factor from which the former counts less and less.
+_PRIOR_ROWS, _LARGE_CHANGE = 100, 0.3
 _LOG_FACTORS = np.linspace(-2, 2, 17)  # where the search of the factor begins
 _MOST_STEPS, _TOLERANCE = 200, 1e-6  # of the share
 # Bounds of the search for a factor and a floor, logarithms of squares, and its first floors.
@@ -292,9 +293,9 @@ def fit_calibration(
 
     A row's prediction is that of the members that have not trained on it, with the spread of all
     members' means: a single unseen member would have none. Factor and share are those under which
-    y is most likely. Few rows cannot tell that an ensemble is too sure, so that no correction
-    counts as 100 rows in the logarithm of the factor, and 100 further rows, of which one is far
-    off, in the share.
+    y is most likely. Few rows cannot tell that an ensemble is too sure. So no correction counts as
+    100 rows in the logarithm of the factor, and as less where the factor is clearly another one (a
+    Student t prior), and 100 further rows, of which one is far off, count in the share.
 
     Parameters
     ----------
@@ -358,7 +359,8 @@ def fit_calibration(
         share = share_of(own, far)
         log_rest, log_share = math.log1p(-share), math.log(share)
         fit = (rows @ np.logaddexp(log_rest + own, log_share + far)).sum()
-        prior = log_share + (_PRIOR_ROWS - 1) * log_rest - _PRIOR_ROWS * log_factor**2
+        of_factor = _LARGE_CHANGE**2 * math.log1p((log_factor / _LARGE_CHANGE) ** 2)
+        prior = log_share + (_PRIOR_ROWS - 1) * log_rest - _PRIOR_ROWS * of_factor
         return float(-fit - prior)
 
     with np.errstate(invalid="ignore", over="ignore"):

@@ -87,14 +87,14 @@ def test_all_forms_of_an_ensemble_are_calibrated_alike(table, loss):
     settings = REGRESSOR | {"loss": loss, "n_members": 2}
     model = skuq.TabularEnsembleRegressor(**settings).fit(X, Y)
     calibration = model.fitted_.calibration
-    assert calibration.factor != 1 and 0 < calibration.share < 0.2
+    assert calibration.factor != 1 and 0 < calibration.share < 0.5
     parts = model.predict_uncertainty(X)
     outputs = model.to_keras().predict_on_batch(X)
     for name, values in zip(("mean", "aleatoric", "epistemic", "total"), parts):
         assert_allclose(outputs[name], values, rtol=1e-4, atol=2e-6 * abs(values).max())
-    draws = model.posterior_fn(32, random_state=0)(X)
-    assert_allclose(draws.mean(axis=0), parts.mean, rtol=1e-9)
-    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-6, atol=1e-9)
+    draws = model.posterior_fn(1000, random_state=0)(X)  # weights of members are rounded
+    assert_allclose(draws.mean(axis=0), parts.mean, rtol=1e-3)
+    assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-2)
     assert_array_equal(loads(dumps(model)).predict_uncertainty(X), parts)
     # In units of y, without what is added away from the training rows.
     model.fitted_ = replace(model.fitted_, far=None)

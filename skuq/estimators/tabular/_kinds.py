@@ -43,12 +43,13 @@ def weigh_members(task, members, origins, n_kinds):
     kinds = np.array([origin.kind for origin in origins])
     counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
     by_split: dict = {}  # log likelihood of each validation row by split and kind, and weights
-    for origin, (y, weight, raw) in zip(origins, held_out_rows(task, members, origins)):
+    compared = zip(origins, held_out_rows(task, members, origins)) if n_kinds > 1 else ()
+    for origin, (y, weight, raw) in compared:
         likelihoods, _ = by_split.setdefault(origin.split, ({}, weight))
         likelihoods[origin.kind] = task.targets.head.log_likelihood(y, raw)
     # Splits in which a member diverged cannot be compared.
     complete = [found for found in by_split.values() if len(found[0]) == n_kinds]
-    if complete and n_kinds > 1 and task.splits.validates:
+    if complete and task.splits.validates:
         likelihoods = np.hstack([[found[k] for k in range(n_kinds)] for found, _ in complete])
         weight = np.concatenate([weight for _, weight in complete])
         shares = stack(likelihoods, weight if weight.any() else None)  # all can underflow
