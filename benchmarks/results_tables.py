@@ -5,7 +5,7 @@
 A table stands between ``<!-- begin: NAME ARGUMENTS -->`` and ``<!-- end -->``. NAME is a function
 of ``benchmarks/tables_*.py``, which reads ``benchmarks/results/*.json`` and the published figures
 of ``benchmarks/*published.py``. All else on the pages stays as it is. No benchmark is run.
-``tests/test_results_page.py`` fails where a page differs from what this script writes.
+``tests/test_site.py`` fails where a page differs from what this script writes.
 """
 
 import re

@@ -3,14 +3,13 @@
 import joblib
 
 from skuq.networks import Integer, Real, Space
-from skuq.search import Search, _proposers, _slots, _strategies
+from skuq.search import Search, _proposers, _slots
 from skuq.search import _loop as _search
 
 open_slots = _slots.open_slots
 InlineSlots, DaskSlots = _slots.InlineSlots, _slots.DaskSlots
-EnsembleEvolution, Mutation = _proposers.EnsembleEvolution, _proposers.Mutation
+EnsembleEvolution = _proposers.EnsembleEvolution
 Retraining, RandomProposer = _search.Retraining, _proposers.RandomProposer
-SearchProblem = _strategies.SearchProblem
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
@@ -37,6 +36,11 @@ class Hasty(Kept):
             self.next = None
             raise KeyboardInterrupt
         super().add(record)
+
+
+def contents(records):
+    # As text: the NaN of a failed trial is unlike another one.
+    return [repr((r.trial_number, r.configuration, r.seed, r.score, r.message)) for r in records]
 
 
 def inline(evaluate):

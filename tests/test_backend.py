@@ -1,8 +1,10 @@
-"""Loading and running the backend: in any thread, under any signal, with any settings."""
+"""The backend in threads, signals, forks and settings of any kind; progress of what runs long."""
 
 import functools
 import gc
 import importlib
+import logging
+import pickle
 import re
 import signal
 import sys
@@ -10,46 +12,53 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+import joblib
 import numpy as np
 import pytest
 from heads import build_mlp
+from numpy.testing import assert_allclose, assert_array_equal
 from processes import run_python
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
 from tiers import cases, slow
+from training_data import unplanned
 
-from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor, backend
-from skuq.backend._scopes import import_locked, keep_scopes, without_collection
+import skuq
+from skuq import DeepEnsembleRegressor, NEONRegressor, TabularEnsembleRegressor, _messages, backend
+from skuq.backend._scopes import _refuse, import_locked, keep_scopes, without_collection
+from skuq.networks import MLP, OperatorNetwork
 
 
-@pytest.mark.parametrize("switch", [gc.enable, gc.disable])
-def test_garbage_collection_is_paused_and_restored(switch):
-    enabled_before = gc.isenabled()
-    try:
+def test_imports_pause_garbage_collection_and_are_never_seen_by_halves(tmp_path, monkeypatch):
+    for switch in (gc.disable, gc.enable):
         switch()
         with pytest.raises(ImportError), without_collection():
             assert not gc.isenabled()
             raise ImportError
         assert gc.isenabled() == (switch is gc.enable)
-    finally:
-        (gc.enable if enabled_before else gc.disable)()
+    (tmp_path / "slow_to_load.py").write_text("import time; time.sleep(0.5); is_whole = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    both = threading.Barrier(2)
+    with ThreadPoolExecutor(3) as pool:
+        loading = pool.submit(importlib.import_module, "slow_to_load")
+        while "slow_to_load" not in sys.modules:
+            time.sleep(0.01)
+        assert backend.loaded("slow_to_load").is_whole and loading.result()
+        alone = [pool.submit(import_locked, lambda _: both.wait(0.3), "") for _ in range(2)]
+    assert {type(each.exception()) for each in alone} == {threading.BrokenBarrierError}
 
 
-@pytest.fixture
-def interrupt():
-    """A function that sends Ctrl-C to the main thread, and gives it time to arrive."""
-
-    def send():
+def test_an_interrupt_waits_for_the_end_of_what_runs_and_a_second_does_not(request):
+    def interrupt():
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        time.sleep(0.3)
+        time.sleep(0.3)  # until it arrives
 
+    done = []
     # Tests that run in the background of a shell ignore SIGINT otherwise.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield send
-    signal.signal(signal.SIGINT, handler)
-
-
-def test_an_interrupt_waits_for_the_end_of_what_runs(interrupt):
-    done = []
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, handler))
 
     class Value:
         def __del__(self):  # Python loses what is raised here
@@ -79,24 +88,7 @@ def test_an_interrupt_waits_for_the_end_of_what_runs(interrupt):
     with pytest.raises(KeyboardInterrupt):
         import_locked(load, "imported")
     assert done == ["dropped", "built", "imported"]
-
-
-def test_threads_never_see_half_of_a_backend(tmp_path, monkeypatch):
-    (tmp_path / "slow_to_load.py").write_text("import time; time.sleep(0.5); is_whole = True")
-    monkeypatch.syspath_prepend(tmp_path)
-    both = threading.Barrier(2)
-    with ThreadPoolExecutor(3) as pool:
-        loading = pool.submit(importlib.import_module, "slow_to_load")
-        while "slow_to_load" not in sys.modules:
-            time.sleep(0.01)
-        assert backend.loaded("slow_to_load").is_whole and loading.result()
-        alone = [pool.submit(import_locked, lambda _: both.wait(0.3), "") for _ in range(2)]
-    assert {type(each.exception()) for each in alone} == {threading.BrokenBarrierError}
-
-
-def test_a_second_interrupt_acts_at_once(interrupt):
-    started = time.monotonic()
-    ends = threading.Event()
+    started, ends = time.monotonic(), threading.Event()
 
     def task():
         interrupt()
@@ -110,7 +102,7 @@ def test_a_second_interrupt_acts_at_once(interrupt):
     assert time.monotonic() - started < 20
 
 
-def test_work_is_done_in_threads_that_stay_and_keep_nothing_of_it():
+def test_work_is_done_in_threads_that_stay_and_keep_only_the_scopes_of_their_caller():
     class Result:
         pass
 
@@ -133,12 +125,7 @@ def test_work_is_done_in_threads_that_stay_and_keep_nothing_of_it():
     deadline = time.monotonic() + 20
     while gone() is not None:
         assert time.monotonic() < deadline
-
-
-def test_threads_keep_the_scopes_of_their_caller():
-    import tensorflow as tf
-
-    keras = backend.keras
+    keras, tf = backend.keras, importlib.import_module("tensorflow")
     scope, found = keras.saving.custom_object_scope, keras.saving.get_registered_object
 
     def seen():
@@ -172,8 +159,8 @@ def test_fits_inside_of_graphs_and_functions_are_those_outside(model):
 
     with tf.Graph().as_default(), backend.keras.name_scope("mine"):  # names of weights decide
         found = predictions()
-    np.testing.assert_array_equal(found, predictions())
-    np.testing.assert_array_equal(tf.function(predictions, autograph=False)(), found)
+    assert_array_equal(found, predictions())
+    assert_array_equal(tf.function(predictions, autograph=False)(), found)
 
 
 # Settings of the user's that are not skuq's, which computes in float32 on any of them.
@@ -196,10 +183,9 @@ X = rng.normal(size=(30, 2)); y = X[:, 0]
 small = {"network": MLP(2), "epochs": 2, "random_state": 0}
 
 def convolving(input_shape, n_outputs):
-    import keras
-    reshaped = keras.layers.Reshape((2, 1, 1))
-    layers = [reshaped, keras.layers.Conv2D(2, 1), keras.layers.Flatten()]
-    return keras.Sequential([keras.Input(input_shape), *layers, keras.layers.Dense(n_outputs)])
+    from keras import Input, Sequential, layers
+    convolved = [layers.Reshape((2, 1, 1)), layers.Conv2D(2, 1), layers.Flatten()]
+    return Sequential([Input(input_shape), *convolved, layers.Dense(n_outputs)])
 
 # The first fit of the process builds with Keras' defaults.
 models = [skuq.DeepEnsembleRegressor(1, **{**small, "network": convolving})]
@@ -222,7 +208,7 @@ def test_fits_do_not_depend_on_settings_of_keras_and_tensorflow():
     # With the promotions of NumPy some operations of the backend itself differ in the last digit.
     enable = "tensorflow.experimental.numpy.experimental_enable_numpy_behavior()"
     changed = run_python(f"import tensorflow; {enable}\n{FITS}\nprint(sums)").stdout
-    np.testing.assert_allclose(eval(changed), eval(usual), rtol=1e-4)
+    assert_allclose(eval(changed), eval(usual), rtol=1e-4)
 
 
 # Keras loads no other backend without its library.
@@ -247,10 +233,7 @@ keras.backend.backend = own
 tf.compat.v1.disable_eager_execution()
 told()
 """
-REFUSED = [
-    *(f"Got '{name}': set KERAS_BACKEND=tensorflow" for name in ("jax", "torch")),
-    ".*remove the call of .*disable_eager_execution",
-]
+REFUSED = ["Got 'jax': set KERAS_BACKEND=", "Got 'torch'", ".*remove the call .*disable_eager_"]
 
 
 @cases(("code", "n"), (TOLD_OF_JAX, 1), (TOLD_OF_JAX + TOLD_OF_OTHERS, 3), quick=1)
@@ -266,3 +249,213 @@ def test_a_mode_that_is_set_after_a_fit_is_refused(monkeypatch):
     monkeypatch.setattr(context, "default_execution_mode", context.GRAPH_MODE)
     with pytest.raises(RuntimeError, match="remove the call of .*disable_v2_behavior"):
         backend.run_in_threads([int])
+
+
+def test_a_fork_predicts_in_numpy_and_refuses_all_else(monkeypatch):
+    """TensorFlow would wait for ever."""
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    model = DeepEnsembleRegressor(2, network=MLP(3), epochs=1, random_state=0).fit(X, X[:, 0])
+    in_keras = clone(model).set_params(network=lambda shape, n: unplanned()).fit(X, X[:, 0])
+    in_keras.predict(X)  # compiled, and kept
+    expected = model.predict(X), model.predict_interval(X)
+    monkeypatch.setattr("skuq.backend._scopes._is_forked", False)
+    for name in set(backend.__all__) & set(vars(backend)):
+        monkeypatch.setitem(vars(backend), name, vars(backend)[name])  # comes back afterwards
+    _refuse()  # as in a child of a fork
+    assert_array_equal(model.predict(X), expected[0])
+    assert_array_equal(model.predict_interval(X), expected[1])
+    search = skuq.AutoDEUQRegressor(n_trials=2, random_state=0)
+    for other in (clone(model), skuq.NOMURegressor(epochs=1), search):
+        with pytest.raises(Exception, match="forked after .*loky.*spawn"):
+            other.fit(X, X[:, 0])
+    for call in (model.to_keras, lambda: in_keras.predict(X), lambda: build_mlp((2,), 2, [3])):
+        with pytest.raises(RuntimeError, match="forked after .*loky.*spawn"):
+            call()
+    assert backend.BoundedCache(1).get("key", lambda: 3) == 3
+    with pytest.raises(AttributeError):
+        _ = backend.no_such_name
+
+
+FORKS = """
+import multiprocessing, warnings
+import joblib, numpy as np
+from sklearn.base import clone
+from skuq import AutoDEUQRegressor, DeepEnsembleRegressor
+
+warnings.simplefilter("ignore")
+X = np.random.default_rng(0).normal(size=(60, 3))
+y = X[:, 0]
+model = DeepEnsembleRegressor(2, epochs=2, random_state=0)
+
+def fit_again(own):
+    try:
+        clone(own).fit(X, y)
+    except Exception as error:
+        return str(error).replace("\\n", " ")
+    return "fitted"
+
+def predict(own):
+    return float(abs(own.predict(X) - expected).max())
+
+context = multiprocessing.get_context("fork")
+with context.Pool(1) as pool:  # TensorFlow is first used in the child
+    print(pool.apply_async(fit_again, (model,)).get(120))
+model.fit(X, y)
+expected = model.predict(X)
+search = AutoDEUQRegressor(n_trials=2, n_jobs=2, validation=2, random_state=0)
+with context.Pool(2) as pool:
+    print(pool.apply_async(predict, (model,)).get(60))
+    print(pool.apply_async(fit_again, (model,)).get(60))
+    print(pool.apply_async(fit_again, (search,)).get(120))
+with joblib.parallel_config(backend="multiprocessing"):
+    print(*joblib.Parallel(2, timeout=60)([joblib.delayed(fit_again)(model)] * 2), sep="\\n")
+"""
+
+
+@slow
+@pytest.mark.smoke
+def test_fit_in_forked_processes_does_not_hang():
+    fresh, difference, *told = run_python(FORKS).stdout.splitlines()
+    assert fresh == "fitted"
+    assert float(difference) == 0
+    assert len(told) == 4 and all("forked after TensorFlow had been used" in text for text in told)
+
+
+# Nested parallel work uses at most all cores and does not deadlock.
+SMALL = {"network": MLP(8), "epochs": 20, "random_state": 0}
+MODEL = DeepEnsembleRegressor(2, learning_rate=0.03, **SMALL)
+DROPOUT = skuq.MCDropoutRegressor(5, **SMALL)
+NET = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
+OPERATOR = NEONRegressor(network=NET, epochs=2, random_state=0)
+
+TOLD = """
+import os
+from skuq.backend import keras
+told = os.environ["TF_NUM_INTRAOP_THREADS"], os.environ.get("TF_NUM_INTEROP_THREADS")
+"""
+
+
+def _threads_of_a_worker():
+    exec(TOLD, names := {})
+    return names["told"]
+
+
+@slow
+def test_backend_in_a_joblib_worker_keeps_to_its_share_of_the_cores():
+    share = str(max(1, joblib.cpu_count() // 2))
+    with joblib.parallel_config(backend="loky"):
+        told = joblib.Parallel(n_jobs=2)(joblib.delayed(_threads_of_a_worker)() for _ in range(2))
+    assert set(told) == {(share, share)}
+    # The user's setting stays.
+    done = run_python(f"{TOLD}\nprint(told[0])", OMP_NUM_THREADS="2", TF_NUM_INTRAOP_THREADS="1")
+    assert done.stdout.strip() == "1"
+
+
+@cases("kind", "threading", "loky", quick=1)
+def test_fit_in_parallel_cross_validation_gives_the_same(kind, table):
+    alone = cross_val_score(MODEL, *table, cv=2)
+    with joblib.parallel_config(backend=kind):
+        together = cross_val_score(MODEL, *table, cv=2, n_jobs=2)
+    assert_allclose(together, alone, rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", [MODEL, DROPOUT, OPERATOR])
+def test_predict_in_eight_threads_gives_what_one_does(model, table):
+    X, y = table
+    model = pickle.loads(pickle.dumps(clone(model).fit(X, y)))  # which has not predicted yet
+    with ThreadPoolExecutor(8) as pool:
+        several = list(pool.map(lambda _: model.predict(X, return_std=True), range(32)))
+    expected = model.predict(X, return_std=True)
+    for parts in several:
+        assert_array_equal(parts, expected)
+
+
+@slow
+def test_catalog_dir_is_shared_by_folds_in_processes(tiny_space, table, tmp_path):
+    settings = {"epochs": 5, "space": tiny_space, "random_state": 0, "catalog_dir": tmp_path}
+    model = skuq.AutoDEUQRegressor(2, n_jobs=2, **settings)
+    first = cross_val_score(model, *table, cv=3, n_jobs=2, error_score="raise")
+    assert len(list(tmp_path.glob("*/trial-*.skuq"))) == 6
+    written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/trial-*.skuq")}
+    assert_array_equal(cross_val_score(model, *table, cv=3, n_jobs=2), first)
+    assert {file: file.stat().st_mtime_ns for file in written} == written
+
+
+# In a process of its own: another test's thread may set the limit of this one.
+LIMITS = """
+import os, signal
+from threadpoolctl import threadpool_info, threadpool_limits
+from skuq.backend import _scopes
+
+def told():
+    print({p["num_threads"] for p in threadpool_info() if p["user_api"] == "blas"}, end="")
+
+with threadpool_limits(2, user_api="blas"):
+    with _scopes.one_thread_if_small(100):
+        told()
+    with _scopes.one_thread_if_small(10_000):
+        told()
+    told()
+    first, second = _scopes.one_thread_if_small(1), _scopes.one_thread_if_small(1)
+    first.__enter__()
+    second.__enter__()  # as two threads overlap
+    first.__exit__(None, None, None)
+    told()
+    second.__exit__(None, None, None)
+    told()
+
+_scopes._one_thread._lock.acquire()  # as another thread does, which a child does not have
+if hasattr(os, "fork"):
+    if not os.fork():
+        signal.alarm(10)
+        with _scopes.one_thread_if_small(1):
+            os._exit(0)
+    assert os.wait()[1] == 0
+"""
+
+
+def test_one_thread_if_small_leaves_the_number_of_threads_as_it_was():
+    assert run_python(LIMITS).stdout == "{1}{2}{2}{1}{2}"
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    stderr = SimpleNamespace(isatty=lambda: True)
+    monkeypatch.setattr(_messages, "sys", SimpleNamespace(stderr=stderr, _getframe=sys._getframe))
+
+
+def progress(n, **fields):
+    with _messages.Progress("search", "trial", n, **fields) as shown:
+        for k in range(n):
+            shown.step(message=f"trial {k}: fine", **{"best NLL": 0.5 - k, "failed": 0})
+
+
+def test_progress_shows_a_bar_on_request_logs_messages_and_may_become_less(capsys, caplog):
+    with caplog.at_level(logging.INFO, logger="skuq"):
+        progress(3, verbose=1, seconds_left=lambda: 20.0)
+    shown = capsys.readouterr().err
+    assert "search: 100%" in shown and "3/3" in shown
+    assert "best NLL=-1.5, failed=0, time limit=00:20" in shown
+    assert caplog.messages == [f"trial {k}: fine" for k in range(3)]
+    with _messages.Progress("training", "epoch", verbose=1) as training:
+        for n_epochs, n_left in ((10, 90), (30, 60), (10, 0)):  # stopped early
+            training.epochs(n_epochs, n_left)
+    assert "50/50" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verbose", [None, 0])
+def test_progress_shows_a_bar_of_what_takes_long(capsys, terminal, monkeypatch, verbose):
+    n_threads = threading.active_count()
+    progress(3, verbose=verbose)
+    assert capsys.readouterr().err == ""
+    assert threading.active_count() <= n_threads + 1  # that of tqdm
+    monkeypatch.setattr(_messages, "_LONG", 1e-9)
+    progress(3, verbose=verbose)
+    assert ("search: 100%" in capsys.readouterr().err) == (verbose is None)
+
+
+@cases("kind", "threading", "loky", quick=1)
+def test_progress_of_workers_shows_nothing(terminal, kind):
+    watched = [joblib.delayed(_messages._is_watched)()] * 2
+    assert joblib.Parallel(2, backend=kind)(watched) == [False, False]
+    assert joblib.Parallel(1)(watched) == [True, True]

@@ -25,8 +25,8 @@ NETWORK = {"network": networks.MLP((8,)), **RUN}
 OPERATOR = {"training": Training(steps=150), "learning_rate": 0.02, "batch_size": 16}
 OPERATOR["network"] = networks.OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 
-TREE = DecisionTreeClassifier(random_state=0)
-POOL = [("linear", LogisticRegression()), ("bayes", GaussianNB()), ("tree", TREE)]
+POOL = [("linear", LogisticRegression()), ("bayes", GaussianNB())]
+POOL += [("tree", DecisionTreeClassifier(random_state=0))]
 SEARCH = {"n_trials": 2, "epochs": 30, "space": TinySpace(), "random_state": 0}
 TABULAR = {"epochs": 40, "random_state": 0}
 TABULAR["network"] = networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2)
@@ -69,17 +69,11 @@ OTHERS = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def checks_share_programs():
-    """Checks that differ in the number of rows find each other's compiled programs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("skuq.training._job._LEAST_ROWS", 256)
-        yield
-
-
 @pytest.fixture(autouse=True)
-def random_numbers_of_python_stay():
+def random_numbers_of_python_stay(monkeypatch):
     """Neither `fit` nor a prediction advances the caller's global generator, as Keras does."""
+    # Checks that differ in the number of rows find each other's compiled programs.
+    monkeypatch.setattr("skuq.training._job._LEAST_ROWS", 256)
     before = random.getstate()
     yield
     assert random.getstate() == before
@@ -87,13 +81,6 @@ def random_numbers_of_python_stay():
 
 def _expected(estimator):
     return EXPECTED_FAILURES if hasattr(estimator, "epochs") else {}
-
-
-def _run(estimator, check):
-    """Run a check, unless it is expected to fail, when its outcome says nothing."""
-    if reason := _expected(estimator).get(check.func.__name__):
-        pytest.xfail(reason)
-    check(estimator)
 
 
 #: Checks that are quick for every network: of others the first one stands for all.
@@ -107,19 +94,16 @@ def _quick(cases):
         is_slow = {"readonly_memmap", "X_dtype"} & set(check.keywords)
         if isinstance(estimator, skuq.NOMURegressor | skuq.NEONRegressor):
             is_slow |= {check.func.__name__} - TRAINING
-        is_slow = is_slow and hasattr(estimator, "epochs")
+        is_slow = is_slow and hasattr(estimator, "epochs") or estimator not in QUICK
         yield pytest.param(estimator, check, marks=[pytest.mark.slow] if is_slow else [])
 
 
-EVERY = parametrize_with_checks(QUICK, expected_failed_checks=_expected)
+EVERY = parametrize_with_checks(QUICK + OTHERS, expected_failed_checks=_expected)
 
 
 @pytest.mark.parametrize(EVERY.args[0], _quick(EVERY.args[1]), **EVERY.kwargs)
 def test_sklearn_contract(estimator, check):
-    _run(estimator, check)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(OTHERS, expected_failed_checks=_expected)
-def test_sklearn_contract_of_the_others(estimator, check):
-    _run(estimator, check)
+    """Run a check, unless it is expected to fail, when its outcome says nothing."""
+    if reason := _expected(estimator).get(check.func.__name__):
+        pytest.xfail(reason)
+    check(estimator)

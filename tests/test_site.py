@@ -1,4 +1,4 @@
-"""The pages for newcomers: links lead somewhere, and figures are measured."""
+"""The pages: links lead somewhere; tables, figures and messages are what is stored or coded."""
 
 import inspect
 import re
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import results_tables
 from data import SMALL
-from results_tables import BLOCK, PAGES
+from results_tables import BLOCK, PAGES, RESULTS, TABLES, block
 from tables import rows
 from tables_classes import ratios
 from tables_regression import mean_scores
@@ -29,13 +30,20 @@ def test_local_links_lead_to_files(name):
     assert not [link for link in local if not (ROOT / link).exists()]
 
 
-def test_decimals_of_the_readme_are_in_the_tables_of_results():
+def test_figures_of_the_readme_and_quoted_messages_are_those_stored_and_coded():
     section = (ROOT / "README.md").read_text().split("## How good is it?")[1].split("\n## ")[0]
     figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", section)
-    pages = "\n".join(page.read_text() for page in PAGES)
-    tables = "\n".join(found[0] for found in BLOCK.finditer(pages))
+    tables = "\n".join(found[0] for found in BLOCK.finditer(TEXT))
     assert figures
     assert not [figure for figure in figures if not re.search(rf"(?<![\d.]){figure}(?!\d)", tables)]
+    # The tables of troubles and warnings begin with what skuq says, "…" for what varies.
+    source = "".join(path.read_text() for path in (ROOT / "skuq").rglob("*.py"))
+    source = re.sub(r'"\n\s*f?"', "", source)  # strings go on in the next line
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quotes = re.findall(r'^\| (?:`\w+` \| )?"(.+?)" \|', page, re.MULTILINE)
+    assert len(quotes) > 5
+    pieces = [piece.strip() for quote in quotes for piece in re.split(r"…|\d+", quote)]
+    assert not [piece for piece in pieces if piece not in source]
 
 
 def test_public_names_are_in_the_api_page():
@@ -46,17 +54,7 @@ def test_public_names_are_in_the_api_page():
     assert public == LISTED
 
 
-def test_docstrings_of_the_recommended_estimators_say_what_is_stored():
-    scores = {m: mean_scores("crps").loc[m] for m in ("tabular", "plain")}
-    assert "below that of the plain" in skuq.TabularEnsembleRegressor.__doc__
-    assert "each of six sets" in skuq.TabularEnsembleRegressor.__doc__
-    assert all(scores["tabular"][s] < scores["plain"][s] for s in (*SMALL, "diabetes"))
-    assert "on most tables" in skuq.TabularEnsembleClassifier.__doc__
-    for part in ("suite", "few"):
-        assert np.mean([ratio < 1 for ratio in ratios(part, "plain").values()]) > 0.6
-
-
-def test_comparisons_in_words_are_those_of_stored_results():
+def test_words_of_the_recommended_estimators_and_comparisons_are_those_of_results():
     """Check README, the front page and the column "beaten by" of choosing.md."""
 
     def nll(benchmark, problem, method):
@@ -73,17 +71,13 @@ def test_comparisons_in_words_are_those_of_stored_results():
     for name in ("adult", "letter"):  # large tables of classes
         recipe, search = (nll("equal_time", name, f"{m}, 300 s") for m in ("recipe", "autodeuq"))
         assert recipe < search + 0.001
-
-
-def test_quoted_messages_are_those_of_the_code():
-    """The tables of troubles and warnings begin with what skuq says, "…" for what varies."""
-    source = "".join(path.read_text() for path in (ROOT / "skuq").rglob("*.py"))
-    source = re.sub(r'"\n\s*f?"', "", source)  # strings go on in the next line
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    quotes = re.findall(r'^\| (?:`\w+` \| )?"(.+?)" \|', page, re.MULTILINE)
-    assert len(quotes) > 5
-    pieces = [piece.strip() for quote in quotes for piece in re.split(r"…|\d+", quote)]
-    assert not [piece for piece in pieces if piece not in source]
+    scores = {m: mean_scores("crps").loc[m] for m in ("tabular", "plain")}
+    assert "below that of the plain" in skuq.TabularEnsembleRegressor.__doc__
+    assert "each of six sets" in skuq.TabularEnsembleRegressor.__doc__
+    assert all(scores["tabular"][s] < scores["plain"][s] for s in (*SMALL, "diabetes"))
+    assert "on most tables" in skuq.TabularEnsembleClassifier.__doc__
+    for part in ("suite", "few"):
+        assert np.mean([ratio < 1 for ratio in ratios(part, "plain").values()]) > 0.6
 
 
 METHODS = [*sorted((ROOT / "docs" / "methods").glob("*.md")), ROOT / "docs" / "bayesopt.md"]
@@ -98,3 +92,52 @@ def test_methods_state_the_defaults_of_their_signatures(page):
     assert len(rows) >= 2
     shown = {key: text.replace('"', "'") for key, text in rows}
     assert {key: repr(parameters[key].default) for key in shown} == shown
+
+
+TEXT = "\n".join(page.read_text() for page in PAGES)
+GUIDES = [page for page in PAGES if page not in results_tables.ENTRANCES]
+SECTIONS = re.split(
+    r"^(?=##? )", "\n".join(page.read_text() for page in GUIDES), flags=re.MULTILINE
+)
+LABELS = ("**Not stored.**", "**At `before-half`.**")
+NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+CODE = r"`[^`]*`"
+
+
+def paragraphs(text):
+    return [part for part in re.split(r"\n\s*\n", BLOCK.sub("", text)) if part.strip()]
+
+
+def test_every_table_is_in_its_block_or_labelled():
+    called = {call.split()[0] for call, _ in BLOCK.findall(TEXT)}
+    assert called == set(TABLES)
+    assert TEXT.count("<!-- ") == 2 * len(BLOCK.findall(TEXT))
+    parts = [part for page in RESULTS for part in paragraphs(page.read_text())]
+    assert not [
+        after
+        for before, after in zip(parts, parts[1:])
+        if after.startswith("|") and not before.startswith(LABELS)
+    ]
+
+
+@pytest.mark.parametrize("found", list(BLOCK.finditer(TEXT)), ids=lambda found: found[1])
+def test_table_is_what_is_stored(found):
+    assert found[0] == block(found[1]), "Run python benchmarks/results_tables.py."
+
+
+def is_told(figure, numbers):
+    """Say whether a number of the tables rounds to the figure, whose sign may be left out."""
+    digits = len(figure.split(".")[1])
+    signed = figure.startswith("-")
+    told = (n if signed else abs(n) for n in numbers)
+    return any(abs(n - float(figure)) <= 0.5 * 10**-digits + 1e-9 for n in told)
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=lambda text: text.split("\n")[0])
+def test_decimals_of_the_text_are_in_the_tables_of_the_section(section):
+    tables = "\n".join(found[0] for found in BLOCK.finditer(section))
+    numbers = [float(n) for n in re.findall(rf"(?<![\w.]){NUMBER}", tables)]
+    stored = [p for p in paragraphs(section) if not p.startswith((*LABELS, "|"))]
+    prose = re.sub(CODE, "", "\n".join(stored))
+    figures = re.findall(r"(?<![\w.§-])-?\d+\.\d+(?!\.?\d)", prose)
+    assert not [figure for figure in figures if not is_told(figure, numbers)]

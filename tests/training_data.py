@@ -7,7 +7,7 @@ from plans import sequential
 from skuq import training
 from skuq.backend import keras
 from skuq.estimators.methods import _trial_trainer as _trainer
-from skuq.networks import _member, _space
+from skuq.networks import _space
 from skuq.search import _records
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
 from skuq.training import _job, _losses
@@ -18,13 +18,13 @@ OPTIMIZERS = _space.OPTIMIZERS
 Rows, NumberTargets, make_splits = _inputs.Rows, _targets.NumberTargets, _splits.make_splits
 NoScaling, RobustScaling = _scaling.NoScaling, _scaling.RobustScaling
 Scaling = _scaling.Scaling
-HeldOut, FoldedMember = _records.HeldOut, _member.FoldedMember
 TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
 MemberTrainer, MemberRepeater = _trainer.MemberTrainer, _trainer.MemberRepeater
 MemberRefitter, folded_member = _trainer.MemberRefitter, _trainer.folded_member
 INDEX_STREAM, normal, uniform = _losses.INDEX_STREAM, _losses.normal, _losses.uniform
 #: Settings of recipes whose rate does not change, and which do not end early.
 STEADY = {"reduce_lr_patience": None, "early_stopping_patience": None}
+PLAIN = {**STEADY, "keep": "last"}
 rule_of, template_of = _optimizers.rule_of, _job.template_of
 programs = _engine.programs  # the compiled ones in memory
 

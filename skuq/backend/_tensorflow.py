@@ -34,7 +34,8 @@ def _value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, A
         tape.watch(tree)
         value, auxiliary = function(tree)
     gradient = tape.gradient(value, tree, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return value, auxiliary, gradient
+    # Slices of a table hold a row once for each use: squares must be of their sum.
+    return value, auxiliary, tf.nest.map_structure(tf.convert_to_tensor, gradient)
 
 
 def _split(array: Any, ends: Sequence[int], axis: int) -> Any:

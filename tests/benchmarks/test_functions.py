@@ -1,9 +1,10 @@
-"""The functions of NOMU: values worked by hand, exact ranges, known minimisers."""
+"""Functions of NOMU against values worked by hand, and corruptions of images and tables."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import make_function, make_scarce_regression
+from problems import corrupt_images, corrupt_table, make_function, make_scarce_regression
+from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
 from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D, FUNCTIONS_ND
 from scipy.optimize import rosen
 from tiers import slow
@@ -59,41 +60,30 @@ PLANES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_make_function_of_one_feature_by_hand(name):
-    tolerance = 5e-6 if name == "sine3" else 1e-6 if name == "forrester" else 1e-14
-    values = make_function(name, 1)(np.reshape([*LINES[name]], (-1, 1)))
-    assert_allclose(values, [*LINES[name].values()], rtol=0, atol=tolerance)
-
-
-@pytest.mark.parametrize("name", PLANES)
-def test_make_function_of_two_features_by_hand(name):
-    (lower, upper), low, high, values = PLANES[name]
-    X = 2 * (np.array([*values]) - lower) / np.subtract(upper, lower) - 1
-    # Bukin's root turns a rounding of 1e-16 into 1e-8 of its argument, 1e-8 of the range.
-    tolerance = 5e-8 if name == "bukin6" else 1e-13
-    expected = scaled(np.array([*values.values()]), low, high)
-    assert_allclose(make_function(name, 2)(X), expected, rtol=0, atol=tolerance)
-
-
 @pytest.mark.parametrize("name, d", EVERY)
-def test_make_function_minimizer_gives_the_minimum(name, d):
+def test_make_function_by_hand_and_at_its_minimizer(name, d):
     function = make_function(name, d)
+    # Bukin's root turns a rounding of 1e-16 into 1e-8 of its argument, 1e-8 of the range.
+    atol = {"sine3": 5e-6, "forrester": 1e-6, "bukin6": 5e-8}.get(name, 1e-13)
+    if d == 1 and name in LINES:
+        X, expected = np.reshape([*LINES[name]], (-1, 1)), [*LINES[name].values()]
+        assert_allclose(function(X), expected, rtol=0, atol=atol)
+    if d == 2 and name in PLANES:
+        (lower, upper), low, high, values = PLANES[name]
+        X = 2 * (np.array([*values]) - lower) / np.subtract(upper, lower) - 1
+        expected = scaled(np.array([*values.values()]), low, high)
+        assert_allclose(function(X), expected, rtol=0, atol=atol)
     assert function.minimizer.shape == (d,)
     assert np.all(np.abs(function.minimizer) <= 1)
     assert_array_equal(function.bounds, np.tile([-1, 1], (d, 1)))
-    tolerance = 5e-8 if name == "bukin6" else 1e-13
-    assert_allclose(function(function.minimizer[None]), function.minimum, atol=tolerance, rtol=0)
+    assert_allclose(function(function.minimizer[None]), function.minimum, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize("d", [5, 20])
-def test_make_function_rosenbrock_agrees_with_scipy(d):
-    X = np.random.RandomState(0).uniform(-1, 1, (50, d))
-    expected = rosen((2.5 + 7.5 * X).T) / (810081 * (d - 2) + 1102581)
-    assert_allclose(make_function("rosenbrock", d)(X), 2 * expected - 1, rtol=1e-12)
-
-
-def test_make_function_has_its_columns():
+def test_make_function_of_many_features_agrees_with_scipy_and_has_its_columns():
+    for d in (5, 20):
+        X = np.random.RandomState(0).uniform(-1, 1, (50, d))
+        expected = rosen((2.5 + 7.5 * X).T) / (810081 * (d - 2) + 1102581)
+        assert_allclose(make_function("rosenbrock", d)(X), 2 * expected - 1, rtol=1e-12)
     assert np.isfinite(make_function("perm", 79)(np.full((1, 79), 0.5)))  # its last dimension
     with pytest.raises(ValueError, match=r"X must have the 2 column\(s\) of 'branin'. Got 3"):
         make_function("branin", 2)(np.zeros((4, 3)))
@@ -110,3 +100,57 @@ def test_make_scarce_regression_has_its_inputs(inputs, variances):
     assert_array_equal(y, function(X))
     assert_array_equal(y_test, function(X_test))
     assert_allclose(np.cov(X.T), np.diag(variances), rtol=0.05, atol=0.01)
+
+
+NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
+
+
+def photographs(n, side=28):
+    """Smooth shapes with a sharp edge, from 0 to 1: (n, side, side, 1)."""
+    rng = np.random.RandomState(0)
+    y, x = np.mgrid[:side, :side] / side
+    a, b, phase, edge = rng.uniform([[2], [2], [0], [0.2]], [[12], [12], [6], [0.8]], (4, n))
+    angles = np.multiply.outer(a, x) + np.multiply.outer(b, y) + phase[:, None, None]
+    bright = np.where(x > edge[:, None, None], 0.2, 0.0)
+    return (0.4 + 0.3 * np.sin(angles) + bright)[..., None]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_corrupt_images_keeps_shape_dtype_and_range_and_changes_more_with_severity(name):
+    images = photographs(6)
+    for X in (images, np.round(255 * images).astype(np.uint8)):
+        corrupted = corrupt_images(X, name, 5, random_state=0)
+        assert corrupted.shape == X.shape and corrupted.dtype == X.dtype
+        assert 0 <= corrupted.min() < corrupted.max() <= (255 if X.dtype == "uint8" else 1)
+        assert not np.array_equal(corrupted, X)
+        assert_array_equal(corrupted, corrupt_images(X, name, 5, random_state=0))
+        assert_array_equal(corrupt_images(X, name, 0), X)
+    if name not in ("saturate", "pixelate"):
+        X = photographs(60)
+        corrupted = [corrupt_images(X, name, s, random_state=0) for s in range(6)]
+        assert (np.diff([np.abs(Z - X).mean() for Z in corrupted]) > 0).all()
+
+
+def test_corrupt_images_of_families_gives_each_image_one_at_random(monkeypatch):
+    X = photographs(1100, 8)  # more than one block
+    monkeypatch.setattr("problems.corruptions.TEST_CORRUPTIONS", ("contrast", "brightness"))
+    chosen = corrupt_images(X, "test", 5, random_state=0)
+    lower = np.isclose(chosen, corrupt_images(X, "contrast", 5)).all(axis=(1, 2, 3))
+    higher = np.isclose(chosen, corrupt_images(X, "brightness", 5)).all(axis=(1, 2, 3))
+    assert (lower ^ higher).all()
+    assert 480 < lower.sum() < 620  # 550, give or take 17
+    # Images that follow change nothing.
+    assert_array_equal(chosen[:40], corrupt_images(X[:40], "test", 5, random_state=0))
+
+
+def test_corrupt_table_has_the_stated_severities():
+    X, rows = np.random.RandomState(0).normal(size=(20_000, 2)), {"random_state": 0}
+    for k, (std, share) in enumerate(((0.1, 0.05), (0.2, 0.1), (0.4, 0.2), (0.6, 0.3), (1, 0.5))):
+        noise = corrupt_table(X, ["noise"], k + 1, reference=3 * X, **rows) - X
+        assert_allclose(noise.std(), 3 * std * X.std(), rtol=0.025)
+        lost = corrupt_table(X, ["missing"], k + 1, reference=X + 9, **rows) > 8
+        assert_allclose(lost.mean(), share, atol=0.01)
+    moved = corrupt_table(X, ["permutation"], 5, reference=X, **rows)
+    assert_array_equal(np.sort(moved, axis=0), np.sort(X, axis=0))
+    each = corrupt_table(X, "all", 5, reference=X, **rows)
+    assert_allclose((each == X).mean(), 0.375, atol=0.02)  # none, and half of the other three

@@ -1,11 +1,13 @@
-"""Problems of composite optimisation: their maps, and objectives of arrays and tensors."""
+"""Problems of composite optimisation, and functions drawn from a network's prior."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import OPERATOR_PROBLEMS, make_operator_problem
+from problems import OPERATOR_PROBLEMS, BNNFunction, make_bnn_function, make_operator_problem
 from scipy.optimize import approx_fprime
 from scipy.special import logsumexp
+
+from skuq.backend import BACKEND, ops
 
 
 def made_up_outputs(name, *lead, random_state=0):
@@ -21,8 +23,6 @@ def made_up_outputs(name, *lead, random_state=0):
 
 @pytest.mark.parametrize("name", OPERATOR_PROBLEMS)
 def test_objective_of_tensors_is_that_of_arrays_with_its_gradient(name):
-    from skuq.backend import BACKEND, ops
-
     problem = make_operator_problem(name)
     outputs = made_up_outputs(name, 2, 2).astype("float32")
     direction = made_up_outputs(name, random_state=1)
@@ -62,7 +62,7 @@ def test_pollutants_stored_runs(data_dir):
     assert_allclose(problem.objective(stored), by_hand, rtol=1e-4, atol=1e-9)
 
 
-def test_brusselator_objective_by_hand():
+def test_objectives_by_hand(rng):
     problem = make_operator_problem("brusselator")
     border = np.zeros((64, 64, 1))
     border[[0, 1, -2, -1]] = border[:, [0, 1, -2, -1]] = 1
@@ -73,9 +73,6 @@ def test_brusselator_objective_by_hand():
     one = np.concatenate([border, 0 * border], axis=-1).reshape(4096, 2)
     p = 496 / 8192
     assert_allclose(problem.objective(one), -p * (1 - p), rtol=1e-12)
-
-
-def test_interferometer_objective_by_hand(rng):
     objective = make_operator_problem("interferometer").objective
     images = rng.integers(0, 256, (2, 64, 64, 16)) / 400
     x = np.arange(64) / 64
@@ -88,10 +85,7 @@ def test_interferometer_objective_by_hand(rng):
         assert abs(objective(np.full((4096, 16), level))) < 0.1
     draws = rng.normal(100, 300, (4096, 16))  # are taken for images
     assert_array_equal(objective(draws), objective(np.clip(draws, 0, 255)))
-
-
-def test_cell_towers_by_hand(rng):
-    """The objective of section 6.4, in plain loops over the cells."""
+    # The objective of section 6.4, in plain loops over the cells.
     problem = make_operator_problem("cell_towers")
     outputs = rng.uniform([-90, -95], [-70, -75], (2500, 2))
 
@@ -103,3 +97,23 @@ def test_cell_towers_by_hand(rng):
         area = sigmoid(power + 80) * sigmoid(interference + 6 - power)
         total += 0.25 * sigmoid(-80 - power) + 0.75 * sigmoid((interference - power) * area + 6)
     assert_allclose(problem.objective(outputs), total, rtol=1e-12)
+
+
+def test_bnn_function_by_hand_and_its_prior():
+    layers = (
+        (np.array([[1, -2]], np.float32), np.array([0.5, 1], np.float32)),
+        (np.array([[2], [3]], np.float32), np.array([-1], np.float32)),
+    )
+    # x = 1: 2 relu(1.5) + 3 relu(-1) - 1; x = -1: 2 relu(-0.5) + 3 relu(3) - 1.
+    values = BNNFunction(layers)([[1.0], [-1.0]])
+    assert_array_equal(values, [2.0, 8.0])
+    assert values.dtype == np.float64
+    function = make_bnn_function(3, hidden_units=(300, 200), prior_std=0.5, random_state=0)
+    shapes = [(kernel.shape, bias.shape) for kernel, bias in function.layers]
+    assert shapes == [((3, 300), (300,)), ((300, 200), (200,)), ((200, 1), (1,))]
+    parameters = np.concatenate([np.ravel(p) for layer in function.layers for p in layer])
+    # The relative standard error of a std from 61 601 draws is 0.3 %.
+    assert_allclose(parameters.std(), 0.5, rtol=0.015)
+    assert_allclose(parameters.mean(), 0, atol=0.01)
+    usual = make_bnn_function(20, hidden_units=(300,), random_state=0)
+    assert_allclose(usual.layers[0][0].std(), 0.07, rtol=0.03)  # Table 9

@@ -5,9 +5,7 @@ import run as command
 from runner import Benchmark, each, growing, read, run, summary
 
 
-@pytest.fixture
-def scored():
-    """Names of what was run, and a benchmark whose method "stops" is interrupted at first."""
+def test_rows_are_kept_and_an_interrupted_run_goes_on_with_what_is_run_usually(tmp_path):
     seen = []
 
     def score(data, method, seed):
@@ -20,17 +18,11 @@ def scored():
 
     problems = {"one": lambda seed: 1.0, "two": lambda seed: 2.0}
     methods = {name: name for name in ("goes", "stops", "fails")}
-    return seen, Benchmark(problems, methods, each(score), {"one": 2, "two": 1})
-
-
-def test_rows_are_kept_and_an_interrupted_run_goes_on(scored, tmp_path):
-    seen, benchmark = scored
+    benchmark = Benchmark(problems, methods, each(score), {"one": 2, "two": 1})
     with pytest.raises(KeyboardInterrupt):
         list(run("tiny", benchmark, folder=tmp_path))
-    kept = read(tmp_path / "tiny.json")
-    assert kept == [
-        {"problem": "one", "method": "goes", "seed": 0, "nll": 1.333333, "curve": [1 / 3]}
-    ]
+    kept = {"problem": "one", "method": "goes", "seed": 0, "nll": 1.333333, "curve": [1 / 3]}
+    assert read(tmp_path / "tiny.json") == [kept]
     while True:
         try:
             new = list(run("tiny", benchmark, folder=tmp_path))
@@ -44,11 +36,8 @@ def test_rows_are_kept_and_an_interrupted_run_goes_on(scored, tmp_path):
     assert list(run("tiny", benchmark, folder=tmp_path)) == []
     (again,) = run("tiny", benchmark, ["two"], ["goes"], [0], again=True, folder=tmp_path)
     assert again["nll"] == 2.333333 and len(read(tmp_path / "tiny.json")) == 9
-
-
-def test_what_is_run_usually(scored, tmp_path):
-    _, benchmark = scored
     usual = Benchmark(**{**vars(benchmark), "usual": lambda problem, method: method == "goes"})
+    tmp_path = tmp_path / "usual"
     assert len(list(run("tiny", usual, folder=tmp_path))) == 3
     assert list(run("tiny", usual, methods=["fails"], folder=tmp_path)) == []
     rows = list(run("tiny", usual, ["two"], ["fails"], [5], folder=tmp_path))
@@ -76,18 +65,12 @@ def test_a_growing_row_goes_on_where_it_was(tmp_path):
     assert list(run("search", benchmark, folder=tmp_path)) == []
 
 
-def test_summary_has_means_over_seeds():
+def test_what_the_command_shows_and_refuses(capsys):
     rows = [{"problem": "p", "method": "m", "seed": seed, "nll": seed / 10} for seed in (0, 1)]
     assert "| p         | m        |       2 |  0.05 |" in summary(rows)
     assert "0.05" in summary(rows, "nll")
-
-
-def test_names_of_a_command_are_known(capsys):
     with pytest.raises(SystemExit):
         command.main(["operators", "--methods", "nothing"])
     assert "Unknown methods: ['nothing']" in capsys.readouterr().err
-
-
-def test_kept_rows_are_shown(capsys):
     command.main(["recipe", "--summary", "--score", "crps"])
     assert "| yacht " in capsys.readouterr().out

@@ -1,14 +1,21 @@
-"""Selections written out one candidate at a time: by moments of normals, and by likelihood."""
+"""Selections written out: members by moments and by likelihood, and teams by their diversity."""
+
+from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
-from sklearn.metrics import log_loss
-from teams import SELECTORS, likelihood_statistics, select_by
+from scipy.cluster.vq import kmeans2
+from sklearn.metrics import cohen_kappa_score, log_loss
+from statsmodels.stats.inter_rater import aggregate_raters, fleiss_kappa
+from teams import SELECTORS, diversity_score, likelihood_statistics, select_by, select_hq
 from tiers import cases
 
-from skuq.ensembles import Selection, _selection, select_forward
+from skuq.ensembles import Selection, _selection, _teams, select_forward, select_teams
 
 
 def normals(seed):
@@ -72,6 +79,11 @@ def test_select_greedy_keeps_min_members_against_the_loss():
     # Repeats of 0 improve what the forced step spoiled.
     assert two.weights[0] > two.weights[1]
     assert two.loss == min(loss for _, loss in two.path[1:])
+    # And repeats none where none may be: the loss of the two together is not a number.
+    errors = np.array([[1.0, 1.0], [2.0, 2.0]])
+    options = {"replacement": False, "min_size": 2}
+    chosen = select_forward([errors], lambda m: np.where(m == 1.5, np.nan, m), 2, **options)
+    assert chosen.path == ((0, 1.0),)
 
 
 @cases(
@@ -102,17 +114,7 @@ def test_select_greedy_of_weights_outputs_large_targets_and_nan(rng):
         assert_allclose(same.loss, expected.loss, rtol=1e-6)
     broad = [select_greedy(np.zeros(4), LOC, scale, 2).loss for scale in (1.0, ONES[0], ONES)]
     assert broad[0] == broad[1] == broad[2]
-
-
-def test_select_forward_repeats_no_candidate_where_none_may_be():
-    """The loss of the two together is not a number."""
-    errors = np.array([[1.0, 1.0], [2.0, 2.0]])
-    options = {"replacement": False, "min_size": 2}
-    chosen = select_forward([errors], lambda m: np.where(m == 1.5, np.nan, m), 2, **options)
-    assert chosen.path == ((0, 1.0),)
-
-
-def test_weights_of_given_selections_sum_to_1_in_double_precision():
+    # Weights of given selections sum to 1 in double precision.
     thirds = Selection([2, 0, 1], np.full(3, 1 / 3, "float32"))
     weights = _selection.check_selection(thirds, 3).weights
     assert weights.dtype == float and weights.sum() == pytest.approx(1, abs=1e-15)
@@ -130,7 +132,6 @@ ONES = np.ones_like(LOC)
     ((LOC, ONES - 2, 2), {}, "`scale` must be at least 0. Got -1"),
     ((LOC * np.nan, ONES, 2), {}, "finite loss"),
     ((LOC, ONES, 2), {"sample_weight": np.zeros(4)}, "at least one"),
-    ((LOC, ONES, 2), {"sample_weight": -np.ones(4)}, "egative"),
     ((LOC, ONES, 2), {"min_weight": 0.6}, r"`min_weight` must be in .*0.5 with min_members=2"),
 )
 def test_select_greedy_refuses(arguments, settings, message):
@@ -142,7 +143,7 @@ def select_by_likelihood(log_likelihood, *arguments, **settings):
     return select_by(*likelihood_statistics(log_likelihood), *arguments, **settings)
 
 
-def pool(seed):
+def classes_of_pool(seed):
     """True codes, probabilities, and log probabilities of the true classes."""
     rng = np.random.default_rng(seed)
     y = rng.integers(3, size=20)
@@ -155,7 +156,7 @@ def nll(y, proba, members):
     return log_loss(y, proba[members].mean(axis=0), labels=[0, 1, 2])
 
 
-def literal(y, proba, n_members, method):
+def one_by_one(y, proba, n_members, method):
     """The paper's four selections, one candidate at a time."""
     everyone = range(len(proba))
     ranked = sorted(everyone, key=lambda c: nll(y, proba, [c]))
@@ -177,8 +178,8 @@ def literal(y, proba, n_members, method):
 @pytest.mark.parametrize("method", SELECTORS)
 @pytest.mark.parametrize("seed", range(4))
 def test_select_by_likelihood_is_the_papers(method, seed):
-    y, proba, log_likelihood = pool(seed)
-    expected = literal(y, proba, 4, method)
+    y, proba, log_likelihood = classes_of_pool(seed)
+    expected = one_by_one(y, proba, 4, method)
     selection = select_by_likelihood(log_likelihood, 4, method)
     assert selection.indices.tolist() == list(dict.fromkeys(expected))
     counts = [expected.count(c) / len(expected) for c in selection.indices]
@@ -186,7 +187,7 @@ def test_select_by_likelihood_is_the_papers(method, seed):
     assert_allclose(selection.loss, nll(y, proba, expected), rtol=1e-9)
 
 
-def test_select_by_likelihood_forward_reaches_its_size_against_the_loss():
+def test_select_by_likelihood_of_sizes_and_of_impossible_and_undefined_rows():
     log_likelihood = np.log([[0.99] * 9, [0.01] * 9, [0.02] * 9])
     selection = select_by_likelihood(log_likelihood, 3)
     assert [step for step, _ in selection.path] == selection.indices.tolist() == [0, 2, 1]
@@ -194,11 +195,19 @@ def test_select_by_likelihood_forward_reaches_its_size_against_the_loss():
         assert select_by_likelihood(log_likelihood, 3, method).indices.tolist() == [0]
     with pytest.raises(ValueError, match=r"`method` must be one of .*'forward'.* Got 'best'"):
         select_by_likelihood(log_likelihood, 3, "best")
+    log_likelihood = np.log(np.full((4, 6), 0.5))
+    log_likelihood[1, 0] = -np.inf
+    log_likelihood[2, 0] = np.nan
+    assert select_by_likelihood(log_likelihood, 3).indices.tolist() == [0, 3, 1]
+    assert 2 not in select_by_likelihood(log_likelihood, 2, "top").indices
+    # Probability 0 costs about 708 nats.
+    loss = select_by_likelihood(log_likelihood[1:2], 1).loss
+    assert_allclose(loss, (5 * np.log(2) + 708.4) / 6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("method", SELECTORS)
 def test_select_by_likelihood_of_weights_few_candidates_and_far_tails(method, rng):
-    *_, log_likelihood = pool(3)
+    *_, log_likelihood = classes_of_pool(3)
     counts = rng.integers(1, 4, size=20)
     weighted = select_by_likelihood(log_likelihood, 4, method, sample_weight=counts)
     repeated = select_by_likelihood(np.repeat(log_likelihood, counts, axis=1), 4, method)
@@ -211,18 +220,7 @@ def test_select_by_likelihood_of_weights_few_candidates_and_far_tails(method, rn
     assert selection.indices.tolist() == [1] and selection.loss == pytest.approx(450.55)
 
 
-def test_select_by_likelihood_of_impossible_and_undefined_rows():
-    log_likelihood = np.log(np.full((4, 6), 0.5))
-    log_likelihood[1, 0] = -np.inf
-    log_likelihood[2, 0] = np.nan
-    assert select_by_likelihood(log_likelihood, 3).indices.tolist() == [0, 3, 1]
-    assert 2 not in select_by_likelihood(log_likelihood, 2, "top").indices
-    # Probability 0 costs about 708 nats.
-    loss = select_by_likelihood(log_likelihood[1:2], 1).loss
-    assert_allclose(loss, (5 * np.log(2) + 708.4) / 6, rtol=1e-4)
-
-
-def test_select_by_likelihood_use_best_ignores_undefined_and_weightless_rows(rng):
+def test_select_by_likelihood_use_best(rng):
     likelihood = rng.normal(size=(12, 120))
     weight = np.repeat([1.0, 0.0], 60)
     expected = select_by_likelihood(likelihood[:, :60], 8, use_best=True)
@@ -233,10 +231,7 @@ def test_select_by_likelihood_use_best_ignores_undefined_and_weightless_rows(rng
     assert 2 <= len(chosen) < 8
     weight[1:] = 0.0  # all of the weight is in one fold
     assert len(select_by_likelihood(likelihood, 5, use_best=True, sample_weight=weight)) == 5
-
-
-def test_select_by_likelihood_use_best_keeps_versions_of_rows_together():
-    """Copies add nothing: with groups the size stays what it is on the rows once."""
+    # Copies add nothing: with groups the size stays what it is on the rows once.
     rng = np.random.default_rng(1)
     y, proba = rng.integers(2, size=200), rng.normal(0.5, 0.25, size=(40, 200)).clip(0.02, 0.98)
     once = np.log(np.where(y == 1, proba, 1 - proba))
@@ -244,12 +239,366 @@ def test_select_by_likelihood_use_best_keeps_versions_of_rows_together():
     size = len(select_by_likelihood(once, 20, use_best=True))
     assert len(select_by_likelihood(five, 20, use_best=True, groups=groups)) == size
     assert len(select_by_likelihood(five, 20, use_best=True)) < size
-
-
-def test_select_by_likelihood_use_best_takes_fewer_of_many_rows(rng):
-    """Three good candidates and many that say little: more than three only dilute."""
+    # Three good candidates and many that say little: more than three only dilute.
+    rng = np.random.default_rng(0)
     good, bad = rng.uniform(0.5, 0.99, size=(3, 400)), rng.uniform(0.05, 0.2, size=(20, 400))
     log_likelihood = np.log(np.concatenate([bad, good]))
     chosen = select_by_likelihood(log_likelihood, 10, use_best=True)
     assert sorted(chosen.indices) == [20, 21, 22]
     assert len(select_by_likelihood(log_likelihood[:, :49], 10, use_best=True)) == 10
+
+
+MEASURES = tuple(_teams.MEASURES)
+
+
+def draw(seed, n_models):
+    rng = np.random.default_rng(seed)
+    hard = rng.normal(size=60)
+    return rng.normal(0.6, 1, (n_models, 60)) + hard > 0
+
+
+def by_rows(right, measure):
+    """Formulas 1 to 7 as the paper writes them: pair by pair, or row by row."""
+    size, n = right.shape
+    if measure in ("qs", "bd", "ck", "ck-formula-1"):
+        values = []
+        for a, b in combinations(right, 2):
+            n11, n10, n01, n00 = (x.sum() for x in (a & b, a & ~b, ~a & b, ~a & ~b))
+            top, r1, r0, c1, c0 = n11 * n00 - n01 * n10, n11 + n10, n01 + n00, n11 + n01, n10 + n00
+            of_pair = {"qs": top / (n11 * n00 + n01 * n10), "bd": 1 - (n01 + n10) / n}
+            of_pair |= {"ck": 2 * top / (r1 * c0 + c1 * r0)}
+            values.append((of_pair | {"ck-formula-1": 2 * top / (r1 * r0 + c1 * c0)})[measure])
+        return np.mean(values)
+    good = right.sum(axis=0)  # l_k
+    if measure == "fk":
+        p = right.mean()
+        return 1 - (good * (size - good)).sum() / (n * size * (size - 1) * p * (1 - p))
+    if measure == "kw":
+        return 1 - (good * (size - good)).sum() / (n * size**2)
+    share = np.bincount(size - good, minlength=size + 1) / n  # p_i
+    i = np.arange(size + 1)
+    return (i * (i - 1) / (size * (size - 1)) * share).sum() / (i / size * share).sum()
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_diversity_score_is_the_papers_formula(measure, global_random_seed):
+    for size in (2, 3, 5):
+        right = draw(global_random_seed, size)
+        expected = by_rows(right, measure)
+        assert_allclose(diversity_score(right, measure=measure), expected, atol=1e-12)
+
+
+def test_diversity_score_is_that_of_other_libraries_and_of_limit_cases(rng):
+    right = rng.random((4, 80)) < 0.6
+    table, _ = aggregate_raters(right.T.astype(int))
+    assert_allclose(diversity_score(right, measure="fk"), fleiss_kappa(table), atol=1e-12)
+    cohen = np.mean([cohen_kappa_score(a, b) for a, b in combinations(right, 2)])
+    assert_allclose(diversity_score(right, measure="ck"), cohen, atol=1e-12)
+    never, always = np.zeros((3, 5), bool), np.ones((3, 5), bool)
+    opposite = np.array([[True, False, True, False], [False, True, False, True]])
+    equal = {"ck": 0.0, "ck-formula-1": 0.0, "qs": 0.0, "bd": 1.0, "fk": 1.0, "kw": 1.0, "gd": 1.0}
+    other = {"ck": -1, "ck-formula-1": -1, "qs": -1, "bd": 0, "fk": -1, "kw": 0.75, "gd": 0}
+    same = np.array([[True, False, True]] * 3), dict.fromkeys(MEASURES, 1.0)
+    limits = [(never, equal), (always, equal), (never[:, :0], equal), (opposite, other), same]
+    for right, expected in limits:
+        assert {m: diversity_score(right, measure=m) for m in MEASURES} == expected
+    right = np.ones((2, 200_000), dtype=bool)
+    right[0, 0] = right[1, 1] = False
+    assert diversity_score(right, measure="qs") == -1
+    assert_allclose(diversity_score(right, measure="ck"), 0, atol=1e-5)
+    assert diversity_score(right, measure="gd") == 0
+
+
+RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
+
+
+@given(RIGHT, st.data(), st.sampled_from([1, 1e-200, 1 / 3, 1e200]))
+def test_diversity_score_counts_weights_as_repeated_rows(right, data, factor):
+    """Only the ratios of weights count."""
+    n = right.shape[1]
+    repeats = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)))
+    assume(repeats.any())
+    repeated = np.repeat(right, repeats, axis=1)
+    for measure in MEASURES:
+        weighted = diversity_score(right, measure=measure, sample_weight=factor * repeats)
+        assert_allclose(weighted, diversity_score(repeated, measure=measure), atol=1e-11)
+
+
+def pool(seed, n_models=5, n_samples=90):
+    """Probabilities of models of unequal strength that find the same rows hard."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n_samples)
+    logits = rng.normal(size=(n_models, n_samples, 3))
+    ease = rng.normal(1, 1, n_samples) + rng.normal(0, 0.5, (n_models, 1))
+    logits[:, np.arange(n_samples), y] += ease
+    return np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True), y
+
+
+def literal(labels, y, measure, beta, score):
+    """Algorithms 2 and 3 as printed (errata for ties), with dictionaries and loops."""
+    right, n_models = labels == y, len(labels)
+    accuracy, union = right.mean(axis=1), ~right.all(axis=0)
+    pruned, table = [], {}
+
+    def score_of(team, rows):
+        return diversity_score(right[list(team)][:, rows], measure=measure)
+
+    for size in range(2, n_models + 1):
+        teams = [
+            team
+            for team in combinations(range(n_models), size)
+            if not any(set(bad) <= set(team) for bad in pruned)
+        ]
+        scaled = {}
+        for focal in range(n_models):
+            scores = {t: score_of(t, ~right[focal]) for t in teams if focal in t}
+            low, high = min(scores.values(), default=0), max(scores.values(), default=0)
+            for t, value in scores.items():
+                plain = size == n_models or high == low
+                scaled[t, focal] = value if plain else (value - low) / (high - low)
+        for t in teams:
+            ranks = stats.rankdata(accuracy[list(t)])
+            hq = np.average([scaled[t, focal] for focal in t], weights=ranks)
+            table[t] = score_of(t, union), hq, vote(labels, y, t)
+        used = 1 if score == "hq" else 0
+        worst = sorted(teams, key=lambda t: (-round(table[t][used], 12), table[t][2], t))
+        pruned += worst[: int(beta * len(teams) + 1e-9)]
+    return table, pruned
+
+
+def vote(labels, y, team, voting="hard", weights=None):
+    """Accuracy of a team's votes, row by row."""
+    accuracy = (labels == y).mean(axis=1)
+    order = sorted(team, key=lambda model: (-accuracy[model], model))
+    votes = accuracy[order] if weights else np.ones(len(team))
+    right = 0
+    for row, truth in zip(labels[order].T, y):
+        won = [round(votes[row == label].sum(), 9) for label in row]
+        enough = max(won) > votes.sum() / 2 + 1e-9 or voting == "hard"
+        right += enough and row[int(np.argmax(won))] == truth  # the first, so the most accurate
+    return right / len(y)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("score", ["hq", "q"])
+def test_select_teams_scores_and_alpha_are_the_algorithms(measure, score, global_random_seed):
+    proba, y = pool(global_random_seed)
+    labels = proba.argmax(axis=2)
+    table, pruned = literal(labels, y, measure, 0.2, score)
+    settings = {"metric": measure, "score": score, "filters": ("alpha",), "beta": 0.2}
+    got = select_teams(labels, y, **settings).teams_.set_index("team")
+    scored = got.dropna()
+    assert set(scored.index) == set(table)
+    assert set(scored.index[~scored["alpha"]]) == set(pruned)
+    for team, expected in table.items():
+        assert_allclose(scored.loc[[team], ["q", "hq", "accuracy"]], [expected], atol=1e-9)
+    unscored = got[got["hq"].isna()]
+    assert len(got) == 26 and not unscored["kept"].any()
+    for team in unscored.index:
+        assert any(set(bad) <= set(team) for bad in pruned)
+
+
+def accuracies_of_teams(labels, y, **settings):
+    table = select_teams(labels, y, filters=(), **settings).teams_
+    return dict(zip(table["team"], table["accuracy"]))
+
+
+@pytest.mark.parametrize("weights", [None, "accuracy"])
+def test_select_teams_votes(weights, global_random_seed):
+    proba, y = pool(global_random_seed)
+    proba[1] = np.eye(3)[(y + 1) % 3]  # never right
+    labels = proba.argmax(axis=2)
+    accuracy = (labels == y).mean(axis=1)
+    for team, served in accuracies_of_teams(proba, y, weights=weights).items():
+        members = list(team)
+        mean = np.average(proba[members], axis=0, weights=accuracy[members] if weights else None)
+        assert_allclose(served, (mean.argmax(axis=1) == y).mean(), atol=1e-12)
+    for voting in ("hard", "majority"):
+        settings = {"voting": voting, "weights": weights}
+        found = accuracies_of_teams(labels, y, **settings)
+        expected = [vote(labels, y, team, **settings) for team in found]
+        assert_allclose(list(found.values()), expected, atol=1e-12)
+        # Probabilities vote as the labels do that they make most probable.
+        assert accuracies_of_teams(proba, y, **settings) == found
+    y[:9] = 9  # a class that no model gives
+    found = accuracies_of_teams(labels, y)
+    assert_allclose(list(found.values()), [vote(labels, y, team) for team in found])
+
+
+def test_select_teams_breaks_ties_and_takes_members_that_are_never_right():
+    # Right on 3, 5 and 8 of 10 rows, the third wherever the others are: 3 + 5 against 8 is a tie.
+    y = np.zeros(10, int)
+    labels = (np.repeat([[3], [5], [8]], 10, axis=1) <= np.arange(10)).astype(int)
+    for voting, expected in (("hard", 0.8), ("majority", 0.5)):
+        given = accuracies_of_teams(labels, y, voting=voting, weights="accuracy")
+        assert given[0, 1, 2] == expected
+    chosen = select_teams(labels, y, filters=(), weights="accuracy", max_team_size=2)
+    assert chosen.selected_ == (0, 2)
+    assert_allclose(chosen.selection.weights, [3 / 11, 8 / 11])
+    certain = np.eye(2)[[[0, 0], [1, 1]]]
+    assert select_teams(certain, [0, 1]).teams_["accuracy"].tolist() == [0.5]
+    # Members that are never right vote alike.
+    chosen = select_teams([[1, 1, 1], [1, 2, 1]], [0, 0, 0], weights="accuracy")
+    assert chosen.teams_["accuracy"].max() == 0 and chosen.selected_ == (0, 1)
+    assert_allclose(chosen.weights_, [0.5, 0.5])
+    chosen = select_teams([[1, 1, 1], [0, 0, 1]], [0, 0, 0], weights="accuracy")
+    assert_allclose(chosen.teams_["accuracy"], 2 / 3)
+    assert 0 < chosen.weights_[0] < 1e-8
+
+
+@pytest.mark.parametrize("voting", ["soft", "hard"])
+def test_select_teams_counts_weights_as_repeated_rows(voting, rng):
+    proba, y = pool(0)
+    repeats = rng.integers(0, 4, len(y))
+    weighted = select_teams(proba, y, voting=voting, sample_weight=repeats)
+    proba, y = np.repeat(proba, repeats, axis=1), np.repeat(y, repeats)
+    repeated = select_teams(proba, y, voting=voting)
+    assert weighted.selected_ == repeated.selected_
+    columns = ["q", "hq", "accuracy"]
+    assert_allclose(weighted.teams_[columns], repeated.teams_[columns], atol=1e-9)
+
+
+def test_select_teams_filters_by_the_mean_and_by_the_weak_cluster(global_random_seed):
+    proba, y = pool(global_random_seed)
+    chosen = select_teams(proba, y, score="q", filters=("mean",))  # algorithm 1
+    teams, mean = chosen.teams_, chosen.teams_["q"].mean()
+    assert_array_equal(teams["kept"], teams["q"] < mean)
+    assert set(teams["reason"][~teams["kept"]]) == {f"mean: q not below {mean:.4g}"}
+    assert chosen.thresholds_ == (("mean", "q", None, mean),)
+    proba, y = pool(global_random_seed, n_models=7)
+    before = select_teams(proba, y, filters=("alpha",)).teams_
+    chosen = select_teams(proba, y)
+    after, cuts = chosen.teams_, {cut.size: cut.value for cut in chosen.thresholds_}
+    for size, group in before[before["kept"]].groupby("size"):
+        kept = after["kept"][group.index]
+        points = group[["hq", "accuracy"]].to_numpy()
+        spread = np.ptp(points, axis=0)
+        if len(group) < 3 or not spread.all():
+            assert kept.all(), size
+            continue
+        points = (points - points.min(axis=0)) / spread
+        corners = np.array([[0.0, 1.0], [1.0, 0.0]])
+        centres, labels = kmeans2(points, corners, iter=100, minit="matrix")
+        threshold = group["hq"][labels == centres[:, 1].argmin()].min()
+        below = group["hq"] < threshold
+        assert cuts.get(size) == (threshold if below.any() else None)
+        assert_array_equal(kept, below if below.any() else True)
+
+
+def test_select_teams_serves_the_most_accurate_or_by_a_rule_and_several_measures():
+    chosen = select_teams(*pool(3, n_models=6, n_samples=40))
+    survivors = chosen.teams_[chosen.teams_["kept"]]
+    order = survivors.sort_values(["accuracy", "size", "hq"], ascending=[False, True, True])
+    best, selection = order.iloc[0], chosen.selection
+    assert (survivors["accuracy"] == best["accuracy"]).sum() > 1
+    assert chosen.selected_ == tuple(selection.indices) == best["team"]
+    assert_array_equal(np.flatnonzero(chosen.support_), best["team"])
+    assert_allclose(selection.weights, 1 / best["size"])
+    assert_allclose(selection.loss, -best["accuracy"])
+    proba, y = pool(3)
+    chosen = select_teams(proba, y, choose=lambda survivors: survivors["hq"].idxmin())
+    kept = chosen.teams_[chosen.teams_["kept"]]
+    assert chosen.selected_ == kept.loc[kept["hq"].idxmin(), "team"]
+    frames = [select_teams(proba, y, metric=m, filters=()).teams_ for m in ("gd", "kw")]
+    both = select_teams(proba, y, metric=["gd", "kw"], filters=()).teams_
+    mean = sum(frame[["q", "hq"]] for frame in frames) / 2
+    assert_allclose(both[["q", "hq"]], mean, atol=1e-9)
+
+
+def test_select_teams_of_identical_and_perfect_models_and_any_labels():
+    chosen = select_teams([[0, 1, 1, 1]] * 4, [0, 1, 0, 1])
+    assert chosen.selected_ == (0, 1)
+    assert set(chosen.teams_["hq"]) == {1.0}
+    assert all(reason.startswith("kmeans skipped") for reason in chosen.teams_["reason"])
+    proba, y = pool(0)
+    chosen = select_teams([y, *proba.argmax(axis=2)], y)
+    assert 0 in chosen.selected_
+    pairs = chosen.teams_[chosen.teams_["size"] == 2].set_index("team")["hq"]
+    # As focal models only the others see anything: they are scaled over their own teams,
+    # and none is more diverse than the one with the model that is right where they err.
+    assert_allclose([pairs[0, k] for k in range(1, 6)], 0)
+    chosen = select_teams([["yes", "no", "no"], ["no", "no", "no"]], ["yes", "no", "no"])
+    assert_allclose(chosen.accuracies_, [1, 2 / 3])
+    numbers = np.array([[1, 2, 2], [2, 2, 1]], dtype=object)
+    assert select_teams(numbers, [1, 2, 2]).accuracies_[0] == 1
+    proba = [[[0.2, 0.8], [0.9, 0.1], [0.6, 0.4]]] * 2
+    for classes in (None, ["no", "yes"]):
+        teams = select_teams(proba, ["yes", "no", "no"], classes=classes).teams_
+        assert teams["accuracy"].tolist() == [1.0]
+
+
+def test_select_teams_counts_teams_before_they_are_made(monkeypatch, rng):
+    with monkeypatch.context() as patch:
+        patch.setattr("skuq.ensembles._pruning._MOST_SCORED", 100)
+        for n_models, settings, message in (
+            (26, {}, r"26 models has 67,108,837 teams.*`max_team_size`"),
+            (22, {"filters": ("mean",)}, "Without the alpha filter"),
+            (286, {"max_team_size": 2}, "at most 256 models"),
+            (10, {"beta": 0.0}, "More than 100 teams of 3 models"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                select_teams(np.eye(n_models, 10, dtype=int), np.zeros(10, int), **settings)
+    # Of large pools it lists only what was scored.
+    y = rng.integers(0, 3, 100)
+    labels = np.where(rng.random((18, 100)) < 0.6, y, rng.integers(0, 3, (18, 100)))
+    chosen = select_teams(labels, y, beta=0.3)
+    assert chosen.n_possible_ == 2**18 - 19
+    assert len(chosen.teams_) == chosen.n_scored_ < 5000
+    assert select_teams(labels, y, max_team_size=2).n_possible_ == 153
+
+
+HALF = np.full((2, 3, 2), 0.5)
+
+
+@cases(
+    ("change", "message"),
+    ({"predictions": [[0, 1, 1]]}, "at least two models"),
+    ({"predictions": np.zeros((2, 0)), "y": []}, "at least one row"),
+    ({"y": [0, 1]}, "must have shape"),
+    ({"predictions": [["a", "b", "a"]] * 2}, "no label"),
+    ({"predictions": 1.8 * HALF}, "probabilities"),
+    ({"predictions": HALF, "y": [0, 1, 2]}, "columns"),
+    ({"predictions": HALF, "y": [*"abc"], "classes": [*"ab"]}, "not in `cl"),
+    ({"voting": "soft"}, "needs probabilities"),
+    ({"voting": "loud"}, "'voting' parameter of select_teams must be"),
+    ({"metric": []}, "at least one"),
+    ({"filters": "alpha"}, "instance of 'list'"),
+    ({"filters": ("alpha", "alpha")}, "distinct"),
+    ({"choose": lambda survivors: -5}, "label of the index"),
+    ({"sample_weight": [0, 0, 0]}, "zero|All are 0"),
+)
+def test_select_teams_refuses(change, message):
+    arguments = {"predictions": [[0, 1, 1], [0, 0, 1]], "y": [0, 1, 1], **change}
+    with pytest.raises(ValueError, match=message):
+        select_teams(**arguments)
+
+
+def candidates(seed, n=7):
+    rng = np.random.default_rng(seed)
+    y = rng.normal(size=150)
+    return y, y + rng.normal(0, rng.uniform(0.2, 0.6, (n, 1)), (n, 150)), np.full((n, 150), 0.4)
+
+
+def test_select_hq_judges_teams_by_the_nll_of_their_mixture(global_random_seed):
+    y, loc, scale = candidates(global_random_seed)
+    chosen = select_hq(y, loc, scale, 3)
+    team = chosen.indices
+    mean = loc[team].mean(axis=0)
+    std = np.sqrt((scale[team] ** 2 + loc[team] ** 2).mean(axis=0) - mean**2)
+    assert_allclose(chosen.loss, -stats.norm(mean, std).logpdf(y).mean(), rtol=1e-9)
+    two = [np.stack([a, a], axis=-1) for a in (y, loc, scale)]
+    assert_array_equal(select_hq(*two, 3).indices, team)
+    weight = np.r_[np.ones(100), np.zeros(50)]
+    part = select_hq(y[:100], loc[:, :100], scale[:, :100], 3)
+    assert_array_equal(select_hq(y, loc, scale, 3, sample_weight=weight).indices, part.indices)
+    copies = [0, 0, *range(7)]  # 0, 1 and 2 are one
+    chosen = select_hq(y, loc[copies], scale[copies], 4)
+    assert len({0, 1, 2} & set(chosen.indices.tolist())) <= 1
+    assert len(select_hq(*candidates(1, n=60), 3).indices) <= 3
+    y, loc, scale = candidates(0)
+    loc[1:] = np.nan
+    assert select_hq(y, loc, scale, 3).indices.tolist() == [0]
+    with pytest.raises(ValueError, match="needs n_members >= 2"):
+        select_hq(y, loc, scale, 1)
+    with pytest.raises(ValueError, match="finite loss"):
+        select_hq(y, loc * np.nan, scale, 3)

@@ -1,6 +1,6 @@
-import contextlib
 import copy
 import functools
+import inspect
 import pickle
 import sys
 import warnings
@@ -11,17 +11,29 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from sklearn import config_context
 from sklearn.base import BaseEstimator, clone, is_classifier
-from sklearn.linear_model import BayesianRidge, LogisticRegression
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectKBest, f_regression
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
+from small_models import TooSure
 from tiers import cases
 from training_data import NumberTargets
 
 import skuq
+from skuq import CalibratedUncertaintyRegressor, UncertaintyPipeline, make_pipeline
 from skuq.backend import keras
 from skuq.ensembles import GreedySelection
 from skuq.estimators._base import Given
 from skuq.estimators._task import read_task, warn_if_worse
-from skuq.metrics import get_scorer
+from skuq.metrics import get_scorer, make_scorers
 from skuq.tables._inputs import TableInputs
 
 X = np.array([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [0.5, 2.0]])
@@ -51,6 +63,13 @@ def test_fit_scales_weights_of_validation_rows_to_a_mean_of_one(plan):
     assert_allclose(data.weight_valid, weight / weight.mean(), rtol=1e-6)
 
 
+def telling(message):
+    """Expect a warning, or none."""
+    if message:
+        return pytest.warns(UserWarning, match=message)
+    return warnings.catch_warnings(action="error")
+
+
 @cases(
     ("argument", "scale", "shift", "y_shift", "message"),
     ("validation_data", 1, [0, 0, 0], 0, None),
@@ -67,16 +86,12 @@ def test_validation_rows_in_other_units_are_told(argument, scale, shift, y_shift
     X, V = rng.uniform(size=(60, 3)), rng.uniform(size=(20, 3))
     rows = {argument: (V * scale + shift, V[:, 0] + y_shift)}
     given = skuq.NESRegressor(), TableInputs("auto"), NumberTargets(), Given(X, X[:, 0], **rows)
-    told = pytest.raises(UserWarning, match=message) if message else contextlib.nullcontext()
-    with warnings.catch_warnings(), told:
-        warnings.simplefilter("error")
+    with telling(message):
         read_task(*given)
 
 
 ROWS = np.arange(4)
 LEAKY = [(ROWS, ROWS[:2]), (ROWS[:2], ROWS[2:])]
-
-
 TOO_MANY = "`min_members` must be at most `n_members`. Got min_members=4 and n_members=3"
 SHARED = "Fold 0 .*has 4 and 2 rows, of which 2 are in both"
 
@@ -97,17 +112,18 @@ def test_fit_refuses_contradictions(model, message):
         model.fit(X, [0, 1, 0, 1])
 
 
-def test_log_prob_and_scores_refuse_masked_truths():
-    masked = np.ma.masked_greater([1.0, 2.0, 3.0, 4.0], 3)
-    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, [1.0, 2.0, 3.0, 4.0])
+def test_log_prob_and_scores_refuse_truths_of_other_kinds():
+    y = [1.0, 2.0, 3.0, 5.0]
+    masked = np.ma.masked_greater(y, 3)
+    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, y)
     with pytest.raises(ValueError, match="y contains NaN"):
         model.log_prob(X, masked)
     for name in ("neg_crps", "neg_nll"):
         with pytest.raises(ValueError, match="must be finite"):
             get_scorer(name)(model, X, masked)
-
-
-def test_log_prob_compares_labels_of_one_kind():
+    # A column may be named so.
+    assert model.fit(X, pd.DataFrame({"_mask": y})).predict(X).shape == (4, 1)
+    # Labels are compared with labels of one kind.
     model = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2).fit(X, [0, 1, 0, 1])
     with pytest.raises(ValueError, match=r"not seen in fit: \[nan\]"):
         model.log_prob(X, np.ma.array([0, 1, 0, 1], mask=FIRST_MASKED))
@@ -115,12 +131,6 @@ def test_log_prob_compares_labels_of_one_kind():
     # NumPy would compare 1 and "1" as strings, hence as equal.
     with pytest.raises(ValueError, match=r"not seen in fit: \[0, 1\]"):
         model.fit(X, ["0", "1", "0", "1"]).log_prob(X, [0, 1, 0, 1])
-
-
-def test_fit_takes_a_column_named_mask_for_a_column():
-    Y = pd.DataFrame({"_mask": [1.0, 2.0, 3.0, 5.0]})
-    model = skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y)
-    assert model.predict(X).shape == (4, 1)
 
 
 def test_unpickling_registers_layers_of_a_script(monkeypatch):
@@ -148,7 +158,7 @@ def test_unpickling_registers_layers_of_a_script(monkeypatch):
         assert registered.pop("skuq_tests>Sine").__name__ == "Sine"
 
 
-def test_pickling_keeps_parameters():
+def test_pickling_keeps_parameters(monkeypatch):
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=7, seed=1)
     loaded = pickle.loads(pickle.dumps(skuq.AutoDEUQRegressor(search=oracle)))
     assert loaded.search.max_trials == 7 and loaded.search.seed == 1
@@ -161,8 +171,6 @@ def test_pickling_keeps_parameters():
 
     assert pickle.loads(pickle.dumps(StateOfItsOwn(3))).n_members == 3
 
-
-def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
     class Local(keras.layers.Layer):
         """Registered inside a function: a plain pickle cannot refer to it."""
 
@@ -172,44 +180,36 @@ def test_pickling_passes_over_layers_registered_elsewhere(monkeypatch):
     Local.__module__ = network.__module__ = "__main__"
     network.__qualname__ = "network"
     monkeypatch.setattr(sys.modules["__main__"], "network", network, raising=False)
+    monkeypatch.setitem(keras.saving.get_custom_objects(), "skuq_tests>Local", Local)
     keras.saving.register_keras_serializable("skuq_tests")(Local)
-    try:
-        loaded = pickle.loads(pickle.dumps(skuq.DeepEnsembleRegressor(network=network)))
-    finally:
-        del keras.saving.get_custom_objects()["skuq_tests>Local"]
-    assert loaded.network is network
+    model.set_params(network=network)
+    assert pickle.loads(pickle.dumps(model)).network is network
 
 
 @cases(
-    "model",
-    skuq.DeepEnsembleRegressor(n_members=2, epochs=20),
-    skuq.MCDropoutClassifier(epochs=20),
-    skuq.NOMURegressor(epochs=60, validation=0.25),
-    skuq.AutoDEUQRegressor(space="dense", n_trials=3, epochs=10),
+    ("model", "high"),
+    (skuq.DeepEnsembleRegressor(n_members=2, epochs=20), 10.0),
+    (skuq.MCDropoutClassifier(epochs=20), 10.0),
+    (skuq.NOMURegressor(epochs=60, validation=0.25), 300.0),
+    (skuq.AutoDEUQRegressor(space="dense", n_trials=3, epochs=10), 0.1),
     quick=2,
-    ids=lambda model: type(model).__name__,
 )
-@pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-def test_fit_warns_of_models_that_are_worse_than_a_constant(model):
+def test_fit_warns_of_models_that_are_worse_than_a_constant(model, high):
     """Following the advice, a lower learning rate, ends the warning."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(120, 3))
     y = X[:, 0] + 0.1 * rng.normal(size=120)
     y = y > rng.normal(size=120) if is_classifier(model) else y
-    model = clone(model).set_params(random_state=0)
-
-    def fit(learning_rate):
+    for learning_rate, n_told in ((high, 1), (0.01, 0)):
         rate = {"learning_rate": learning_rate}
-        model.set_params(**{"fixed": rate} if hasattr(model, "fixed") else rate)
+        model = clone(model).set_params(**{"fixed": rate} if hasattr(model, "fixed") else rate)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            model.fit(X, y)
-        return [w for w in caught if "worse than a constant" in str(w.message)]
-
-    high = {"AutoDEUQRegressor": 0.1, "NOMURegressor": 300.0}.get(type(model).__name__, 10.0)
-    (warning,) = fit(high)
-    assert warning.filename == __file__ and "lower learning rate" in str(warning.message)
-    assert not fit(0.01)
+            model.set_params(random_state=0).fit(X, y)
+        told = [w for w in caught if "worse than a constant" in str(w.message)]
+        assert len(told) == n_told
+        for warning in told:
+            assert warning.filename == __file__ and "lower learning rate" in str(warning.message)
 
 
 @cases(
@@ -222,10 +222,8 @@ def test_fit_warns_of_models_that_are_worse_than_a_constant(model):
     ([2.0] * 10, 1, 0, None),
 )
 def test_models_clearly_worse_than_a_constant_are_told(loss, of_constant, weight, message):
-    told = pytest.raises(UserWarning, match=message) if message else contextlib.nullcontext()
     of_constant, weight = (np.broadcast_to(v, len(loss)) for v in (of_constant, weight))
-    with warnings.catch_warnings(), told:
-        warnings.simplefilter("error")
+    with telling(message):
         warn_if_worse(np.array(loss), of_constant, weight)
 
 
@@ -241,3 +239,149 @@ def test_all_estimators_are_listed_by_name_and_kind():
     assert all(name.endswith("Regressor") for name, _ in regressors)
     assert skuq.all_estimators("transformer") == [("HQEnsembleSelector", skuq.HQEnsembleSelector)]
     assert {*skuq.all_estimators(["regressor", "classifier"])} == {*regressors, *classifiers}
+
+
+# ------------------------------------------------------------------ pipelines
+
+
+METHODS = {"predict_distribution", "predict_interval", "predict_quantiles", "predict_uncertainty"}
+METHODS |= {"sample_y", "log_prob"}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 3))
+    return X, X @ [1.0, 2.0, 0.0] + 0.3 * rng.normal(size=80)
+
+
+@pytest.fixture(scope="module")
+def pipeline(rows):
+    return make_pipeline(
+        StandardScaler(),
+        SelectKBest(f_regression, k=2),
+        CalibratedUncertaintyRegressor(TooSure(), cv=3),
+    ).fit(*rows)
+
+
+def test_pipeline_has_the_methods_of_the_last_step(rows, pipeline):
+    X, y = rows
+    transformed, last = pipeline[:-1].transform(X), pipeline[-1]
+    assert transformed.shape == (80, 2)
+    for name, *arguments in (
+        ("predict_interval",),
+        ("predict_interval", 0.5),
+        ("predict_quantiles", [0.2, 0.8]),
+        ("predict_uncertainty",),
+        ("sample_y", 3, 0),
+        ("log_prob", y),
+    ):
+        ours, theirs = getattr(pipeline, name), getattr(last, name)
+        assert_array_equal(ours(X, *arguments), theirs(transformed, *arguments))
+    expected = last.predict(transformed, True)
+    assert_array_equal(pipeline.predict_distribution(X).std, expected[1])
+    assert_array_equal(pipeline.predict(X), expected[0])
+    with config_context(enable_metadata_routing=True):
+        for found in (pipeline.predict(X, return_std=True), pipeline.predict(X, True)):
+            assert_array_equal(found, expected)
+        assert pipeline.predict_interval(X).shape == (80, 2)
+    assert isinstance(pipeline, Pipeline) and isinstance(pipeline[:-1], UncertaintyPipeline)
+    scores = cross_validate(pipeline, X, y, cv=2, scoring=make_scorers("neg_nll", "coverage_90"))
+    assert (scores["test_coverage_90"] > 0.7).all() and np.isfinite(scores["test_neg_nll"]).all()
+
+
+def test_pipeline_passes_on_methods_of_searches(rows):
+    X, _ = rows
+    search = skuq.AutoDEUQRegressor()
+    model = make_pipeline(PCA(2), search)
+    with pytest.raises(NotFittedError):
+        model.leaderboard()
+    Z = model[0].fit_transform(X)
+    search.leaderboard = lambda X=None, y=None: (search, X, y)
+    search.reselect = lambda X=None, y=None, **settings: (settings, X, y)
+    assert model.leaderboard() == (search, None, None)
+    assert_allclose(model.leaderboard(X)[1], Z)
+    assert model.reselect(n_members=3) == ({"n_members": 3}, None, None)
+
+
+def test_pipeline_has_only_what_the_last_step_has(rows):
+    X, y = rows
+    line = make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)
+    assert not [name for name in METHODS if hasattr(line, name)]
+    with pytest.raises(AttributeError, match="predict_interval"):
+        line.predict_interval(X)
+    assert not hasattr(line, "predict_proba")
+    unfitted = make_pipeline(StandardScaler(), skuq.DeepEnsembleRegressor())
+    assert not [name for name in METHODS if not hasattr(unfitted, name)]
+    with pytest.raises(NotFittedError):
+        unfitted.predict_interval(X)
+    for name in METHODS | {"predict"}:  # which are documented as those of the step
+        ours, theirs = getattr(UncertaintyPipeline, name), getattr(skuq.DeepEnsembleRegressor, name)
+        assert inspect.getdoc(ours) == inspect.getdoc(theirs)
+        assert inspect.signature(ours) == inspect.signature(theirs)
+
+
+def test_pipeline_opens_searches_and_pipelines(rows):
+    X, y = rows
+    inner = make_pipeline(PCA(2), CalibratedUncertaintyRegressor(TooSure(), cv=2))
+    grid = {"calibrateduncertaintyregressor__cv": [2, 3]}
+    search = GridSearchCV(inner, grid, scoring=get_scorer("neg_crps"), cv=2)
+    model = make_pipeline(StandardScaler(), search)
+    assert not hasattr(model, "predict_interval")  # nobody knows the best estimator yet
+    model.fit(X, y)
+    best = search.best_estimator_
+    scaled = model[0].transform(X)
+    assert_array_equal(model.predict_interval(X), best.predict_interval(scaled))
+    assert_array_equal(model.predict(X, return_std=True), best.predict(scaled, return_std=True))
+    frozen = make_pipeline(FrozenEstimator(model)).fit(X, y)
+    assert_array_equal(frozen.predict_interval(X), model.predict_interval(X))
+
+
+def test_pipeline_of_classifiers(rows):
+    X, y = rows
+    model = make_pipeline(PCA(2), skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2))
+    model.fit(X, y > 0)
+    proba, std = model.predict_proba(X, return_std=True)
+    assert_array_equal(proba, model.predict_proba(X))
+    assert std.shape == proba.shape == (80, 2)
+    assert model.predict_uncertainty(X).total.shape == model.log_prob(X, y > 0).shape == (80,)
+    assert not hasattr(model, "predict_interval")
+    theirs = CalibratedClassifierCV(model, cv=2).fit(X, y > 0)
+    assert theirs.predict_proba(X).shape == (80, 2)
+
+
+class Doubling(BaseEstimator):
+    """Sampler, as those of imbalanced-learn: it has no `transform`."""
+
+    def fit_resample(self, X, y):
+        return np.concatenate([X, X[y == 1]]), np.concatenate([y, y[y == 1]])
+
+
+class Sampled(Pipeline):
+    """Pipeline of a scaler, a sampler that acts in `fit` only, and a model."""
+
+    def _validate_steps(self):
+        pass
+
+    def fit(self, X, y):
+        (_, scaler), (_, sampler), (_, model) = self.steps
+        model.fit(*sampler.fit_resample(scaler.fit_transform(X), y))
+        return self
+
+    def predict_proba(self, X):
+        return self.steps[2][1].predict_proba(self.steps[0][1].transform(X))
+
+    def predict(self, X):
+        return self.steps[2][1].predict(self.steps[0][1].transform(X))
+
+
+def test_pipeline_with_a_sampler_is_asked_itself(rows):
+    X, y = rows[0], (rows[1] > 0).astype(int)
+    steps = [("scale", StandardScaler()), ("sample", Doubling()), ("model", GaussianNB())]
+    sampled = Sampled(steps).fit(X, y)
+    proba = sampled.predict_proba(X)
+    assert_allclose(get_scorer("neg_nll")(sampled, X, y), get_scorer("neg_log_loss")(sampled, X, y))
+    model = skuq.CalibratedUncertaintyClassifier(sampled, cv=3).fit(X, y)
+    assert_array_equal(model.estimator_.predict_proba(X), proba)
+    with pytest.raises(TypeError, match="cannot be fitted with `sample_weight`"):
+        model.fit(X, y, np.ones(80))  # which would not fit the sampled rows

@@ -4,6 +4,8 @@ import functools
 import inspect
 import pickle
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from itertools import combinations
 
@@ -21,6 +23,7 @@ from small_models import TinySpace
 from tiers import slow_after
 
 import skuq
+from skuq.backend import keras
 from skuq.exceptions import SearchFailedError
 from skuq.files import dumps, loads
 from skuq.fitted import _ensemble
@@ -31,6 +34,7 @@ from skuq.training import Training, TrainingRun
 numpydoc = pytest.importorskip("numpydoc.docscrape")
 
 SMALL = {"network": MLP((8,)), "epochs": 5, "batch_size": 16, "random_state": 0}
+MIXTURE = {"loss": "gaussian-mixture", **SMALL}
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 5, "space": TinySpace(), "random_state": 0}
 OPERATOR = {"training": Training(steps=20), "batch_size": 16, "random_state": 0}
 OPERATOR["network"] = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
@@ -43,17 +47,17 @@ MODELS = [
     skuq.AutoDEUQClassifier(**SEARCH),
     skuq.AutoDEUQRegressor(**SEARCH),
     skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2),
-    skuq.CalibratedUncertaintyRegressor(skuq.DeepEnsembleRegressor(2, **SMALL), cv=2),
+    skuq.CalibratedUncertaintyRegressor(skuq.DeepEnsembleRegressor(2, **MIXTURE), cv=2),
     skuq.DeepEnsembleClassifier(2, **SMALL),
     skuq.DeepEnsembleRegressor(2, **SMALL),
     skuq.HQEnsembleSelector(POOL, cv=3),
     skuq.HyperDeepEnsembleClassifier(2, n_trials=3, **SMALL),
-    skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL),
+    skuq.HyperDeepEnsembleRegressor(2, n_trials=3, loss="mse", **SMALL),
     skuq.MCDropoutClassifier(10, **SMALL),
-    skuq.MCDropoutRegressor(10, **SMALL),
+    skuq.MCDropoutRegressor(10, target_transform="quantile", **SMALL),
     skuq.NEONRegressor(**OPERATOR, prior="epinet", n_draws=500),
-    skuq.NESClassifier(**SEARCH),
-    skuq.NESRegressor(**SEARCH),
+    skuq.NESClassifier(**SEARCH, class_weight="balanced"),
+    skuq.NESRegressor(**SEARCH, refit=True),
     skuq.NOMURegressor(NOMUNetwork((8,)), **NOMU),
     skuq.OperatorEnsembleRegressor(2, **OPERATOR),
     skuq.TabularEnsembleClassifier(2, **TABULAR),
@@ -77,25 +81,14 @@ CASES = [
 CLASSES = [cls for _, cls in skuq.all_estimators()]
 OWN = [cls for cls in CLASSES if cls is not skuq.UncertaintyPipeline]  # which fits as scikit-learn
 
-#: Parameters that have another default or another first sentence in some classes, and why.
+#: Parameters that have another default or another first sentence in some classes: networks of
+#: tables, of functions and of the papers have recipes, losses and noise of their own; the papers'
+#: searches choose their own way, and do not calibrate; folds are the default where they pay; NOMU's
+#: readout is learnt on rows held out; searches have a `refit`, which comes after `max_time`.
 DIFFERENT = {
-    **dict.fromkeys(
-        ["network", "learning_rate", "batch_size", "epochs", "early_stopping_patience", "training"],
-        "networks of tables, of functions and of the papers have recipes of their own",
-    ),
-    **dict.fromkeys(
-        ["loss", "noise_std", "standardize"],
-        "NOMU's loss has weights; functions have components, and noise that is learnt",
-    ),
-    "n_members": "tabular ensembles go by the kinds of y; operator networks are small",
-    "n_trials": "trials of hyper deep ensembles are in no catalog, and have the paper's number",
-    **dict.fromkeys(["search", "selection"], "AutoDEUQ's and NES' papers have their own"),
-    "validation": "folds are the default where they pay; NOMU holds out rows for its readout alone",
-    "refit": "NOMU's readout is learnt on rows held out, which are then needed",
-    "calibrate": "the papers' searches do not, and tabular ensembles cannot with all settings",
-    "target_transform": 'the recommended estimators choose by themselves, with "auto"',
-    "max_time": "searches have a `refit`, which comes after it",
-    "estimator": "a regressor or a classifier",
+    *("network", "learning_rate", "batch_size", "epochs", "early_stopping_patience", "training"),
+    *("loss", "noise_std", "standardize", "target_transform", "estimator", "max_time"),
+    *("n_members", "n_trials", "search", "selection", "validation", "refit", "calibrate"),
 }
 
 rng = np.random.default_rng(0)
@@ -165,6 +158,61 @@ def identities(named):
 def assert_same(found, expected):
     for one, other in zip(found, expected, strict=True):
         assert_array_equal(one, other)
+
+
+class Recorder:
+    """A callback that writes down what it is told, and what was fitted."""
+
+    def __init__(self):
+        self.events, self.fitted = [], []
+
+    def setup(self, estimator, context):
+        self.events.append(("setup", context.task_name))
+
+    def teardown(self, estimator, context):
+        self.events.append(("teardown", context.task_name))
+
+    def on_fit_task_begin(self, estimator, context):
+        self.events.append(("begin", context.task_name, context.task_id))
+
+    def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
+        self.events.append(("end", context.task_name, context.task_id))
+        if fitted_estimator is not None:
+            self.fitted.append((fitted_estimator, X, y))
+
+
+def unit_of(model):
+    """What a callback and the progress of a fit count, and how many of them there are."""
+    if isinstance(model, skuq.HQEnsembleSelector):
+        return "model", len(POOL)
+    if hasattr(model, "estimator"):
+        return "fit", 1 + model.cv
+    if hasattr(model, "search"):
+        return "trial", None if model.refit else 2
+    return "epoch", None
+
+
+def assert_keras_says_the_same(model, rows=NEW):
+    """Return the Keras model of an estimator, which predicts what it does."""
+    if not hasattr(model, "to_keras"):
+        return None
+    if isinstance(model, skuq.MCDropoutRegressor | skuq.MCDropoutClassifier):
+        with pytest.raises(ValueError, match="to_keras.*MC dropout averages passes with differ"):
+            model.to_keras()
+        return None
+    network, expected = model.to_keras(), model.predict_uncertainty(rows)._asdict()
+    if is_classifier(model):
+        expected["proba"] = model.predict_proba(rows)
+    # Keras' own `predict` would round the inputs to float32.
+    served = network.predict_on_batch(np.asarray(rows, float))
+    assert served.keys() == expected.keys()
+    for name, values in expected.items():
+        # A float32's digits of the largest: small epistemic parts are differences.
+        largest = max(np.abs(values).max(), 1e-2)
+        assert served[name].shape == values.shape
+        assert_allclose(served[name], values, atol=2e-5 * largest, rtol=1e-4)
+    assert network.to_json()  # it can be saved
+    return network
 
 
 def test_every_estimator_is_here():
@@ -248,12 +296,6 @@ def test_copies_predict_the_same_and_clones_are_not_fitted(model):
         copy.predict(NEW)
 
 
-def test_rows_are_predicted_alone_as_together(model):
-    together, some = predictions(model)[:-1], NEW.iloc[[7, 2]]
-    for part, whole in zip(predictions(model, some)[:-1], together, strict=True):
-        assert_allclose(part, whole[[7, 2]], rtol=1e-9, atol=1e-12)
-
-
 def test_rows_in_blocks_are_predicted_as_together(model, monkeypatch):
     """Blocks bound the memory of predictions."""
     n_rows = 60 if isinstance(model, skuq.NEONRegressor) else 300
@@ -274,14 +316,10 @@ def test_rows_in_blocks_are_predicted_as_together(model, monkeypatch):
     assert len(sizes) > 1 and max(sizes) <= 2**10
 
 
-def test_features_are_named(model):
-    assert model.n_features_in_ == 3 and list(model.feature_names_in_) == ["a", "b", "c"]
-    with pytest.raises(ValueError, match="feature names"):
-        model.predict(NEW.rename(columns={"a": "z"}))
-
-
 def test_a_failing_fit_leaves_no_trace(own, monkeypatch):
-    model, y = own, targets(own)
+    model, y, recorder = own, targets(own), Recorder()
+    if hasattr(model, "set_callbacks"):
+        model.set_callbacks(recorder)
     before, expected = vars(model).copy(), predictions(model)
 
     def fail(*args, **kwargs):
@@ -293,13 +331,16 @@ def test_a_failing_fit_leaves_no_trace(own, monkeypatch):
         monkeypatch.setattr(kind, method, fail)
     with pytest.raises((MemoryError, SearchFailedError)):
         model.fit(X.rename(columns={"a": "z"}), y)
+    assert recorder.events[-1:] in ([], [("teardown", "fit")]) and recorder.fitted == []
     assert identities(vars(model)) == identities(before)
     assert_same(predictions(model), expected)
 
 
 def test_a_new_fit_replaces_all_results_and_no_parameter(own, capsys):
-    """And it counts no row without weight, and shows its progress if asked."""
-    model, expected = own.set_params(verbose=1), predictions(own)
+    """And it counts no row without weight, and tells callbacks and the user of its progress."""
+    model, expected, recorder = own.set_params(verbose=1), predictions(own), Recorder()
+    if hasattr(model, "set_callbacks"):  # in newer versions of scikit-learn
+        assert model.set_callbacks(recorder) is model
     before = model.get_params(deep=False)
     model.stale_ = 1
     rows, y = pd.concat([X, 100 * X[:N_ABSENT]]), np.r_[targets(model), targets(model)[:N_ABSENT]]
@@ -312,6 +353,18 @@ def test_a_new_fit_replaces_all_results_and_no_parameter(own, capsys):
     for found, whole in zip(predictions(model)[:-1], expected[:-1], strict=True):
         assert_allclose(found, whole, rtol=rtol)
     assert re.search(r"(\d+)/\1\b", capsys.readouterr().err)
+    if recorder.events:
+        begun, *steps, ended, done = recorder.events[1:]
+        assert [recorder.events[0], begun] == [("setup", "fit"), ("begin", "fit", 0)]
+        assert [ended, done] == [("end", "fit", 0), ("teardown", "fit")]
+        unit, n = unit_of(model)
+        n = n or len(steps) // 2
+        assert steps == [(event, unit, k) for k in range(n) for event in ("begin", "end")] != []
+        ((fitted, own_rows, own_y),) = recorder.fitted
+        assert own_rows is rows and own_y is y
+        assert_same(predictions(fitted), predictions(model))
+        vars(model)["_parent_callback_ctx"] = object()  # while scikit-learn's search fits it
+        assert not {"_skl_callbacks", "_parent_callback_ctx"} & vars(loads(dumps(model))).keys()
 
 
 def test_another_random_state_trains_other_networks(own):
@@ -355,8 +408,10 @@ def test_predictions_have_the_shape_of_y(trained):
     ):
         return
     for n_outputs in (1, 2):
-        both = np.column_stack([Y, np.exp(Y)])[:, :n_outputs]
+        both = np.column_stack([Y, -50 * Y])[:, :n_outputs]
         *parts, quantiles, draws = predictions(trained.fit(X, both))
+        assert_keras_says_the_same(trained)
+        assert_allclose(parts[3].mean(axis=0) / parts[3][:, 0].mean(), [1, 50][:n_outputs], rtol=1)
         assert all(part.shape == (len(NEW), n_outputs) for part in parts)
         assert quantiles.shape == (len(NEW), len(LEVELS), n_outputs)
         assert draws.shape == (len(NEW), n_outputs, 3)
@@ -365,19 +420,95 @@ def test_predictions_have_the_shape_of_y(trained):
 
 
 def test_the_model_of_keras_says_the_same(model):
-    if not hasattr(model, "to_keras"):
-        return
-    if isinstance(model, skuq.MCDropoutRegressor | skuq.MCDropoutClassifier):
-        with pytest.raises(ValueError, match="MC dropout averages passes with different dropped"):
-            model.to_keras()
-        return
-    served, parts = model.to_keras()(NEW.to_numpy()), model.predict_uncertainty(NEW)
-    expected = parts._asdict()
-    if is_classifier(model):
-        expected["proba"] = model.predict_proba(NEW)
-    assert served.keys() == expected.keys()
-    for name, values in expected.items():
-        assert_allclose(np.asarray(served[name]), values, rtol=1e-4, atol=1e-5)
+    assert_keras_says_the_same(model)
+
+
+@pytest.mark.parametrize(
+    ("loss", "n_members", "n_outputs"), [("mse", 1, 2), ("gaussian-mixture", 3, 3)]
+)
+def test_the_model_of_keras_has_every_head(loss, n_members, n_outputs):
+    """Keras takes a column of three offsets for a bias where another axis has three entries."""
+    y = X.to_numpy() * [1, 50, 0.1] + [0, 1e4, 5]
+    model = skuq.DeepEnsembleRegressor(n_members, loss=loss, **SMALL).fit(X, y[:, :n_outputs])
+    assert_keras_says_the_same(model)
+    assert (model.predict_uncertainty(NEW).epistemic == 0).all() == (n_members == 1)
+
+
+def test_the_model_of_keras_is_a_copy_that_keeps_the_digits_of_large_offsets():
+    rows = X + [1e7, 1.7e9, 0]
+    rows["constant"] = 7.0
+    model = skuq.TabularEnsembleRegressor(2, loss="crps", **TABULAR).fit(rows, Y + 1e8)
+    rows["constant"] = 8.0  # says nothing
+    copied, before = assert_keras_says_the_same(model, rows), model.predict(rows)
+    assert not copied.trainable_variables
+    for variable in copied.variables:
+        variable.assign(variable * 0)
+    assert_array_equal(model.predict(rows), before)
+
+
+def test_the_model_of_keras_cannot_transform_targets():
+    model = skuq.DeepEnsembleRegressor(2, **SMALL, target_transform="yeo-johnson").fit(X, Y)
+    model.set_params(target_transform="standard")  # what was fitted counts
+    with pytest.raises(ValueError, match="to_keras.*yeo-johnson.*skuq.save"):
+        model.to_keras()
+
+
+def test_the_model_of_keras_takes_images():
+    class Convolution(TinySpace):
+        takes_images = True
+
+        def build(self, configuration, input_shape, n_outputs):
+            x = inputs = keras.Input(input_shape, name="input")
+            x = keras.layers.Conv2D(3, 3, activation="relu", name="convolution")(x)
+            x = keras.layers.BatchNormalization(name="normalization")(x)
+            x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
+            return keras.Model(inputs, keras.layers.Dense(n_outputs, name="out")(x), name="net")
+
+    rng = np.random.default_rng(0)
+    images, y = rng.normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
+    model = skuq.NESClassifier(**{**SEARCH, "space": Convolution()}).fit(images, y)
+    assert assert_keras_says_the_same(model, images).input_shape == (None, 6, 5, 2)
+    # One mean and scale a channel, over all pixels of the rows trained on.
+    trained = np.setdiff1d(np.arange(60), model.catalog_.held_out.rows)
+    means = images[trained].mean(axis=(0, 1, 2))
+    assert_allclose(model.fitted_.inputs.scaling.mean_, means)
+    for other, message in (
+        (images.transpose(0, 2, 1, 3), r"images of shape \(5, 6, 2\)"),
+        (images.reshape(60, -1)[:, :20], "expecting 60 features"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.predict(other)
+
+
+# Run in a process that knows nothing.
+ELSEWHERE = """
+import sys
+import keras, numpy as np, tensorflow as tf
+folder = sys.argv[1]
+X = np.load(folder + "/X.npy")
+exported = tf.saved_model.load(folder + "/exported")
+served = exported.serve(tf.constant(X))["total"]
+loaded = keras.models.load_model(folder + "/model.keras").predict_on_batch(X)["total"]
+assert "skuq" not in sys.modules
+from skuq.networks import NumericEmbedding  # as the documentation has it
+tabular = keras.models.load_model(folder + "/tabular.keras").predict_on_batch(X)["total"]
+np.savez(folder + "/out.npz", served=served, loaded=loaded, tabular=tabular)
+"""
+
+
+@pytest.mark.slow
+def test_the_model_of_keras_is_saved_in_files_that_need_no_skuq(tmp_path):
+    """Built-in layers and operations only, but for networks for tables."""
+    model = skuq.DeepEnsembleRegressor(2, **SMALL).fit(X, Y)
+    tabular = skuq.TabularEnsembleRegressor(2, **TABULAR).fit(X, Y)
+    model.to_keras().save(tmp_path / "model.keras")
+    model.to_keras().export(tmp_path / "exported", verbose=False)
+    tabular.to_keras().save(tmp_path / "tabular.keras")
+    np.save(tmp_path / "X.npy", X)
+    subprocess.run([sys.executable, "-c", ELSEWHERE, tmp_path], check=True, timeout=300)
+    outputs = np.load(tmp_path / "out.npz")
+    for name, of in (("served", model), ("loaded", model), ("tabular", tabular)):
+        assert_allclose(outputs[name], of.predict_uncertainty(X).total, rtol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:The ensemble has")
@@ -497,6 +628,8 @@ def test_fit_refuses_wrong_data(model):
     for y, message in WRONG_LABELS if is_classifier(model) else WRONG_NUMBERS:
         with pytest.raises((TypeError, ValueError), match=message):
             model.fit(ROWS, y)
+    with pytest.raises(TypeError, match="missing .* '[yY]'"):
+        model.fit(ROWS)
     with pytest.raises(TypeError, match=r"X is a LazyFrame, .* Give X\.collect\(\)\."):
         model.fit(LazyFrame(), COUNT)
     for weight, message in WRONG_WEIGHTS:
@@ -562,4 +695,4 @@ def test_one_name_has_one_default_and_one_sentence():
             defaults[name].add(repr(parameters[name].default))
             sentences[name].add(re.split(r"(?<=[.:])\s", text)[0])
     found = {name for name in defaults if len(defaults[name]) > 1 or len(sentences[name]) > 1}
-    assert found == set(DIFFERENT)
+    assert found == DIFFERENT

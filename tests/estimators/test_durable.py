@@ -1,11 +1,16 @@
-"""Searches stored in a folder: resumed, loaded, and selected from again."""
+"""Searches stored in a folder: told apart, resumed, loaded, and selected from again."""
 
 import contextlib
 import copy
+import dataclasses
+import functools
 import gc
+import itertools
 import json
 import os
 import pickle
+import re
+import threading
 import warnings
 from pathlib import Path
 
@@ -14,11 +19,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from processes import run_python
 from scipy import stats
 from scoringrules import crps_normal
 from sklearn.base import clone
+from sklearn.compose import make_column_transformer
 from sklearn.model_selection import KFold, PredefinedSplit
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from small_models import TinySpace
 from tiers import slow_after
 from training_data import MemberRepeater, MemberTrainer
@@ -29,24 +36,21 @@ from skuq.estimators.methods._search_store import TemporaryFolder
 from skuq.exceptions import CatalogMismatchError, SearchFailedError
 from skuq.networks import GaussianHead
 from skuq.search import Catalog, TrialRecord
+from skuq.search._fingerprint import describe
 
 
 @pytest.fixture
 def trained(monkeypatch):
     """Seeds of the networks that are trained, in their order."""
     seeds = []
-    train, together = MemberTrainer.__call__, MemberTrainer.train_together
+    for name in ("__call__", "train_together"):
+        train = getattr(MemberTrainer, name)
 
-    def train_one(self, configuration, seed, *arguments):
-        seeds.append(seed)
-        return train(self, configuration, seed, *arguments)
+        def noted(self, given, seed, *arguments, train=train):
+            seeds.extend(np.ravel(seed).tolist())
+            return train(self, given, seed, *arguments)
 
-    def train_several(self, configurations, seeds_of_members):
-        seeds.extend(seeds_of_members)
-        return together(self, configurations, seeds_of_members)
-
-    monkeypatch.setattr(MemberTrainer, "__call__", train_one)
-    monkeypatch.setattr(MemberTrainer, "train_together", train_several)
+        monkeypatch.setattr(MemberTrainer, name, noted)
     return seeds
 
 
@@ -114,23 +118,6 @@ def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     assert_array_equal(more.predict(X), whole.predict(X))
     fewer = search(2, **settings).fit(X, Y)
     assert len(fewer.catalog_) == 2 and len(trained) == 12
-
-
-@pytest.mark.parametrize(("error", "stored"), [(KeyboardInterrupt, True), (Stop, False)])
-def test_fit_continues_an_interrupted_search(search, trained, stop_at, error, stored):
-    # A search without a folder of the user's continues by `warm_start`.
-    model = search(5) if stored else search(5, catalog_dir=None, warm_start=True)
-    if error is KeyboardInterrupt:
-        with stop_at(2, error), pytest.warns(UserWarning, match="continuing with 2 of 5"):
-            model.fit(X, Y)
-        assert len(model.catalog_) == 2 and np.isfinite(model.predict(X)).all()
-    else:
-        with stop_at(2, error), pytest.raises(Stop):
-            model.fit(X, Y)
-    model.fit(X, Y)
-    assert len(trained) == 5
-    assert [record.trial_number for record in model.catalog_] == [0, 1, 2, 3, 4]
-    assert_array_equal(model.predict(X), search(5, catalog_dir=None).fit(X, Y).predict(X))
 
 
 @pytest.fixture
@@ -312,7 +299,7 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
 REPEATED = {"repeats": 2, "n_members": 2, "selection": "top"}
 
 
-def test_fit_continues_interrupted_repeats(search, trained, stop_at):
+def test_fit_trains_missing_and_failed_repeats(search, trained, stop_at):
     with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
         search(**REPEATED).fit(X, Y)
     model = search(**REPEATED).fit(X, Y)
@@ -322,21 +309,11 @@ def test_fit_continues_interrupted_repeats(search, trained, stop_at):
     whole.fit(X, Y)  # it keeps its repeats in memory
     assert len(trained) == 16
     assert_array_equal(model.predict(X), whole.predict(X))
-
-
-def test_fit_trains_failed_and_damaged_repeats_again(search, trained, stop_at):
     failing = stop_at(0, MemoryError("no room"), MemberRepeater)
     with failing, pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
-        failed = search(**REPEATED).fit(X, Y)
+        failed = search(**REPEATED, epochs=1).fit(X, Y)
     assert len(failed.fitted_.members) == 2 and failed.repeated_ == {}
-    model = search(**REPEATED).fit(X, Y)
-    assert len(trained) == 8
-    file = next(iter((model.catalog_path_ / "repeat-001").glob("trial-*.skuq")))
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.warns(UserWarning, match=r"repeat-001/trial-00000\d.skuq cannot be read"):
-        again = search(**REPEATED).fit(X, Y)
-    assert len(trained) == 9
-    assert_array_equal(again.predict(X), model.predict(X))
+    assert len(failed.fit(X, Y).repeated_) == 2 and len(trained) == 24
 
 
 def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
@@ -348,17 +325,25 @@ def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
         AutoDEUQRegressor.from_catalog(model.catalog_path_)
 
 
-@pytest.mark.parametrize("settings", [{}, {"catalog_dir": None, "warm_start": True}])
-def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, settings):
-    model = search(3, selection=lambda *given, sample_weight: 1 / 0, **settings)
-    with pytest.raises(ZeroDivisionError) as raised:
+NOWHERE = {"catalog_dir": None}
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+@pytest.mark.parametrize("settings", [{}, NOWHERE, {**NOWHERE, "warm_start": True}])
+def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, settings, error):
+    def fail(*given, sample_weight):
+        raise error
+
+    model = search(3, selection=fail, **settings)
+    with pytest.raises(error) as raised:
         model.fit(X, Y)
     (note,) = raised.value.__notes__
     del raised
-    path = note.split("'")[1]
+    path, call = re.search(r"AutoDEUQRegressor.from_catalog\('(.*)', (.*)\)", note).groups()
+    assert call == 'selection="top"'
     loaded = AutoDEUQRegressor.from_catalog(path, selection="top")
     model.set_params(selection="top").fit(X, Y)
-    assert len(trained) == 3
+    assert len(trained) == (6 if settings == NOWHERE else 3)
     assert_array_equal(loaded.predict(X), model.predict(X))
     del model
     gc.collect()
@@ -416,8 +401,12 @@ def test_warm_start_adds_trials(search, trained, kind, random_state):
     assert not folder.exists()
 
 
-def test_warm_start_of_another_search_says_so(search, trained):
+def test_warm_start_of_another_search_says_so(search, trained, stop_at):
     model = search(2, catalog_dir=None, warm_start=True).fit(X, Y)
+    with stop_at(0, Stop), pytest.raises(Stop):
+        model.set_params(n_trials=3).fit(X, Y)
+    model.set_params(n_trials=2).fit(X, Y)  # a fit that fails changes nothing
+    assert len(trained) == 2
     with pytest.warns(UserWarning, match="`warm_start` cannot go on.*A new search") as noted:
         model.set_params(epochs=2).fit(X[:50], Y[:50])
     assert [w.filename for w in noted if "warm_start" in str(w.message)] == [__file__]
@@ -445,17 +434,6 @@ def test_warm_start_of_a_copy_without_trials_says_so(search, trained, how):
     assert len(trained) == 7
 
 
-def test_warm_start_survives_a_failed_fit(search, trained, stop_at):
-    model = search(3, catalog_dir=None, warm_start=True).fit(X, Y)
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(X, np.where(Y > 1, np.nan, Y))
-    with stop_at(0, Stop), pytest.raises(Stop):
-        model.set_params(n_trials=5).fit(X, Y)
-    for n_trials in (3, 2, 3):
-        assert len(model.set_params(n_trials=n_trials).fit(X, Y).catalog_) == n_trials
-    assert len(trained) == 3
-
-
 @pytest.mark.parametrize(("epochs", "max_time"), [(3, 1e6), (10**6, 0.3)])
 def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search):
     with warnings.catch_warnings(record=True) as told:
@@ -463,12 +441,6 @@ def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search
         search(2, epochs=epochs, max_time=max_time, catalog_dir=None).fit(X, Y)
     said = [w for w in told if f"% of its epochs within max_time={max_time}" in str(w.message)]
     assert len(said) == (epochs > 3)
-
-
-def test_fit_of_trials_without_time_says_what_may_help(search):
-    told = r"All 10 trials so far failed[\s\S]*Timeout[\s\S]*Give trials more time by `trial_tim"
-    with pytest.raises(SearchFailedError, match=told):
-        search(20, trial_timeout=1e-9, catalog_dir=None).fit(X, Y)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -483,3 +455,136 @@ def test_a_forked_child_leaves_the_trials_of_a_warm_start():
     path = folder.path
     del folder
     assert not Path(path).exists()
+
+
+# ------------------------------------------------------------------ descriptions of parameters
+
+
+def priced(price):
+    return lambda trial: trial.score + price * trial.n_weights
+
+
+def recursive(factor):
+    def factorial(n):
+        return 1 if n < 1 else factor * n * factorial(n - 1)
+
+    return factorial
+
+
+class Priced:
+    def __init__(self, price):
+        self.price = price
+
+    def score(self, trial):
+        return self.price * trial.score
+
+
+@dataclasses.dataclass
+class Data:
+    rows: object
+    names: frozenset = frozenset("abcd")
+
+
+def transformer(rare):
+    """A long one, of whose display scikit-learn leaves the middle out."""
+    steps = [(OneHotEncoder(min_frequency=9), [f"column {k}"]) for k in range(20)]
+    steps[9][0].set_params(min_frequency=rare)
+    return make_column_transformer(*steps)
+
+
+MADE = {
+    "closure": priced,
+    "default": lambda k: eval("lambda t, *, price=price: price * t", {"price": k}),
+    "code": lambda k: eval(f"lambda t: {k} * t"),
+    "name": lambda k: eval(f"lambda t: {('min', 'max')[k - 1]}(t)"),
+    "signature": lambda k: eval(f"lambda {'*' * k}t: t"),
+    "partial": lambda k: functools.partial(priced, k),
+    "cached": lambda k: functools.lru_cache(priced(k)),
+    "decorated": lambda k: functools.wraps(priced)(priced(k)),
+    "recursive": recursive,
+    "method": lambda k: Priced(k).score,
+    "object": Priced,
+    "object of functions": lambda k: Data(priced(k)),
+    "generator": lambda k: np.random.RandomState(k),
+    "sets": lambda k: functools.partial(priced, {"a", "b", k}),
+    "array": lambda k: Data(np.repeat([1, k, 1], 1000)),
+    "frame": lambda k: Data(pd.DataFrame({"a": np.repeat([1, k, 1], 1000), "b": "x"})),
+    "class": lambda k: (Priced, Data)[k - 1],
+    "transformer": transformer,
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_functions_and_objects_are_compared_by_the_values_they_use(kind):
+    one, same, other = (describe(MADE[kind](k)) for k in (1, 1, 2))
+    assert json.loads(json.dumps(one)) == one
+    assert one == same != other
+
+
+def test_values_that_a_function_encloses_are_told_apart():
+    values = 1, 1.0, True, "1", 0.0, -0.0, min, max, np.exp, np.log, int, range(3), range(4)
+    described = [json.dumps(describe(priced(value))) for value in values]
+    for (one, first), (other, second) in itertools.combinations(zip(values, described), 2):
+        assert first != second, (one, other)
+
+
+def test_describe_ends_for_what_is_hard_to_describe():
+    def even(n):
+        return n == 0 or odd(n - 1)
+
+    def odd(n):
+        return n != 0 and even(n - 1)
+
+    def shared(price):
+        def low(t):
+            return price * t
+
+        for _ in range(40):  # 2 ** 40 descriptions, if each mention were one
+
+            def low(t, one=low, other=low):
+                return one(t) + other(t)
+
+        return low
+
+    one, other = Priced(None), Priced(None)
+    one.price, other.price = other, one
+    for value in (even, one, threading.Lock(), iter([1]), (n for n in [1]), np):
+        json.dumps(describe(value))
+        json.dumps(describe(priced(value)))
+    assert describe(shared(1.0)) == describe(shared(1.0)) != describe(shared(2.0))
+
+
+SCRIPT = """
+from functools import partial
+import numpy as np
+from skuq.search._fingerprint import describe
+
+def outer(k):
+    def inner(t):
+        return t + k
+    return inner
+
+class Kept:
+    def __init__(self, names):
+        self.names = names
+    def __call__(self, t):
+        return t in {'a', 'b'}
+
+f = lambda t, k=2.0, s=frozenset('xyz'): t in {'a', 'b', 'c'} or outer(k)(t)
+print(describe([outer, outer(3), f, partial(f, {'x', 'y'}, kept=Kept({'x', 'y', 'z'}))]))
+"""
+
+
+def test_a_function_is_the_same_in_another_process_until_it_is_edited(tmp_path):
+    def said(script, seed="1"):
+        path = tmp_path / "script.py"
+        path.write_text(script)
+        run = f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')"
+        return run_python(run, PYTHONHASHSEED=seed).stdout
+
+    whole = said(SCRIPT)
+    assert whole.count("digest") == 4 and said(SCRIPT, "2") == whole
+    for old, new in [("t + k", "t - k"), ("{'a', 'b'}\n", "{'a'}\n")]:
+        assert said(SCRIPT.replace(old, new)) != whole
+    console = said(f"exec({SCRIPT!r})", "2")  # without source
+    assert console != said(f"exec({SCRIPT.replace('t + k', 't - k')!r})")

@@ -8,21 +8,14 @@ import joblib
 import matplotlib
 import numpy as np
 import pytest
+import training_data
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
-from sklearn.base import clone
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleSplit
 from tiers import cases
-from training_data import (
-    MemberRefitter,
-    MemberTrainer,
-    Rows,
-    folded_member,
-    make_splits,
-    train_member,
-)
+from training_data import MemberRefitter, MemberTrainer, Rows, folded_member, make_splits
 
 import skuq
 from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
@@ -46,10 +39,8 @@ def regressor(space, **settings):
 
 
 @pytest.fixture(scope="module")
-def rows():
-    rng = np.random.RandomState(0)
-    X = rng.uniform(-1, 1, (60, 2))
-    return X, 3 * np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.normal(size=60) + 10
+def rows(wave):
+    return wave[0][:60], wave[1][:60]
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +79,15 @@ def test_make_splits_validates_every_row_once(n, k, seed, kind):
         assert not np.array_equal(np.concatenate([v for _, v in other]), np.arange(n))
 
 
-@pytest.mark.parametrize("n_classes", [3, 30])
-def test_make_splits_tests_two_rows_of_a_class_apart(n_classes):
-    """With fewer rows of every class than folds, too."""
-    n = 2 * n_classes
-    labels = np.repeat(np.arange(n_classes), 2)
-    folds = make_splits(Rows(np.zeros((n, 1)), labels[:, None], np.ones(n)), 0, cv=5, labels=labels)
-    assert_array_equal(np.sort(np.concatenate([v for _, v in folds.parts])), np.arange(n))
-    assert all(len(valid) == len(set(labels[valid])) for _, valid in folds.parts)
-
-
-def test_make_splits_uses_folds_that_train_on_every_class():
+def test_make_splits_trains_on_every_class():
+    """With fewer rows of a class than folds, too, which are tested apart."""
+    for n in (6, 60):
+        labels = np.repeat(np.arange(n // 2), 2)
+        given_rows = Rows(np.zeros((n, 1)), labels[:, None], np.ones(n))
+        folds = make_splits(given_rows, 0, cv=5, labels=labels).parts
+        assert_array_equal(np.sort(np.concatenate([valid for _, valid in folds])), np.arange(n))
+        assert all(len(valid) == len(set(labels[valid])) for _, valid in folds)
+    # Of some folds those are used that train on every class.
     labels = np.repeat([0, 1, 2], [30, 29, 1])
     rows = Rows(np.zeros((60, 1)), np.zeros((60, 1)), np.ones(60))
     with warnings.catch_warnings():
@@ -160,33 +149,20 @@ def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, h
     assert stacked == ([True] if heavy == 1 else [False] * 3)
 
 
-def test_fit_keeps_groups_together(tiny_space, rows):
-    groups = np.repeat([None, *"abcdefgh", 9, 10, 11], 5)  # names of any kinds
-    model = regressor(tiny_space, n_trials=1).fit(*rows, groups=groups)
-    x, member = model.fitted_.inputs.transform(rows[0]), model.catalog_.member(0)
-    predicted = predict_members(member.networks, x)
-    by_network = np.abs(predicted - member.held_out).max(axis=-1).argmin(axis=0)
-    assert all(len(set(of_group)) == 1 for of_group in by_network.reshape(12, 5))
-
-
-@pytest.mark.parametrize("kind", ["folded", "refitted"])
-def test_fit_repeats_and_is_kept(tiny_space, rows, kind, request):
-    model = request.getfixturevalue(kind)
-    expected = model.predict(rows[0], return_std=True)
-    again = clone(model).fit(*rows)
-    pickled = pickle.loads(pickle.dumps(model))
-    loaded = loads(dumps(model), parts={"space": tiny_space})
-    for other in (again, pickled, loaded):
-        assert_array_equal(other.predict(rows[0], return_std=True), expected)
-    # A pickle of what was refitted holds only that.
-    members = [pickled.catalog_.member(k) for k in pickled.catalog_.completed]
-    weights = [network.weights is None for member in members for network in member.networks]
-    assert all(weights) == model.refit
-    assert all(member.weights is not None for member in pickled.refitted_.values())
-    with pytest.raises(ValueError, match="lost the networks"):
-        pickled.reselect()
-    assert_allclose(np.asarray(model.to_keras()(rows[0])["total"]), expected[1], rtol=1e-4)
-    assert_allclose(np.mean(model.posterior_fn()(rows[0]), axis=0), expected[0], rtol=1e-4)
+def test_pickles_hold_no_networks_of_what_was_refitted(folded, refitted, tiny_space, rows):
+    for model in (folded, refitted):
+        mean, std = model.predict(rows[0], return_std=True)
+        pickled = pickle.loads(pickle.dumps(model))
+        for other in (pickled, loads(dumps(model), parts={"space": tiny_space})):
+            assert_array_equal(other.predict(rows[0], True), (mean, std))
+        assert_allclose(np.asarray(model.to_keras()(rows[0])["total"]), std, rtol=1e-4)
+        assert_allclose(np.mean(model.posterior_fn()(rows[0]), axis=0), mean, rtol=1e-4)
+        members = [pickled.catalog_.member(k) for k in pickled.catalog_.completed]
+        weights = [network.weights is None for member in members for network in member.networks]
+        assert all(weights) == model.refit
+        assert all(member.weights is not None for member in pickled.refitted_.values())
+        with pytest.raises(ValueError, match="lost the networks"):
+            pickled.reselect()
 
 
 def test_fit_refits_as_train_member_does(tiny_space, rows):
@@ -206,7 +182,9 @@ def test_fit_refits_as_train_member_does(tiny_space, rows):
     )
     network, data = tiny_space.build(configuration, (2,), 2), TrainingData.without_validation
     seed = model.catalog_[k].seed
-    alone = train_member(network, GaussianHead(), recipe, data(x, y, np.ones(60)), seed)
+    alone = training_data.train_member(
+        network, GaussianHead(), recipe, data(x, y, np.ones(60)), seed
+    )
     assert_allclose(member.weights, alone.weights, rtol=1e-4, atol=1e-5)
 
 
@@ -301,16 +279,12 @@ def test_member_estimators_hold_nothing_of_the_others(folded, refitted, tiny_spa
 def test_reselect_on_other_rows_sees_all_folds(tiny_space, rows):
     X, y = rows[0][:20], rows[1][:20]
     model = regressor(tiny_space, n_trials=5).fit(*rows)
-    nll = []
-    for _, trial in model.member_estimators(every_trial=True):
-        mean, std = trial.predict(X, return_std=True)  # moments of all its folds
-        nll.append(-stats.norm.logpdf(y, mean, std).mean())
-    for selection in ("greedy", "top", "hq"):
-        indices = np.unique(model.reselect(X, y, selection=selection).selection_.indices)
-        assert len(indices) >= 2
-        if selection == "top":
-            assert_array_equal(indices, np.sort(np.argsort(nll)[: len(indices)]))
-        assert np.argmin(nll) in indices or selection == "hq"
+    trials = [trial for _, trial in model.member_estimators(every_trial=True)]
+    moments = [trial.predict(X, return_std=True) for trial in trials]  # of all its folds
+    nll = [-stats.norm.logpdf(y, mean, std).mean() for mean, std in moments]
+    chosen = model.reselect(X, y, selection="top").selection_.indices
+    assert_array_equal(np.sort(chosen), np.sort(np.argsort(nll)[: len(chosen)]))
+    assert np.argmin(nll) in model.reselect(X, y, selection="greedy").selection_.indices
 
 
 def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monkeypatch):
@@ -336,13 +310,9 @@ def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monk
     assert_array_equal(alone.predict(rows[0]), searched.predict(rows[0]))
 
 
-def test_fit_takes_masks_and_uses_up_a_generator_of_folds(folded, tiny_space, rows, tmp_path):
-    masks = [(k != EVERY // 20, k == EVERY // 20) for k in range(3)]
-    model = regressor(tiny_space, validation=masks).fit(*rows)
-    assert_array_equal(model.predict(rows[0]), folded.predict(rows[0]))
+def test_fit_uses_up_a_generator_of_folds(tiny_space, rows, tmp_path):
     model = regressor(tiny_space, validation=KFold(3).split(rows[0]), catalog_dir=tmp_path)
-    model.fit(*rows)
-    assert len(model.catalog_.member(0).networks) == 3
+    assert len(model.fit(*rows).catalog_.member(0).networks) == 3
     with pytest.raises(ValueError, match="A generator can only be used once"):
         model.fit(*rows)
 
@@ -351,10 +321,11 @@ def test_fit_leaves_rows_without_weight_out_of_folds(tiny_space, rows):
     X, y = rows
     weight = np.ones(60)
     weight[[3, 41]] = 0
-    folds = [(np.flatnonzero(k != EVERY % 3), np.arange(k, 60, 3)) for k in range(3)]
+    folds = [(k != EVERY % 3, np.arange(k, 60, 3)) for k in range(3)]  # masks and positions
     used = np.flatnonzero(weight)
     number = {int(row): k for k, row in enumerate(used)}
-    of_used = [tuple([number[int(r)] for r in part if r in number] for part in f) for f in folds]
+    parts = [(EVERY[train], test) for train, test in folds]
+    of_used = [tuple([number[int(r)] for r in part if r in number] for part in f) for f in parts]
     model = regressor(tiny_space, validation=folds).fit(X, y, weight)
     alone = regressor(tiny_space, validation=of_used).fit(X[used], y[used])
     assert_allclose(model.predict(X), alone.predict(X), rtol=1e-5)

@@ -15,10 +15,14 @@ from tiers import cases
 from training_data import NumberTargets
 
 import skuq
-from skuq.backend import ops
 from skuq.estimators.tabular._targets import ScalingByTails
 from skuq.exceptions import TableWarning
-from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout, TabularNetwork
+from skuq.networks import (
+    MLP,
+    ArtificialInputs,
+    NOMUNetwork,
+    NOMUReadout,
+)
 from skuq.predictive import TransformedMixture
 from skuq.tables import TablePreprocessor
 
@@ -83,22 +87,6 @@ DENSE = "dense data is required.*sparse_output=False.*sparse_threshold=0"
 def test_fit_refuses_tables(ensemble, rows, preprocess, make, kind, message):
     with pytest.raises(kind, match=message):
         ensemble.set_params(preprocess=preprocess).fit(make(rows[0]), rows[1])
-
-
-def test_predict_refuses_other_columns(ensemble, rows):
-    X, y = rows
-    ensemble.fit(X, y)
-    for other, message in (
-        (X.iloc[:, ::-1], "same order"),
-        (X.drop(columns="age"), "seen at fit"),
-        (X.assign(age=-np.inf), r"infinity, in columns \['age'\]"),
-        (X.assign(age=pd.Timestamp("2020")), "'age' holds dates"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ensemble.predict(other)
-    with pytest.warns(UserWarning, match="does not have valid feature names"):
-        found = ensemble.predict(X.to_numpy(dtype=object))
-    assert_array_equal(found, ensemble.predict(X))
 
 
 def test_fit_preprocesses_with_any_transformer(ensemble, rows):
@@ -177,26 +165,6 @@ def test_fit_does_not_preprocess_images():
         model.set_params(preprocess=StandardScaler()).fit(images, y)
 
 
-def test_posterior_fn_with_robust_scaling():
-    X = np.random.default_rng(0).standard_cauchy((70, 3))
-    X[:, 2] = 5  # which says nothing, nor do other values of it later
-    network = TabularNetwork(n_layers=1, width=32, embedding="none")
-    settings = {"network": network, "loss": "crps", "target_transform": "standard", **RUN}
-    # A calibration would add errors that members share.
-    model = skuq.TabularEnsembleRegressor(2, calibrate=False, **settings).fit(X, X[:, 0])
-    posterior = model.posterior_fn()
-    new = 5 * np.random.default_rng(1).normal(size=(20, 3))
-    new[0] = 1e9  # smoothly bounded, as all others are
-    assert_allclose(model.predict(new[:1]), model.predict(1e3 * new[:1]), rtol=1e-9)
-    draws, means = posterior(new), model.predict_distribution(new).member_means
-    # Every member, as often as its weight says.
-    counts = np.rint(len(draws) * model.weights_).astype(int)
-    assert_allclose(draws, np.repeat(means, counts, axis=0), rtol=1e-10)
-    as_tensors = [ops.convert_to_tensor(part, "float64") for part in (*posterior.arguments, new)]
-    tensor = posterior.function(ops, as_tensors[:-1], as_tensors[-1])
-    assert_allclose(ops.convert_to_numpy(tensor), draws, rtol=1e-7)
-
-
 def test_nomu_regressor_draws_inputs_among_the_columns_of_numbers(rows):
     X, y = rows
     model = skuq.NOMURegressor(**NOMU, readout=FIXED).fit(X, y)
@@ -207,15 +175,9 @@ def test_nomu_regressor_draws_inputs_among_the_columns_of_numbers(rows):
     draws = posterior.function(np, posterior.arguments, X.to_numpy(dtype=object))
     assert draws.shape == (4, 70)
     assert_allclose(draws.mean(axis=0), model.predict(X), atol=1e-9)
-    by_table = clone(model).set_params(artificial__kind=X.iloc[:, ::-1][:20])
-    with pytest.raises(ValueError, match="same order"):
-        by_table.fit(X, y)
-    by_table.set_params(artificial__kind=X[:20]).fit(X, y)
+    by_table = clone(model).set_params(artificial__kind=X[:20]).fit(X, y)
     by_array = clone(model).set_params(artificial__kind=X[:20].to_numpy(dtype=object)).fit(X, y)
     assert_array_equal(_predictions(by_table, X), _predictions(by_array, X))
-    linear = clone(model).set_params(readout__kind="linear").fit(X, y)
-    with pytest.raises(ValueError, match="needs the columns of X as they are"):
-        linear.readout_weights()
 
 
 @pytest.fixture(scope="module")

@@ -113,8 +113,8 @@ def test_from_paper_has_the_authors_clips(name, batch_size, clip_norm, unit):
 
 def test_fit_gives_columns_scales_of_their_own_on_request():
     Y = VALUES * [1, 10, 100, 1000] + [0, 5, 0, -3]
-    model = fit_small(standardize="columns")
-    targets = small(standardize="columns").fit(INPUTS, Y).fitted_.targets
+    model = small(standardize="columns").fit(INPUTS, Y)
+    targets = model.fitted_.targets
     assert_allclose(targets.scale_[1:, 0], Y.std(axis=0)[1:])  # the first is constant
     assert_allclose(targets.mean_[:, 0], Y.mean(axis=0))
     assert_array_equal(model.predict(INPUTS, query_points=QUERIES), model.predict(INPUTS))
@@ -163,33 +163,9 @@ def test_fit_takes_relative_errors_of_functions_and_not_of_single_numbers(plan):
     assert_array_equal(weights(VALUES), weights(VALUES, loss="relative"))
 
 
-def test_fit_of_single_numbers_with_a_query_point_is_of_functions():
-    model = small(query_points=[0.3]).fit(INPUTS, VALUES[:, 1])
-    assert model.predict(INPUTS).shape == (6,)
-    for part in model.predict_uncertainty(INPUTS, query_points=[0.3, 0.4]):
-        assert part.shape == (6, 2)
-    assert model.sample_y(INPUTS, 3, query_points=[0.3, 0.4]).shape == (6, 2, 3)
-    assert model.posterior_fn(8, query_points=[0.3, 0.4])(INPUTS).shape == (8, 6, 2)
-    assert_allclose(model.predict(INPUTS, query_points=[0.3, 0.4])[:, 0], model.predict(INPUTS))
-
-
-@cases(
-    "given",
-    (pd.DataFrame({"a": INPUTS[:, 0]}), pd.DataFrame(VALUES), pd.DataFrame({"y": QUERIES})),
-    (np.asfortranarray(np.repeat(INPUTS, 2, 1))[:, ::2], np.asfortranarray(VALUES), QUERIES),
-    (INPUTS.tolist(), VALUES.astype(object)[..., None], QUERIES[:, None]),
-    ids=["pandas", "strides", "objects of one component"],
-)
-def test_fit_takes_other_containers_for_the_same(fitted, given):
-    X, Y, queries = given
-    model = small(query_points=queries).fit(X, Y)
-    assert_array_equal(model.predict(X).reshape(VALUES.shape), fitted.predict(INPUTS))
-    assert_array_equal(model.predict(X, query_points=queries), model.predict(X))
-
-
 def with_given(model, **changes):
-    settings = {"training__steps": 100, "learning_rate": 0.02, "pretrained": model, **changes}
-    return small(**settings).fit(INPUTS, VALUES)
+    settings = {"training__steps": 100, "learning_rate": 0.02, "pretrained": model}
+    return fit_small(**settings, **changes)
 
 
 def one_input_of_keras():
@@ -204,40 +180,28 @@ def one_input_of_keras():
     ids=["keras", "linear"],
 )
 def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
+    """And its draws are functions of NumPy alone."""
     given = make()
     model = with_given(given, query_points=queries)
+    posterior = model.fitted_.posterior_of(model.index_)
+    assert posterior.key is None
+    copied = pickle.loads(pickle.dumps(posterior))
     for X in (INPUTS, FURTHER):
         mean, std = model.predict(X, return_std=True)
         assert_array_equal(mean, given.predict(X))
         assert (std > 0).all() and np.isfinite(std).all()
+        draws = posterior(X)
+        assert_allclose(draws.mean(axis=0), mean, atol=1e-7)
+        assert_allclose(draws.std(axis=0), std, rtol=1e-5)
+        assert_array_equal(copied(X), draws)
     assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
 
 
-def test_posterior_fn_of_a_given_model_is_in_numpy_only():
-    model = with_given(LinearRegression().fit(INPUTS, VALUES), training__steps=5)
-    posterior = model.fitted_.posterior_of(model.index_)
-    assert posterior.key is None
-    draws, (mean, std) = posterior(FURTHER), model.predict(FURTHER, return_std=True)
-    assert_allclose(draws.mean(axis=0), mean, atol=1e-9)
-    assert_allclose(draws.std(axis=0), std, rtol=1e-6)
-    assert_array_equal(pickle.loads(pickle.dumps(posterior))(FURTHER), draws)
-
-
-def test_clone_keeps_a_keras_model_that_is_given():
+def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is():
+    """And the scale of its features in a warm start."""
     given = operators.operator_of_keras(1, 1, 1)
     before = given.get_weights()
-    kept = clone(small(pretrained=given)).fit(INPUTS, VALUES)
-    for queries in (QUERIES, np.array([0.11, 0.5])):
-        pairs = [np.repeat(FURTHER, len(queries), axis=0), np.tile(queries[:, None], (3, 1))]
-        expected = given.predict(pairs, verbose=0)
-        assert_array_equal(kept.predict(FURTHER, query_points=queries).ravel(), expected.ravel())
-    assert (std_of(kept, FURTHER) > 0).all()
-    assert all(map(np.array_equal, given.get_weights(), before))
-
-
-def test_fit_keeps_the_scale_of_given_features_in_a_warm_start():
-    model = small(pretrained=operators.operator_of_keras(1, 1, 1), warm_start=True)
-    model.fit(INPUTS[:3], VALUES[:3])
+    model = clone(small(pretrained=given, warm_start=True)).fit(INPUTS[:3], VALUES[:3])
     first = model.fitted_.given
     hidden = first.features(INPUTS[:3])[:, :8]  # of one scale
     assert_allclose(hidden.mean(axis=0), 0, atol=1e-5)
@@ -245,6 +209,12 @@ def test_fit_keeps_the_scale_of_given_features_in_a_warm_start():
     kept = model.fit(INPUTS, VALUES).fitted_.given
     assert_array_equal(kept.mean_, first.mean_)
     assert kept.scale_ == first.scale_
+    for queries in (QUERIES, np.array([0.11, 0.5])):
+        pairs = [np.repeat(FURTHER, len(queries), axis=0), np.tile(queries[:, None], (3, 1))]
+        expected = given.predict(pairs, verbose=0)
+        assert_array_equal(model.predict(FURTHER, query_points=queries).ravel(), expected.ravel())
+    assert (std_of(model, FURTHER) > 0).all()
+    assert all(map(np.array_equal, given.get_weights(), before))
 
 
 def test_fit_reads_what_its_output_map_reads():
@@ -271,12 +241,6 @@ def test_fit_learns_the_noise_by_likelihood():
     assert model.log_prob(X, y).mean() > flat - 0.2
 
 
-def test_query_points_can_be_routed():
-    with config_context(enable_metadata_routing=True):
-        model = NEONRegressor().set_predict_request(query_points=True)
-        assert model.get_metadata_routing().consumes("predict", ["query_points"])
-
-
 def test_predict_takes_query_points_of_a_frame_with_their_columns():
     rng = np.random.default_rng(0)
     points = pd.DataFrame({"t": rng.uniform(size=6), "x": rng.uniform(size=6)})
@@ -286,6 +250,9 @@ def test_predict_takes_query_points_of_a_frame_with_their_columns():
     assert_array_equal(model.predict(U, query_points=points.to_numpy()), model.predict(U))
     with pytest.raises(ValueError, match=r"must have the columns .*\['t', 'x'\]. Got \['x', 't'\]"):
         model.predict(U, query_points=points[["x", "t"]])
+    with config_context(enable_metadata_routing=True):
+        routed = NEONRegressor().set_predict_request(query_points=True).get_metadata_routing()
+        assert routed.consumes("predict", ["query_points"])
 
 
 def test_fit_refuses_frozen_layers_and_sums_that_keras_takes_for_a_bias():

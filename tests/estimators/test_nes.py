@@ -13,7 +13,6 @@ from sklearn.metrics import log_loss
 from slots import EnsembleEvolution
 from teams import likelihood_statistics, select_by
 from tiers import cases
-from training_data import RobustScaling
 
 from skuq import NESClassifier, NESRegressor
 from skuq.ensembles import Selection
@@ -162,10 +161,9 @@ def test_baseline_takes_an_architecture(iris, fitted):
             fitted.baseline(kind, architecture=architecture)
 
 
-@pytest.mark.parametrize("selection", ["forward", "replacement", "quick", "top", "hq"])
+@cases("selection", "forward", "replacement", "quick", "top", "hq")
 def test_reselect_by_every_selection(iris, fitted, selection):
-    rows = fitted.catalog_.held_out.rows
-    X, y = iris[0][rows], iris[1][rows]
+    X, y = (part[fitted.catalog_.held_out.rows] for part in iris)
     model = fitted.at_severity(0).reselect(X, y, selection=selection)
     assert 1 <= len(model.selection_) <= 3
     loss = log_loss(y, model.predict_proba(X), labels=model.classes_)
@@ -187,16 +185,6 @@ def test_reselect_takes_use_best_and_a_function(iris, fitted):
         model.reselect(selection=lambda *a, **k: 3)
 
 
-def test_fit_ignores_rows_of_zero_weight(tiny_space, iris):
-    X, y = iris
-    valid = (X[:50], y[:50])
-    model = tiny(tiny_space, 3, epochs=3, class_weight="balanced")
-    expected = model.fit(X[50:], y[50:], validation_data=valid).predict_proba(X)
-    X_more, y_more = np.r_[X[50:], X[:40] + 100], np.r_[y[50:], y[:40][::-1]]
-    model.fit(X_more, y_more, np.repeat([1, 0], [100, 40]), validation_data=valid)
-    assert_allclose(model.predict_proba(X), expected, atol=1e-6)
-
-
 def test_fit_selects_regressors_by_their_mixture(tiny_space, wave):
     X, y = wave
     model = NESRegressor(6, n_members=3, epochs=60, space=tiny_space, random_state=0).fit(X, y)
@@ -205,19 +193,6 @@ def test_fit_selects_regressors_by_their_mixture(tiny_space, wave):
     unit = model.fitted_.targets.scaling.scale_[0]
     expected = -model.log_prob(X[valid], y[valid]).mean() - np.log(unit)
     assert_allclose(model.selection_.loss, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_fit_trains_as_many_trials_as_fit_into_the_time(iris, tiny_space):
-    model = tiny(tiny_space, "auto", epochs=1, max_time=0.5).fit(*iris)
-    assert 1 <= len(model.catalog_) < 10_000
-
-
-def test_fit_gives_the_tabular_space_images_as_rows():
-    rng = np.random.RandomState(0)
-    images, y = rng.normal(size=(40, 3, 2, 1)), np.arange(40) % 2
-    model = tiny("tabular", 1, 1, epochs=1, fixed=ONE).fit(images, y)
-    assert isinstance(model.fitted_.inputs.scaling, RobustScaling)
-    assert_array_equal(model.predict_proba(images), model.predict_proba(images.reshape(40, 6)))
 
 
 def test_fit_gives_small_tables_small_batches_and_enough_epochs(iris):
@@ -282,9 +257,7 @@ def setosas(X, y):
     ({"class_weight": NEGATIVE}, None, "`class_weight` must have finite numbers >= 0"),
     ({"class_weight": NO_SETOSA}, setosas, "`shift_validation` must have a row of positive w"),
     ({"space": "darts"}, None, "space='darts'.* needs images"),
-    ({"image_shape": (4, 4)}, None, "`image_shape` must be"),
-    ({"image_shape": (4, -1)}, None, "`image_shape` must be"),
-    ({"image_shape": (2.0, 2)}, None, "`image_shape` must be"),
+    *(({"image_shape": s}, None, "`image_shape` must be") for s in ((4, 4), (4, -1), (2.0, 2))),
 )
 def test_fit_refuses(tiny_space, iris, settings, shift, message):
     model = tiny(**{"space": tiny_space, **settings})

@@ -1,6 +1,9 @@
-"""NOMU: desiderata, training, noise, given models, settings, refusals."""
+"""NOMU: desiderata, training, noise, given models, settings, refusals, the readout."""
 
 import pickle
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -9,16 +12,21 @@ from numpy.testing import assert_allclose, assert_array_equal
 from plans import keras_model, sequential
 from problems import make_function, make_scarce_regression
 from problems.functions import FUNCTIONS_1D
+from scipy import stats
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
+from sklearn.model_selection import KFold
 from tiers import cases
-from training_data import NoScaling, Scaling, template_of
+from training_data import NoScaling, Rows, Scaling, template_of
 
 import skuq.training
 from skuq import NOMURegressor
 from skuq.backend import keras
+from skuq.estimators.methods import _nomu_readout as _readout
 from skuq.estimators.methods import _nomu_training as _training
+from skuq.exceptions import SmallValidationWarning
+from skuq.fitted._fitted_nomu import Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.predictive import TwoPieceNormal
 from skuq.training import Training
@@ -64,17 +72,10 @@ def test_nomu_uncertainty_grows_with_distance():
     model = small(network__hidden_units=32, **LONG).fit(GAP, WAVE)
     at_rows, middle = std_of(model, GAP), std_of(model, [[-0.15]])[0]
     assert at_rows.mean() < 0.15 * middle and at_rows.max() < 0.3 * middle
-    for way in (
-        [-0.9, -1.1, -1.3, -1.5],
-        [0.65, 0.8, 1.0, 1.2, 1.5],
-        [-0.5, -0.4, -0.15],
-        [0.2, 0.1, -0.15],
-    ):
+    outwards = [-0.9, -1.1, -1.3, -1.5], [0.65, 0.8, 1.0, 1.2, 1.5]
+    for way in (*outwards, [-0.5, -0.4, -0.15], [0.2, 0.1, -0.15]):
         assert (np.diff(std_of(model, np.reshape(way, (-1, 1)))) > 0).all()
-
-
-def test_nomu_rows_without_noise_close_the_band():
-    """D2: at the rows the band is hardly wider than the training error of f."""
+    # Without noise it is hardly wider at the rows than the training error of f.
     new = np.linspace(-1, 1, 8)[:, None]
     model = nomu(network__hidden_units=32, noise_std=0.0, epochs=600, random_state=0)
     model.fit(GAP, WAVE, validation_data=(new, np.sin(4 * new[:, 0])))
@@ -249,14 +250,12 @@ EARLY = {**SMALL, "batch_size": 30}
 
 def test_early_stopping_patience_watches_the_rows_held_out(wave):
     """The validation loss of `validation_data` ends the training of f."""
-    X, y = wave
-    train, valid = (X[:90], y[:90]), (X[90:], y[90:])
-    model = nomu(**EARLY, early_stopping_patience=10).fit(*train, validation_data=valid)
-    history = model.mean_member_.history
-    best = model.mean_member_.best_epoch
-    assert best == np.argmin(history["val_loss"])
-    error = (valid[1] - model.predict(valid[0])) / y[:90].std()
-    assert history["val_loss"][best] == pytest.approx(np.mean(error**2), rel=1e-3)
+    train, (X, y) = [part[:90] for part in wave], [part[90:] for part in wave]
+    model = nomu(**EARLY, early_stopping_patience=10).fit(*train, validation_data=(X, y))
+    history, best = model.mean_member_.history["val_loss"], model.mean_member_.best_epoch
+    assert best == np.argmin(history)
+    error = (y - model.predict(X)) / train[1].std()
+    assert history[best] == pytest.approx(np.mean(error**2), rel=1e-3)
 
 
 def test_refit_trains_f_as_long_as_was_best(wave, trained):
@@ -308,11 +307,10 @@ def test_asymmetric_band_is_wide_where_the_data_lie_and_around_the_prediction():
     distribution = model.predict_distribution(X)
     assert isinstance(distribution, TwoPieceNormal)
     assert_array_equal(distribution.mode, model.predict(X))
-    error = y - model.predict(X)
+    error, wider = y - model.predict(X), distribution.upper / distribution.lower
     above, below = error > 0.1, error < -0.1
-    assert above.any() and below.any()
-    assert (distribution.upper > 3 * distribution.lower)[above].all()
-    assert (distribution.lower > 3 * distribution.upper)[below].all()
+    assert above.any() and (wider[above] > 3).all()
+    assert below.any() and (wider[below] < 1 / 3).all()
 
 
 @pytest.mark.parametrize("connected", [False, True])
@@ -324,13 +322,6 @@ def test_connect_gradient_lets_uncertainty_move_the_prediction(connected):
     low, high = (small(**settings, loss__pi_exp=p).fit(ROWS, VALUES) for p in (1e-3, 10.0))
     assert np.allclose(low.predict(ROWS), high.predict(ROWS), rtol=1e-6) == (not connected)
     assert not np.allclose(std_of(low, ROWS), std_of(high, ROWS), rtol=1e-3)
-
-
-def test_fit_survives_a_constant():
-    flat = nomu(**{**SMALL, "validation": 2}).fit(ROWS, np.full(12, 7.0))
-    mean, std = flat.predict(ROWS, return_std=True)
-    assert_allclose(mean, 7, atol=0.4)  # after a few epochs, in units of 7 / sqrt(14)
-    assert (std > 0).all() and np.isfinite(std).all()
 
 
 def test_pretrained_predictions_are_kept_to_the_bit(plan):
@@ -348,24 +339,13 @@ class Subclassed(keras.Model):
     def __init__(self):
         super().__init__()
         self.dense = keras.layers.Dense(1)
+        self(ROWS)
 
     def call(self, x):
         return self.dense(x)
 
 
-def subclassed():
-    given = Subclassed()
-    given(ROWS)
-    return given
-
-
-def with_lambda():
-    """A network that cannot be made again."""
-    layers = keras.layers
-    return sequential((2,), layers.Dense(4), layers.Lambda(lambda x: 2 * x), layers.Dense(1))
-
-
-@cases(("make", "seen"), (subclassed, 0), (lambda: network((2,), 1), 16), ids=["own", "dropout"])
+@cases(("make", "seen"), (Subclassed, 0), (lambda: network((2,), 1), 16), ids=["own", "dropout"])
 def test_pretrained_networks_are_kept_to_the_bit(make, seen):
     given = make()
     before = [weight.copy() for weight in given.get_weights()]
@@ -402,8 +382,7 @@ def test_artificial_sampler_fills_the_box():
     assert_array_equal(sampler.box, [(80, 140), (-3, 1)])
     share = (values - [80, -3]) / [60, 4]
     assert share.min() >= -1e-9 and share.max() <= 1 + 1e-9
-    moments = [*share.mean(axis=0), *share.std(axis=0)]
-    assert_allclose(moments, [0.5] * 2 + [12**-0.5] * 2, atol=0.03)
+    assert_allclose([share.mean(axis=0), share.std(axis=0)], [[0.5] * 2, [12**-0.5] * 2], atol=0.03)
 
 
 @cases(
@@ -478,13 +457,13 @@ def test_from_paper_has_the_papers_settings(name):
 
 
 def test_from_paper_follows_the_dimension():
-    assert NOMURegressor.from_paper("toy", 2).artificial.n == 256
     assert NOMURegressor.from_paper("testbed", 5).artificial.n == 500
     assert NOMURegressor.from_paper("bayesopt", 20).artificial.box == [(-1, 1)] * 20
     model = NOMURegressor.from_paper("toy", 2, network__hidden_units=(16, 16), epochs=2)
+    assert model.artificial.n == 256
     model.fit((ROWS - [100, 0]) / [5, 0.1], (VALUES - 50) / 30)
-    assert_array_equal(model.fitted_.inputs.scaling.scale_, 1)  # nothing is scaled
-    assert_array_equal(model.fitted_.targets.scaling.scale_, 1)
+    for part in (model.fitted_.inputs, model.fitted_.targets):
+        assert_array_equal(part.scaling.scale_, 1)  # nothing is scaled
     with pytest.raises(ValueError, match="`name` must be one of .*'toy'.*Got 'bnn'"):
         NOMURegressor.from_paper("bnn")
 
@@ -496,15 +475,14 @@ GAPS = np.where(ROWS > 103, np.nan, ROWS)
 FRAME = pd.DataFrame(ROWS, columns=["a", "b"])
 OTHER = FRAME.rename(columns={"a": "b", "b": "a"})
 TWO = np.c_[VALUES, VALUES]
+WITH_LAMBDA = sequential((2,), keras.layers.Lambda(lambda x: 2 * x), keras.layers.Dense(1))
 # Changes of a model with numbers for the readout, or of what `fit` is given.
 REFUSED = [
     # Parameters that are invalid
-    ({"artificial": "sobol"}, "'artificial' parameter"),
     ({"artificial__kind": "sobol"}, "'kind' parameter of ArtificialInputs"),
     ({"loss__c_exp": -30.0}, "'c_exp' parameter"),
     ({"network__hidden_units": ()}, "`hidden_units` must be positive integers"),
     ({"network__side_hidden_units": (4, 0)}, "`side_hidden_units` must be positive integers"),
-    ({"noise_std": -1.0}, "'noise_std' parameter"),
     ({"readout__c": -1.0}, "'c' parameter"),
     ({"readout__l_min": 0, "readout__l_max": 0}, "'l_max' parameter"),
     ({"training__l2": 0.1}, r"`training` must only have settings that.*Got l2=0.1: leave it out"),
@@ -566,8 +544,8 @@ REFUSED = [
     ({"pretrained": FrozenEstimator(LINE), "X": GAPS}, "missing values count as encoded"),
     ({"pretrained": network((3,), 1)}, r"shape \(None, 2\).*It takes \(None, 3\)"),
     ({"pretrained": keras.Sequential([keras.layers.Dense(1)])}, "without weights"),
-    ({"pretrained": subclassed()}, "without symbolic inputs.*connect_layers=0"),
-    ({"pretrained": with_lambda()}, "can make again.*Lambda"),
+    ({"pretrained": Subclassed()}, "without symbolic inputs.*connect_layers=0"),
+    ({"pretrained": WITH_LAMBDA}, "can make again.*Lambda"),
 ]
 
 
@@ -575,3 +553,260 @@ REFUSED = [
 def test_fit_refuses(changes, message):
     with np.errstate(invalid="ignore"), pytest.raises(ValueError, match=message):
         fit(nomu(epochs=1, **NUMBERS), changes)
+
+
+# ------------------------------------------------------------------ the readout
+
+
+def test_readout_widths_are_never_zero():
+    readout = Readout("linear", "asymmetric", 0.1, 2.0, c=3.0, level=0.5, growth=4.0)
+    up, down = readout.widths(np.array([[1.5, 0.4]]), np.array([2.0]))
+    assert_allclose([up, down], np.hypot([[[3.0]], [[0.3]]], 8))
+    nothing = Readout("exponential", "symmetric", 0.0, 1.0, c=0.0).widths(np.zeros((1, 1)))
+    assert min(nothing) > 0
+
+
+N, UNIT = 40, 2.0  # held-out rows, and the unit of the standardised y
+TARGETS = SimpleNamespace(scaling=SimpleNamespace(scale_=np.array([UNIT])))
+
+
+class Stub:
+    """A trained network with known predictions: zero, and `raw` at each row (a column of X)."""
+
+    def __init__(self, noise=None):
+        self.noise = noise
+
+    def predict(self, X, inputs, targets):
+        noise = None if self.noise is None else np.full((len(X), 1), self.noise)
+        return np.zeros((len(X), 1)), X, noise
+
+
+def held_out_rows(n=N, n_sides=1, scale=1.0):
+    """Rows whose errors have a standard deviation of `scale` times their raw uncertainty."""
+    rng = np.random.default_rng(0)
+    raw = rng.uniform(0.1, 1, (n, n_sides))
+    error = scale * raw[:, :1] * rng.normal(size=(n, 1))
+    return Rows(raw, UNIT * error, rng.uniform(0.2, 1, n))
+
+
+def choose(
+    rows, band="symmetric", error=0.01, own=0.0, noise=None, noiseless=False, closed=None, **readout
+):
+    """Choose a readout by held-out rows, 0.25 from the rows, at which r is `own`.
+
+    With `closed` r counts as none at one artificial input, so far from the rows.
+    """
+    network, n_sides = Stub(noise), rows.X.shape[1]
+    errors = UNIT * error * np.array([[1.0], [-1], [1], [-1]])
+    seen = Rows(np.full((4, n_sides), own), errors, np.ones(4))
+    raw, distance = np.full((8, n_sides), 0.5), np.full(8, 0.25)
+    if closed:
+        raw[-1], distance[-1] = own, closed
+    parts = np.split(np.arange(len(rows.X)), [len(rows.X) // 3])
+    held_out = [(network, rows.take(part), seen) for part in parts]
+    evidence = _readout.Evidence(held_out, network, seen, raw, distance)
+    inputs = SimpleNamespace(transform=lambda X: 0.25 * ~np.isclose(X, own))  # own rows are at 0
+    given = {"noiseless": noiseless, "learns_noise": noise is not None}
+    return _readout.choose_readout(NOMUReadout(**readout), band, evidence, inputs, TARGETS, **given)
+
+
+def at(readout, raw=0.5):
+    return readout.c * readout.std(np.array([raw]))[0]
+
+
+@pytest.mark.parametrize("band", ["symmetric", "asymmetric"])
+def test_choose_readout_takes_the_most_likely_c_and_ends(band):
+    """With one width c is the root mean square of errors over it, on the side of y (Eq. 51)."""
+    rows = held_out_rows(n_sides=1 + (band == "asymmetric"), scale=3)
+    error = rows.y[:, 0] / UNIT
+
+    def nll(readout):
+        upper, lower = (readout.c * readout.std(rows.X[:, side]) for side in (0, -1))
+        density = TwoPieceNormal(np.zeros(N), lower, upper).log_prob(error)
+        return -np.average(density, weights=rows.weight)
+
+    chosen = choose(rows, band, c="nll", l_min="nll", l_max="nll")
+    for name, values in (("l_min", (0.005, 0.1, 0.8)), ("l_max", (0.9, 3.0, 10.0))):
+        for value in values:
+            assert nll(chosen) <= nll(replace(chosen, **{name: value})) + 1e-3
+    given = choose(rows, band, l_min=0.01, l_max=2.0, c="nll")
+    assert (given.l_min, given.l_max, given.noise_factor, given.growth) == (0.01, 2.0, 1, 0)
+    assert nll(given) <= min(nll(replace(given, c=given.c * k)) for k in (0.98, 1.02))
+    if band == "symmetric":
+        square = np.average((error / given.std(rows.X[:, 0])) ** 2, weights=rows.weight)
+        assert given.c == pytest.approx(np.sqrt(square), rel=1e-9)
+
+
+@pytest.mark.parametrize(("n", "noiseless"), [(12, False), (N, True)])
+def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noiseless):
+    """The band is as wide at the rows as f errs there and next to them, unless l_min is least."""
+    few = stats.t.ppf(0.95, max(n / 2 - 1, 3)) / stats.norm.ppf(0.95)
+    rows = held_out_rows(n)
+    error = np.sqrt(np.average(np.minimum(rows.y[:, 0] / UNIT, 1) ** 2, weights=rows.weight))
+    for at_rows, closed, expected in (
+        (0.1, 0.0, 0.1),
+        (0.0, 0.02, error / 0.25 * 0.02),
+        (0.0, 0.2, 0.07),  # 0.15 times the width of the band
+        (1e-4, 0.0, 0.0),
+    ):
+        readout = choose(rows, error=at_rows, closed=closed, noiseless=noiseless)
+        assert readout.l_max == 2.0
+        if expected:
+            if noiseless and not at_rows:
+                expected /= 2
+            assert 0.9 < readout.c * readout.l_min / (few * expected) < 1.25
+        else:
+            assert readout.l_min == pytest.approx(0.002)
+    # The band is as wide as the errors at held-out rows, even if r is almost 0 at all of them.
+    rows = Rows(rows.X / 100, rows.y, rows.weight)
+    readout = choose(rows, error=0.3, noiseless=noiseless)
+    assert np.std(rows.y / UNIT / (readout.c * readout.std(rows.X))) < 1.1
+    given = choose(held_out_rows(n), noiseless=noiseless, l_min=0.1, l_max=0.7)
+    assert (given.l_min, given.l_max) == (0.1, 0.7)
+    assert choose(held_out_rows(n), noiseless=noiseless, l_min=3.0).l_max == 6.0
+    # If r is below 0 at all held-out rows, or at some, it is no guide to c.
+    rows = held_out_rows(12)
+    for raw in (-rows.X, np.where(np.arange(12)[:, None] < 3, -rows.X, rows.X)):
+        readout = choose(Rows(raw, *rows[1:]), error=0.1, noiseless=noiseless)
+        assert at(readout) < 8
+        assert np.std(rows.y / UNIT / (readout.c * readout.std(raw))) < 1.1
+
+
+def test_choose_readout_closes_the_band_where_held_out_rows_allow():
+    """R at a network's own rows counts as none, and errors there may open the band by default."""
+    rows = held_out_rows(12)
+    rows = Rows(rows.X + 0.1, rows.y, rows.weight)
+    at_rows = {}
+    for own in (0.1, 0.3):  # below r at all held-out rows, and above it at some of them
+        for noiseless in (False, True):
+            readout = choose(rows, own=own, noiseless=noiseless)
+            assert readout.level == pytest.approx(own)
+            at_rows[own, noiseless] = readout.c * readout.l_min
+    assert at_rows[0.1, False] == pytest.approx(at_rows[0.1, True], rel=0.3)
+    assert at_rows[0.1, False] < 0.03 < 0.1 < at_rows[0.3, False]
+    assert at_rows[0.3, True] < 0.7 * at_rows[0.3, False]  # no noise, no reason to be open
+
+
+def test_choose_readout_scales_learnt_noise():
+    """Eq. 58: held-out rows tell the factor of noise that does not follow the raw uncertainty."""
+    rng = np.random.default_rng(0)
+    error = UNIT * 0.6 * rng.normal(size=(2000, 1))
+    rows = Rows(rng.uniform(0.01, 2, (2000, 1)), error, np.ones(2000))
+    readout = choose(rows, noise=0.3 * UNIT, l_min=0.001, l_max=2.0, c="nll")
+    assert readout.noise_factor == pytest.approx(2, rel=0.1)
+    assert at(readout) < 0.3
+
+
+def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
+    """The prior is added in squares; few rows widen the band as Student's t with n / 2 - 1."""
+    few = stats.t.ppf(0.95, 4) / stats.norm.ppf(0.95)
+    rows = held_out_rows(10, scale=0.01)
+    likely, drawn = (choose(rows, l_min=0.01, l_max=2.0, c=c) for c in ("nll", "auto"))
+    width = at(likely) / likely.c
+    assert drawn.c == pytest.approx(few * np.hypot(likely.c, 0.8 / width))
+    assert drawn.growth == pytest.approx(drawn.c * width / 0.25)  # outside as between the rows
+    # Errors above those of a constant, which are 1, widen the prior.
+    rows = held_out_rows(10, scale=3)
+    likely, drawn = (choose(rows, l_min=0.01, l_max=2.0, c=c) for c in ("nll", "auto"))
+    square = np.average(np.square(rows.y[:, 0] / UNIT), weights=rows.weight)
+    assert drawn.c == pytest.approx(few * np.hypot(likely.c, np.sqrt(square - 0.36) / width))
+    many = held_out_rows(200)
+    default, likely = choose(many), choose(many, l_min="nll", l_max="nll", c="nll")
+    assert (default.l_min, default.l_max) == (likely.l_min, likely.l_max)
+    assert likely.c <= default.c < 1.3 * likely.c
+
+
+GROUPS = np.repeat(range(4), 3)
+
+
+def parts_of(validation, n, groups=None, refits=True):
+    X = np.random.default_rng(0).normal(size=(n, 3))
+    X[:, 2] = 1  # a constant feature has no middle
+    rows = Rows(X, X[:, :1], np.ones(n))
+    return X, _readout.split_parts(validation, rows, 0, groups, refits=refits)
+
+
+@cases(
+    ("validation", "n", "settings", "sizes"),
+    ("auto", 12, {}, [2, 2] + [1] * 8),
+    ("auto", 60, {}, [12] * 5),
+    ("auto", 60, {"refits": False}, [12]),
+    ("auto", 500, {}, [100]),
+    (3, 101, {}, [33] * 3),  # equal folds train in one program
+    (KFold(2), 12, {}, [6, 6]),
+    (0.25, 12, {"groups": GROUPS}, [3]),
+    ("auto", 12, {"groups": GROUPS}, [3] * 4),
+    (2, 12, {"groups": GROUPS}, [6, 6]),
+)
+def test_split_parts_holds_every_row_out_once(validation, n, settings, sizes):
+    _, parts = parts_of(validation, n, **settings)
+    assert [len(valid) for _, valid in parts] == sizes
+    held_out = np.concatenate([valid for _, valid in parts])
+    assert len(set(held_out)) == len(held_out)
+    labels = settings.get("groups", np.arange(n))
+    assert all(not np.intersect1d(labels[train], labels[valid]).size for train, valid in parts)
+
+
+def test_split_parts_holds_out_gaps_besides_folds():
+    """Five folds are held out, and the middle third of the rows along each feature."""
+    X, parts = parts_of("gaps", 90)
+    assert [len(valid) for _, valid in parts] == [18] * 5 + [30] * 2
+    middles = {tuple(np.sort(np.argsort(X[:, k])[30:60])) for k in range(2)}
+    assert {tuple(valid) for _, valid in parts[5:]} == middles
+
+
+def test_fit_warns_of_the_likelihood_of_few_rows():
+    few = '2 held-out rows .*choose c. Leave c at "auto"'
+    with pytest.warns(SmallValidationWarning, match=few):
+        fitted(readout=NOMUReadout(c="nll"), refit=False, epochs=1)
+    with pytest.warns(SmallValidationWarning, match='c, l_min, l_max. Leave all three at "auto"'):
+        _readout.warn_of_few_rows(NOMUReadout(c="nll", l_min="nll", l_max="nll"), 29)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SmallValidationWarning)
+        _readout.warn_of_few_rows(NOMUReadout(), 12)
+        _readout.warn_of_few_rows(NOMUReadout(c="nll"), 30)
+
+
+def fitted(**settings):
+    rng = np.random.default_rng(0)
+    X = rng.uniform([-1, 0], [1, 50], (12, 2))
+    readout = NOMUReadout("linear", l_min=0.05, l_max=0.4, c=0.7)
+    model = NOMURegressor(NOMUNetwork((5, 4)), readout=readout, epochs=3, random_state=0)
+    return model.set_params(**settings).fit(X, 100 + 7 * np.sin(3 * X[:, 0]) + X[:, 1])
+
+
+CONNECTED = {"network__side_hidden_units": (6, 3), "network__connect_layers": 2}
+
+
+@pytest.mark.parametrize("settings", [{**CONNECTED, "noise_std": "learned"}, {}])
+def test_readout_weights_say_what_the_model_predicts(settings):
+    model = fitted(**settings)
+    readout = model.readout_weights()
+    X = np.random.default_rng(1).uniform([-2, -20], [2, 90], (50, 2))
+    mean, std = readout(X)
+    parts = model.predict_uncertainty(X)
+    assert_allclose(mean, parts.mean, rtol=1e-10)
+    assert_allclose(std, parts.epistemic, rtol=1e-10)
+    if settings:  # the units of a frozen mean are not repeated
+        assert sum(len(bias) for _, bias in readout.hidden) == 5 + 4 + 6 + 3
+
+
+def test_readout_weights_refuse():
+    model = fitted(epochs=1).fitted_
+    layers, inputs = keras.layers, keras.Input((2,))
+    product = layers.Multiply()([layers.Dense(2)(inputs), layers.Dense(2)(inputs)])
+    product, weights = keras.Model(inputs, product).to_json(), np.zeros(12)
+    network, member = model.network, model.network.member
+    product = replace(member, network=product, weights=weights)
+    tanh = replace(member, network=member.network.replace('"relu"', '"tanh"'))
+    for changes, message in (
+        ({"readout": replace(model.readout, kind="exponential")}, 'readout="linear".*Got'),
+        ({"readout": replace(model.readout, band="asymmetric")}, 'band="symmetric"'),
+        ({"network": replace(network, given=1)}, "`pretrained` is some other model"),
+        ({"inputs": SimpleNamespace(encodes=True)}, "the columns of X as they are"),
+        ({"targets": SimpleNamespace(n_outputs=2)}, "one output. Got 2"),
+        ({"network": replace(network, member=product)}, "networks of dense layers with ReLUs"),
+        ({"network": replace(network, member=tanh)}, "in all hidden layers. Got 'tanh'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _readout.read_relu_readout(replace(model, **changes))

@@ -1,5 +1,9 @@
-"""Regressors of functions: what NEON, with either prior, and ensembles have in common."""
+"""Regressors of functions: what NEON, with either prior, and ensembles have in common.
 
+Also fits that go further: double precision, and warm starts.
+"""
+
+import copy
 import functools
 import pickle
 import warnings
@@ -9,7 +13,19 @@ import numpy as np
 import operators
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import FAR, FURTHER, INPUTS, NEAR, QUERIES, VALUES, inputs, operator_of_keras, std_of
+from operators import (
+    FAR,
+    FURTHER,
+    INPUTS,
+    NEAR,
+    QUERIES,
+    VALUES,
+    WAVE_SETTINGS,
+    inputs,
+    std_of,
+    waves,
+)
+from scipy.optimize import least_squares
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
@@ -19,6 +35,7 @@ import skuq.training
 from skuq import NEONRegressor, OperatorEnsembleRegressor
 from skuq.backend import ops
 from skuq.estimators.methods import _neon_training as _training
+from skuq.training import _predict
 
 SIZES = {"units": 8, "prior_units": 4, "n_index": 4, "n_index_samples": 4}
 EPINET = {"prior": "epinet", **{f"prior__{name}": size for name, size in SIZES.items()}}
@@ -50,13 +67,16 @@ def wave(kind, n=40):
     """A model of n smooth functions without noise."""
     u = inputs(n)
     steps = {"conditioned": 400, "epinet": 500, "ensemble": 400}[kind]
-    settings = {**operators.WAVE_SETTINGS, "noise_std": 0.0, "training__steps": steps}
-    return small(kind, **settings).fit(u, operators.waves(u))
+    settings = {**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": steps}
+    return small(kind, **settings).fit(u, waves(u))
 
 
 def test_fit_predicts_between_query_points_and_is_less_certain_away_from_the_inputs(kind):
-    model = wave(kind)
-    operators.assert_predicts_between_query_points(model)
+    model, between = wave(kind), np.linspace(0.05, 1.9, 9)
+    expected = waves(NEAR, between)
+    error = model.predict(NEAR, query_points=between) - expected
+    assert error.shape == (30, 9)
+    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
     assert std_of(model, FAR).mean() > 4 * std_of(model, inputs(40)).mean()
 
 
@@ -108,18 +128,12 @@ def test_predict_has_the_shape_of_y(kind, shape, loss):
     assert interval.shape == (6, 2, *shape) and (interval[:, 0] < interval[:, 1]).all()
 
 
-@pytest.mark.parametrize("kind", ["conditioned", "ensemble"])
-def test_fit_takes_functions_without_weight_for_absent(kind):
-    weight = np.array([1, 1, 0, 1, 1, 0.0])
-    odd = np.where(weight[:, None] > 0, VALUES, 1e6)
-    weightless = small(kind).fit(INPUTS, odd, sample_weight=3 * weight)
-    absent = small(kind).fit(INPUTS[weight > 0], VALUES[weight > 0])
-    for part, same in zip(weightless.predict(INPUTS, True), absent.predict(INPUTS, True)):
-        assert_array_equal(part, same)
-
-
 def test_fit_trains_a_network_of_ones_own():
-    changes = {"network": operator_of_keras, "training__steps": 300, "learning_rate": 0.02}
+    changes = {
+        "network": operators.operator_of_keras,
+        "training__steps": 300,
+        "learning_rate": 0.02,
+    }
     model = fit_small("epinet", **changes)
     assert np.abs(model.predict(INPUTS) - VALUES).max() < 0.1
     assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
@@ -137,7 +151,7 @@ CHANGES = {
     "fourier": ({"network__fourier_scale": 2.0, "network__decoder": "concat"}, (4,)),
     "nll": ({"loss": "nll"}, (4,)),
     "map": ({"output_map": "decaying"}, (4, 2)),
-    "keras": ({"network": operator_of_keras}, (4,)),
+    "keras": ({"network": operators.operator_of_keras}, (4,)),
 }
 
 
@@ -175,7 +189,7 @@ def test_posterior_fn_has_the_moments_of_predictions_and_serves_refits(kind, nam
 @cases(("kind", "jit"), ("conditioned", False), ("ensemble", True), ("epinet", True), quick=2)
 def test_posterior_fn_has_exact_gradients(kind, jit):
     u = inputs(4)
-    model = small(kind, **operators.WAVE_SETTINGS, training__steps=5).fit(u, operators.waves(u))
+    model = small(kind, **WAVE_SETTINGS, training__steps=5).fit(u, waves(u))
     operators.assert_exact_gradients(model.posterior_fn(8, random_state=0), NEAR[:5], jit)
 
 
@@ -195,7 +209,7 @@ REFUSALS = [
     ({"network__latent": 1, "network__decoder_units": (8, 8)}, "at least 2. Got 1"),
     ({"network__encoder_units": ()}, "`encoder_units` must be positive integers"),
     ({"network": lambda *n: None}, "functional Keras model with inputs u and y"),
-    ({"network": lambda a, b, n: operator_of_keras(a, b, n + 1)}, "one output"),
+    ({"network": lambda a, b, n: operators.operator_of_keras(a, b, n + 1)}, "one output"),
     ({"output_map": np.tanh}, "`output_map` must be a function of `keras.ops`"),
     ({"output_map": lambda v: v[..., :0]}, "keeps shapes"),
     ({"training__steps": lambda n: 2.5}, "`steps` must give .* Got 2.5 for 6 functions"),
@@ -209,13 +223,13 @@ REFUSALS = [
     ({"refine": True}, "noise_std='auto'. Set noise_std=0.0"),
     ({**REFINED, "loss": "huber"}, "loss='huber'"),
     ({**REFINED, "output_map": "decaying"}, "`output_map`"),
-    ({**REFINED, "network": operator_of_keras}, "`network`"),
+    ({**REFINED, "network": operators.operator_of_keras}, "`network`"),
     ({"subsample": 1.0}, "'subsample' parameter"),
 ]
 OF_CONDITIONED = [
     ({"loss": "nll"}, "A conditioned prior is not possible with loss='nll'"),
     ({"output_map": "decaying"}, "not possible with `output_map`.*Use prior='epinet'"),
-    ({"network": operator_of_keras}, "not possible with a function as `network`"),
+    ({"network": operators.operator_of_keras}, "not possible with a function as `network`"),
     ({"pretrained": GIVEN}, "not possible with `pretrained`"),
     ({"prior__scale": 0.5}, "Give `noise_std`, which is 0.0"),
     ({"n_draws": 1}, "'n_draws' parameter"),
@@ -228,8 +242,11 @@ OF_EPINET = [
     ({**REFINED, "pretrained": GIVEN}, "`pretrained`"),
     ({"pretrained": GIVEN, "output_map": "bounded"}, "it excludes `output_map`"),
     ({"pretrained": GIVEN, "network": "concat"}, "it excludes `network`"),
-    ({"pretrained": operator_of_keras(2, 1, 1)}, "Keras model as `pretrained`"),
-    ({"pretrained": operator_of_keras(1, 1, 2)}, r"of shape \(6, 4, 1\)\. Got shape \(24, 2\)"),
+    ({"pretrained": operators.operator_of_keras(2, 1, 1)}, "Keras model as `pretrained`"),
+    (
+        {"pretrained": operators.operator_of_keras(1, 1, 2)},
+        r"of shape \(6, 4, 1\)\. Got shape \(24, 2\)",
+    ),
     ({"pretrained": LinearRegression()}, "is not fitted"),
     ({"pretrained": SimpleNamespace(predict=lambda X: NAN)}, "with NaN or inf"),
 ]
@@ -270,12 +287,6 @@ def test_predict_refuses():
             getattr(model, method)(*arguments, points=[[0.5]])
 
 
-def test_fit_reports_networks_that_diverge():
-    changes = {"learning_rate": 1e30, "training__clip_norm": None, "training__steps": 50}
-    with pytest.raises(FloatingPointError, match="All 5 networks diverged"):
-        fit_small("ensemble", **changes)
-
-
 def noisy_line(n=150, noise=0.3, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.uniform(-1, 1, (n, 1))
@@ -283,9 +294,8 @@ def noisy_line(n=150, noise=0.3, seed=0):
 
 
 def line_model(kind, **changes):
-    return small(
-        kind, **{**operators.WAVE_SETTINGS, "query_points": None, "training__steps": 300, **changes}
-    )
+    settings = {**WAVE_SETTINGS, "query_points": None, "training__steps": 300}
+    return small(kind, **{**settings, **changes})
 
 
 def test_fit_with_known_noise_has_it_as_the_aleatoric_part():
@@ -302,13 +312,10 @@ def test_fit_with_known_noise_has_it_as_the_aleatoric_part():
         assert_allclose(np.ravel(model.noise_std_), [0.1, 2.0])
 
 
-def test_fit_learns_no_noise_of_few_functions(kind):
-    model = fit_small(kind)
-    assert model.fitted_.widths is None and (model.noise_std_ == 0).all()
-    assert_array_equal(model.predict_uncertainty(INPUTS).aleatoric, 0)
-
-
 def test_fit_learns_noise_and_scale_from_functions_left_out(kind):
+    few = fit_small(kind)
+    assert few.fitted_.widths is None and (few.noise_std_ == 0).all()
+    assert_array_equal(few.predict_uncertainty(INPUTS).aleatoric, 0)
     X, y = noisy_line()
     model = line_model(kind).fit(X, y)
     assert_allclose(model.noise_std_, [0.3], rtol=0.3)
@@ -323,14 +330,6 @@ def test_fit_learns_noise_and_scale_from_functions_left_out(kind):
     assert draws.std(axis=0).mean() < 0.7 * std.mean()
     assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-9)
     assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-7, atol=1e-9)
-
-
-def test_fit_stops_members_after_a_quarter_of_the_epochs_without_a_better_one():
-    X, y = noisy_line(60, noise=1.0)
-    model = line_model("ensemble", training__steps=200, learning_rate=0.05).fit(X, y)  # 200 epochs
-    for member in model.members_:
-        best = int(np.argmin(member.history["val_loss"]))
-        assert len(member.history["loss"]) == best + 1 + 50 < 200
 
 
 def test_fit_without_query_points_learns_the_noise_of_each_column():
@@ -348,6 +347,7 @@ def test_fit_leaves_each_function_out_once_and_equal_inputs_together(plan, n_rep
     X, y = noisy_line(33)
     X[:] = np.repeat(X[: 33 // n_repeats], n_repeats, axis=0)
     (job,), _ = plan(line_model("ensemble"), X, y)
+    assert job.recipe.early_stopping_patience == job.recipe.epochs // 4
     train, left_out = (np.array(part) for part in zip(*job.splits))  # of equal sizes
     left_out = list(map(set, left_out.tolist()))
     assert set.union(*left_out) == set(range(33))
@@ -383,6 +383,9 @@ def test_fit_of_an_epinet_needs_its_network_but_not_its_twin(monkeypatch):
 
 
 def test_fit_leaves_members_out_that_diverge(monkeypatch):
+    changes = {"learning_rate": 1e30, "training__clip_norm": None, "training__steps": 50}
+    with pytest.raises(FloatingPointError, match="All 5 networks diverged"):
+        fit_small("ensemble", **changes)
     diverging(monkeypatch, 0)
     with pytest.warns(UserWarning, match="1 of 5 networks diverged"):
         model = fit_small("ensemble")
@@ -407,9 +410,8 @@ def test_predict_gives_moments_of_the_members():
     targets, rows = model.fitted_.targets, model.fitted_.inputs.transform(FAR)
     means = np.stack([operators.predict_draws(member, rows)[0] for member in model.members_])
     means = means.reshape(5, 30, 12) * targets.scale_[0] + targets.mean_[0]
-    mean, std = model.predict(FAR, return_std=True)
-    assert_allclose(mean, means.mean(axis=0), atol=1e-12)
-    assert_allclose(std, means.std(axis=0), atol=1e-12)
+    expected = means.mean(axis=0), means.std(axis=0)
+    assert_allclose(model.predict(FAR, return_std=True), expected, atol=1e-12)
     draws = np.moveaxis(model.sample_y(FAR, 50, random_state=0), -1, 0)
     nearest = np.abs(draws[:, None] - means).max(axis=(2, 3)).argmin(axis=1)
     assert_array_equal(draws, means[nearest])  # a draw is one member
@@ -447,3 +449,173 @@ def test_predict_is_never_certain(plan):
     assert (std > 0).all() and (std < 1e-6).all()
     (job,), _ = plan(small("ensemble", subsample=0.01), INPUTS, VALUES)
     assert {len(rows) for rows, _ in job.splits} == {4}
+
+
+# ------------------------------------------------------------------ refinement and warm starts
+
+
+def rms_at_data(model, u):
+    """Root mean square of the members' own errors at their data, in units of Y's scale."""
+    draws = model.sample_y(u, 20, 0)
+    return np.sqrt(np.mean((draws - waves(u)[..., None]) ** 2)) / waves(u).std()
+
+
+def ensemble(**changes):
+    settings = {**WAVE_SETTINGS, "learning_rate": 1e-3, "batch_size": 64, "training__steps": 300}
+    settings |= {"n_members": 2, "noise_std": 0.0}
+    return small("ensemble", **{**settings, **changes})
+
+
+def test_fit_refines_members_to_the_rows_that_have_weight():
+    u, values = inputs(10), waves(inputs(10))
+    values[9] += 5 * values.std()
+    model = ensemble(refine=True).fit(u, values, sample_weight=[1] * 9 + [0])
+    assert rms_at_data(model, u[:9]) < 3e-4  # over 1e-2 without
+    assert abs(model.predict(u[9:]) - values[9:]).mean() > values[:9].std()
+    far = model.predict_uncertainty(u + 2.0).epistemic  # members keep their priors
+    assert far.mean() > 100 * rms_at_data(model, u[:9])
+    nearly_equal = np.concatenate([inputs(3), inputs(3) + 1e-9, inputs(3) + 1e-7])
+    model.set_params(training__steps=100).fit(nearly_equal, waves(nearly_equal))
+    assert rms_at_data(model, nearly_equal) < 1e-3
+
+
+def test_fit_refines_many_values_by_lbfgs(monkeypatch):
+    monkeypatch.setattr(_predict, "MAX_DUAL_VALUES", 10)
+    lbfgs = functools.partial(_predict._lbfgs, max_steps=60, rows_at_once=37)
+    monkeypatch.setattr(_predict, "_lbfgs", lbfgs)
+    u, values = inputs(10), waves(inputs(10))
+    plain, refined = (ensemble(refine=refine).fit(u, values) for refine in (False, True))
+    assert rms_at_data(refined, u) < 0.3 * rms_at_data(plain, u)
+
+
+def test_levenberg_marquardt_finds_scipys_minimum():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(30, 2))
+    targets = 1.5 * np.tanh(x @ [1.0, -0.5]) + 0.1 * rng.normal(size=30)
+    root = rng.uniform(0.5, 2, size=30)
+
+    def derivatives(flat):  # fewer weights than values: there is one minimum nearby
+        raw = np.tanh(x @ flat[:2]) * flat[2]
+        slope = (1 - np.tanh(x @ flat[:2]) ** 2) * flat[2]
+        jacobian = np.column_stack([slope[:, None] * x, np.tanh(x @ flat[:2])])
+        return operators.derivatives_of(jacobian, raw)
+
+    start = np.array([0.3, -0.2, 0.5])
+    found = _predict.levenberg_marquardt(derivatives, start, targets, root)
+    other = least_squares(lambda w: root * (derivatives(w).raw[:, 0] - targets), start, xtol=1e-14)
+    assert_allclose(found, other.x, rtol=1e-3)  # it ends where little is gained
+
+
+def test_fit_goes_on_from_weights_and_scales():
+    u = inputs(10)
+    model = ensemble(warm_start=True).fit(u[:8], waves(u[:8]))
+    first = model.fitted_
+    model.set_params(training__steps=1, learning_rate=1e-12).fit(u, waves(u))
+    for before, after in zip(first.draws.members, model.fitted_.draws.members):
+        assert_allclose(after.weights, before.weights, atol=1e-6)
+        assert all(map(np.array_equal, before.state, after.state))
+    assert_allclose(model.fitted_.inputs.scaling.mean_, first.inputs.scaling.mean_)
+    assert_allclose(model.predict(u), first.distribution(u).mean, rtol=1e-3, atol=1e-4)
+
+
+def test_fit_closes_a_conditioned_prior_at_new_data_in_a_warm_start(monkeypatch):
+    monkeypatch.setattr("skuq.estimators.methods._neon_training._SCALE_STEPS", 100)
+    u, points = inputs(10), WAVE_SETTINGS["query_points"][::3]
+    settings = {"noise_std": 0.0, "warm_start": True, "refine": True, "training__steps": 100}
+    settings = {**WAVE_SETTINGS, **settings, "query_points": points}
+    model = small("conditioned", **settings).fit(u[:9], waves(u[:9], points))
+    before = model.predict_uncertainty(u[9:]).epistemic.mean()
+    model.set_params(training__steps=1).fit(u, waves(u, points))
+    assert model.predict_uncertainty(u[9:]).epistemic.mean() < 0.1 * before
+
+
+def test_fit_adds_members_of_their_own_in_a_warm_start():
+    model = fit_small("ensemble", n_members=2, noise_std=0.0, warm_start=True)
+    before = [member.state[0] for member in model.members_]
+    model.set_params(n_members=4).fit(INPUTS, VALUES)
+    after = [member.state[0] for member in model.members_]
+    assert_allclose(after[:2], before)
+    assert min(abs(after[k] - after[j]).max() for k in range(4) for j in range(k)) > 0.1
+
+
+def test_fit_learns_the_noise_from_networks_of_a_cold_start():
+    u = inputs(30)
+    settings = {**WAVE_SETTINGS, **operators.SMALL, "n_members": 2}
+    cold = small("ensemble", **settings).fit(u, waves(u))
+    warm = clone(cold).set_params(warm_start=True).fit(u, waves(u)).fit(u, waves(u))
+    assert_allclose(warm.noise_std_, cold.noise_std_)
+    assert_allclose(warm.members_[0].weights, cold.members_[0].weights)
+
+
+@pytest.fixture(scope="module")
+def started():
+    settings = {**WAVE_SETTINGS, **operators.SMALL, "noise_std": 0.0, "warm_start": True}
+    return small("conditioned", **settings).fit(inputs(30), waves(inputs(30)))
+
+
+SHAPED = np.stack([WAVE_SETTINGS["query_points"]] * 2, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"X": inputs(30)[:, [0, 1, 0]]}, "2 features of X. Got 3 .*warm_start=False"),
+        ({"Y": np.stack([waves(inputs(30))] * 2, axis=2)}, "1 components of Y. Got 2"),
+        ({"query_points": SHAPED}, "columns of `query_points`. Got 2"),
+        ({"X": inputs(30)[:, :1], "noise_std": "auto"}, "2 features of X. Got 1"),
+        ({"network__latent": 7}, "changed their architecture"),
+        ({"standardize": False}, "had standardize=True. Got standardize=False"),
+    ],
+    ids=range(6),
+)
+def test_fit_refuses_other_networks_in_a_warm_start(started, changes, message):
+    settings = {name: value for name, value in changes.items() if name not in "XY"}
+    model = copy.deepcopy(started).set_params(**settings)
+    with pytest.raises(ValueError, match=message):
+        model.fit(changes.get("X", inputs(30)), changes.get("Y", waves(inputs(30))))
+
+
+def test_fit_asks_the_given_model_that_it_has_now_in_a_warm_start():
+    second = LinearRegression().fit(INPUTS, VALUES + 1)
+    model = fit_small("epinet", pretrained=GIVEN, noise_std=0.0, warm_start=True)
+    model.set_params(pretrained=second, query_points=QUERIES + 1).fit(INPUTS, VALUES + 1)
+    assert_allclose(model.predict(INPUTS), second.predict(INPUTS))
+
+
+# ------------------------------------------------------------------ constants
+
+
+def test_fit_to_a_constant_component_does_not_spoil_the_others():
+    """Values that all functions share at a query point are common: boundary conditions."""
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    Y = np.stack([np.full(40, 5.0), X[:, 0], X[:, 0] ** 2], axis=1)
+    settings = {"query_points": None, "training__steps": 400, "learning_rate": 0.01}
+    settings |= {"network__encoder_units": 16, "network__latent": 16, "network__decoder_units": 4}
+    model = small("ensemble", n_members=2, noise_std=0.0, **settings).fit(X, Y)
+    mean, std = model.predict(X, return_std=True)
+    assert_allclose(mean[:, 0], 5, rtol=1e-5)
+    assert (std[:, 0] < 1e-4).all()
+    assert np.abs(mean - Y)[:, 1:].mean() < 0.3 and np.median(std[:, 1:]) > 1e-3
+
+
+def test_function_targets_do_not_see_the_scale_of_constants():
+    Y = np.stack([np.full(4, 5.0), np.array([1.0, 2, 3, 4])], axis=1)
+    wide = np.array([25 + (value / Y[:, 1].std()) ** 2 for value in Y[:, 1]])
+    # A constant counts as 1 in place of its square.
+    for narrow, size in ((True, wide - 24), (False, wide)):
+        targets = operators.FunctionTargets(by_column=True, narrow_constants=narrow)
+        values = targets.fit_encoder(Y, None)
+        weights = targets.fit(values).pair_weights(values, np.ones(4))
+        assert_allclose(weights.reshape(4, 2)[:, 0] * size, 2)
+
+
+def test_fit_after_a_constant_and_around_a_model_that_varies_is_not_narrow():
+    X, settings = np.random.default_rng(0).normal(size=(20, 2)), {"query_points": None}
+    settings |= {"noise_std": 0.0, "training__steps": 400, "n_members": 2}
+    model = small("ensemble", **settings, warm_start=True).fit(X, np.full(20, 7.0))
+    assert np.abs(model.fit(X, X[:, 0]).predict(X) - X[:, 0]).mean() < 0.3
+    given = LinearRegression().fit(X, X[:, 0])
+    model = small("epinet", pretrained=given, query_points=None, noise_std=0.0).fit(X, np.zeros(20))
+    assert std_of(model, X).min() > 1e-4
+    # One row is not taken for a constant.
+    assert std_of(small("conditioned", query_points=None).fit(X[:1], [7.0]), X).min() > 1e-3

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import operators
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,13 +17,15 @@ from small_models import make
 from tiers import cases
 
 import skuq
-from skuq.backend import BACKEND, compile_program, keras, ops
+from skuq.backend import compile_program, keras, ops
 from skuq.fitted._draws import _count_draws
-from skuq.networks import MLP, NOMUNetwork, NOMUReadout
+from skuq.networks import MLP, NOMUNetwork, NOMUReadout, TabularNetwork
 from skuq.predictive._calibration import Calibration
 
 SEED = {"random_state": 0}
 SMALL = {"network": MLP((8,), "tanh"), "epochs": 8, **SEED}
+TABULAR = {"network": TabularNetwork(n_layers=1, width=32, embedding="none"), "epochs": 4, **SEED}
+TABULAR["loss"] = "crps"
 NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0}
 
 
@@ -57,6 +60,7 @@ def models(space):
         "dropout": skuq.MCDropoutRegressor(20, **SMALL),
         "joined dropout": skuq.MCDropoutRegressor(20, network=dropped, epochs=8, **SEED),
         "nes": make(skuq.NESRegressor, **search, search__vary="both"),
+        "tabular": skuq.TabularEnsembleRegressor(2, calibrate=False, **TABULAR),
         "nomu": nomu(),
         "nomu linear": nomu(readout__kind="linear"),
         "nomu noise": nomu(noise_std="learned"),
@@ -67,17 +71,10 @@ def models(space):
 # Each with one output or with two: fits take most of the time here.
 CASES = [
     *(("deep", 1), ("mse", 2), ("joined", 1), ("dropout", 1), ("nes", 1), ("nomu", 2)),
+    ("tabular", 1),
     *(("nomu asymmetric", 2), ("joined dropout", 2)),
     *(("nomu linear", 1), ("nomu noise", 2), ("nomu asymmetric", 1)),
 ]
-
-
-@pytest.fixture(scope="module")
-def table():
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, (40, 2))
-    y = np.sin(3 * X[:, 0]) + X[:, 1]
-    return X, y
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +83,10 @@ def fitted(table, tiny_space):
     X, y = table
     known, cache = models(tiny_space), {}
 
-    def fit(name, n_outputs=1, other=False):
-        key = name, n_outputs, other
-        if key not in cache:
+    def fit(name, n_outputs=1, power=1):
+        if (key := (name, n_outputs, power)) not in cache:
             targets = y if n_outputs == 1 else np.stack([y, 5 - 2 * X[:, 0] ** 2], axis=1)
-            if other:
-                targets = targets**2
-            cache[key] = clone(known[name]).fit(X, targets)
+            cache[key] = clone(known[name]).fit(X, targets**power)
         return cache[key]
 
     return fit
@@ -103,34 +97,8 @@ def elsewhere():
     return np.random.default_rng(1).uniform(-2, 2, (7, 2))
 
 
-def program_of(posterior):
-    """``(arguments, X) -> draws, gradient of their weighted sum``."""
-    function = posterior.function
-
-    def program(arguments, x):
-        def total(x):
-            draws = function(ops, arguments, x)
-            weights = np.linspace(1, 2, draws.shape[0], dtype="float32")
-            axes = tuple(range(1, len(draws.shape)))
-            return ops.sum(weights * ops.sum(draws, axis=axes)), draws
-
-        _, draws, gradient = BACKEND.value_and_gradient(total, x)
-        return draws, gradient
-
-    return program
-
-
-def inputs_of(posterior, X):
-    """The program's, in single precision."""
-    return [
-        tuple(ops.convert_to_tensor(a.astype("float32")) for a in posterior.arguments),
-        ops.convert_to_tensor(X.astype("float32")),
-    ]
-
-
-def weighted_sum(posterior, X):
-    draws = posterior(X)
-    return np.linspace(1, 2, len(draws)) @ draws.reshape(len(draws), len(X), -1).sum(axis=2)
+def tensor(X):
+    return ops.convert_to_tensor(X.astype("float32"))
 
 
 def test_posterior_fn_of_a_single_member_has_the_errors_of_its_calibration(fitted, elsewhere):
@@ -143,10 +111,8 @@ def test_posterior_fn_of_a_single_member_has_the_errors_of_its_calibration(fitte
     assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-5)
 
 
-@cases(("name", "n_outputs"), *CASES, quick=7)
-def test_posterior_fn_has_the_predicted_moments_and_exact_gradients(
-    fitted, elsewhere, name, n_outputs
-):
+@cases(("name", "n_outputs"), *CASES, quick=8)
+def test_posterior_fn_has_the_moments_and_exact_gradients(fitted, elsewhere, name, n_outputs):
     model = fitted(name, n_outputs)
     posterior = model.posterior_fn(32, random_state=0)
     draws, parts = posterior(elsewhere), model.predict_uncertainty(elsewhere)
@@ -155,26 +121,23 @@ def test_posterior_fn_has_the_predicted_moments_and_exact_gradients(
     if name != "nomu asymmetric":
         assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-12)
         assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-12)
-    on_tensors, gradient = map(np.asarray, program_of(posterior)(*inputs_of(posterior, elsewhere)))
-    assert on_tensors.dtype == np.float32
+    on_tensors = posterior.function(ops, operators.single(posterior), tensor(elsewhere))
+    assert ops.convert_to_numpy(on_tensors).dtype == np.float32
     assert (len(getattr(posterior.key, "plans", "")) > 1) == (name in ("nes", "nomu noise"))
     # Far from the rows draws are large, and so are rounding errors of single precision.
     assert_allclose(on_tensors, draws, rtol=1e-4, atol=1e-4)
-    for k, shift in enumerate(1e-5 * np.eye(2)):
-        up, down = (weighted_sum(posterior, elsewhere + s) for s in (shift, -shift))
-        # Float32 sums of some 20 draws.
-        assert_allclose(gradient[:, k], (up - down) / 2e-5, rtol=2e-3, atol=2e-3)
+    operators.assert_exact_gradients(posterior, elsewhere, jit=False)
 
 
 @cases("name", "dropout", "nomu asymmetric", quick=1)
 def test_posterior_fn_of_a_refit_runs_in_the_same_program(fitted, elsewhere, name):
     posterior = fitted(name).posterior_fn(16, random_state=0)
-    other = fitted(name, other=True).posterior_fn(16, random_state=1)
+    other = fitted(name, power=2).posterior_fn(16, random_state=1)
     assert posterior.key == other.key and hash(posterior.key) == hash(other.key)
     assert posterior.key != fitted("nomu", 2).posterior_fn(16).key
-    example = inputs_of(posterior, elsewhere)
-    program = compile_program(program_of(posterior), example, jit=True)
-    draws, _ = program(*inputs_of(other, elsewhere))
+    example = operators.single(posterior), tensor(elsewhere)
+    program = compile_program(lambda *given: posterior.function(ops, *given), example, jit=True)
+    draws = program(operators.single(other), tensor(elsewhere))
     assert_allclose(draws, other(elsewhere), rtol=1e-4, atol=1e-4)
     assert abs(other(elsewhere) - posterior(elsewhere)).max() > 0.1
 
@@ -186,8 +149,8 @@ def test_posterior_fn_counts_members_by_their_weights(fitted, elsewhere):
     draws, parts = posterior(elsewhere), ensemble.distribution(elsewhere).uncertainty()
     assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-12)
     assert_allclose(draws.std(axis=0), parts.epistemic, atol=1e-12)
-    tensor = posterior.function(ops, *inputs_of(posterior, elsewhere))
-    assert_allclose(tensor, draws, rtol=1e-4, atol=1e-4)
+    on_tensors = posterior.function(ops, operators.single(posterior), tensor(elsewhere))
+    assert_allclose(on_tensors, draws, rtol=1e-4, atol=1e-4)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
@@ -220,29 +183,27 @@ def test_posterior_fn_of_an_asymmetric_nomu_draws_quantiles(fitted, elsewhere):
     assert_allclose(draws.std(axis=0), distribution.std, rtol=0.05)
 
 
-@pytest.mark.parametrize("band", ["symmetric", "asymmetric"])
-def test_posterior_fn_of_a_pretrained_model_is_in_numpy_only(table, elsewhere, band):
-    line = LinearRegression().fit(*table)
-    model = nomu(pretrained=line, band=band, epochs=5).fit(*table)
-    posterior = model.posterior_fn(16, random_state=0)
-    assert posterior.key is None and posterior.arguments == ()
+@pytest.mark.parametrize("kind", ["symmetric", "asymmetric", "without a plan"])
+def test_posterior_fn_of_what_has_no_plan_is_in_numpy_only(table, elsewhere, kind):
+    if kind == "without a plan":
+        model = skuq.DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table)
+    else:
+        model = nomu(pretrained=LinearRegression().fit(*table), band=kind, epochs=5).fit(*table)
+    posterior, distribution = model.posterior_fn(16, 0), model.predict_distribution(elsewhere)
+    assert posterior.key is None
     draws = posterior(elsewhere)
+    if kind == "without a plan":
+        assert_array_equal(draws, distribution.loc)
+        return
+    assert posterior.arguments == ()
     assert_array_equal(pickle.loads(pickle.dumps(posterior))(elsewhere), draws)
-    distribution = model.predict_distribution(elsewhere)
     levels = np.stack([distribution.cdf(draw) for draw in draws])
     assert_allclose(levels, np.broadcast_to(levels[:, :1], levels.shape), atol=1e-9)
 
 
-def test_posterior_fn_of_networks_without_a_plan_is_in_numpy_only(table, elsewhere):
-    model = skuq.DeepEnsembleRegressor(2, network=unplanned, epochs=2, **SEED).fit(*table)
-    posterior = model.posterior_fn()
-    assert posterior.key is None and posterior.n_draws == 2
-    assert_array_equal(posterior(elsewhere), model.predict_distribution(elsewhere).loc)
-
-
-def test_posterior_fn_clips_far_inputs_as_predictions_do(fitted):
-    far = np.array([[1e9, 0.0], [0.0, -1e12]])
-    model = fitted("joined")
+@pytest.mark.parametrize("name", ["joined", "tabular"])
+def test_posterior_fn_clips_far_inputs_as_predictions_do(fitted, name):
+    model, far = fitted(name), np.array([[1e9, 0.0], [0.0, -1e12]])
     posterior = model.posterior_fn()
     assert_allclose(posterior(far).mean(axis=0), model.predict(far), rtol=1e-9)
     assert_allclose(posterior(far[:1]), posterior(np.array([[1e12, 0.0]])), rtol=1e-9)

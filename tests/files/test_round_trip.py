@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from heads import WidthDepthSpace, build_mlp
+from heads import WidthDepthSpace
 from numpy.testing import assert_array_equal
+from operators import INPUTS, QUERIES, VALUES
 from sklearn import config_context
-from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.exceptions import InconsistentVersionWarning
 from sklearn.frozen import FrozenEstimator
@@ -23,6 +24,7 @@ from sklearn.model_selection import KFold, RepeatedKFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from small_models import TinySpace
 from tiers import cases, slow_after
 
 import skuq
@@ -47,9 +49,6 @@ FRAME["old"] = X[:, 2] > 0
 FRAME["rooms"] = pd.array([None, 1, 2] * 20, "Int64")
 IMAGES = rng.normal(size=(40, 6, 6, 1))
 BRIGHT = (IMAGES.mean(axis=(1, 2, 3)) > 0).astype(int)
-INPUTS = np.linspace(0.5, 2, 6)[:, None]
-QUERIES = np.linspace(0, 1, 4)
-VALUES = np.sin(INPUTS * QUERIES)
 
 SMALL = {"network": networks.MLP(6), "epochs": 2, "random_state": 0}
 NETWORK = networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2)
@@ -79,8 +78,7 @@ BOUNDED["output_map"] = "bounded"
 BAYES = make_pipeline(BayesianRidge())
 LINE = LinearRegression().fit(INPUTS, VALUES)
 
-# name -> (estimator, X, y). The first ones are one of each kind and of what is saved in another
-# way; the others are slow.
+# name -> (estimator, X, y): what is saved in another way than the estimators of test_contract.py.
 CASES = {
     "ensemble, power": (ensemble(**SMALL, target_transform="yeo-johnson"), FRAME, np.exp(Y)),
     "tabular": (skuq.TabularEnsembleRegressor(**TABULAR), FRAME, Y),
@@ -93,8 +91,6 @@ CASES = {
     "conformal": (skuq.CalibratedUncertaintyRegressor(BAYES, "conformal", cv=2), X, Y),
     "pipeline": (skuq.make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
     "ensemble, quantiles of y": (ensemble(**SMALL, target_transform="quantile"), X, Y),
-    "tabular, classes": (skuq.TabularEnsembleClassifier(**TABULAR), FRAME, LABELS),
-    "hyper": (skuq.HyperDeepEnsembleRegressor(2, n_trials=3, **SMALL), X, Y),
     "nes": (skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)), X, Y),
     "nes, cells": (skuq.NESClassifier(2, **SEARCH | {"epochs": 1}, space=CELLS), IMAGES, BRIGHT),
     "nomu, asymmetric": (nomu(**FIXED, band="asymmetric"), X, Y),
@@ -102,15 +98,18 @@ CASES = {
     "neon, bounded": (neon(**BOUNDED, noise_std=0.1), INPUTS, VALUES),
     # With a given model there is no other network.
     "neon, given": (neon(network="split", prior=EPINET, pretrained=LINE), INPUTS, VALUES),
-    "operator ensemble": (skuq.OperatorEnsembleRegressor(2, **OPERATOR), INPUTS, VALUES),
     "calibrated": (skuq.CalibratedUncertaintyRegressor(ensemble(**SMALL), cv=2), X, BOTH),
-    "calibrated, classes": (skuq.CalibratedUncertaintyClassifier(GaussianNB(), cv=2), X, LABELS),
     "pipeline of scikit-learn": (make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
     "frozen": (FrozenEstimator(skuq.MCDropoutRegressor(5, **SMALL)), X, Y),
     "output by output": (OutputwiseRegressor(ensemble(**SMALL)), X, BOTH),
 }
 # The bytes that skops writes differ each time.
-FOREIGN = {"hq", "conformal", "calibrated, classes", "neon, given", "foreign"}
+FOREIGN = {"hq", "conformal", "neon, given", "foreign"}
+
+
+class Halving(FunctionTransformer):
+    def transform(self, X):
+        return np.asarray(X) / 2
 
 
 @functools.cache
@@ -123,20 +122,10 @@ def fitted(name):
     return estimator.fit(inputs, targets)
 
 
-def predictions(estimator, inputs):
-    """All that an estimator says, as a list of arrays."""
-    said = [estimator.predict(inputs)]
-    for method in ("predict_uncertainty", "predict_proba"):
-        if hasattr(estimator, method):
-            said += list(getattr(estimator, method)(inputs))
-    if hasattr(estimator, "predict_interval"):
-        said.append(estimator.predict_interval(inputs))
-    return said
-
-
 def assert_equal_predictions(one, other, inputs):
-    for ours, others in zip(predictions(one, inputs), predictions(other, inputs), strict=True):
-        assert_array_equal(ours, others)
+    for method in ("predict", "predict_uncertainty", "predict_proba", "predict_interval"):
+        if hasattr(other, method):
+            assert_array_equal(*(getattr(model, method)(inputs) for model in (one, other)))
 
 
 @pytest.mark.parametrize("name", slow_after(10, CASES))
@@ -153,55 +142,28 @@ def test_loads_restores_estimators(name):
         assert dumps(loaded) == data == dumps(estimator)
 
 
-AGAIN = ["neon", pytest.param("autodeuq", marks=pytest.mark.smoke), "tabular", "nomu", "hq"]
-
-
-@pytest.mark.parametrize("name", slow_after(1, AGAIN))
-def test_loads_gives_estimators_that_fit_again(name):
-    _, inputs, targets = CASES[name]
-    again = clone(loads(dumps(fitted(name)))).fit(inputs, targets)
-    assert_equal_predictions(again, fitted(name), inputs)
-
-
-def test_loads_restores_the_twins_of_these_estimators():
-    known = {type(estimator) for estimator, _, _ in CASES.values()}
-    for cls in {cls for _, cls in skuq.all_estimators()} - known:
-        assert repr(loads(dumps(cls())).get_params()) == repr(cls().get_params())
-
-
-def test_loading_in_another_process_loads_no_backend(tmp_path):
-    skuq.save(fitted("autodeuq"), tmp_path / "model.skuq")
+def test_save_and_load(tmp_path):
+    path = tmp_path / "model.skuq"
+    skuq.save(fitted("autodeuq"), path)
     code = "import skuq, sys; skuq.load(sys.argv[1]); sys.exit('keras' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code, tmp_path / "model.skuq"], check=True)
-
-
-def test_saved_as_refuses_a_name_of_another_class():
+    subprocess.run([sys.executable, "-c", code, path], check=True)  # it loads no backend
+    skuq.save(fitted("dropout, classes"), path)  # overwrites
+    assert_equal_predictions(skuq.load(str(path)), fitted("dropout, classes"), X)
+    with pytest.raises(FileNotFoundError):
+        skuq.load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError):
+        skuq.save(skuq.DeepEnsembleRegressor(), tmp_path / "nowhere" / "model.skuq")
     with pytest.raises(ValueError, match="'search.Catalog' is skuq.search"):
         _records.saved_as("search.Catalog")(Halving)
     assert _records.find_by_class(Halving) is None
 
 
-def test_save_and_load(tmp_path):
-    path = tmp_path / "model.skuq"
-    for estimator in (skuq.DeepEnsembleRegressor(), fitted("dropout, classes")):  # overwrites
-        skuq.save(estimator, path)
-    assert_equal_predictions(skuq.load(str(path)), fitted("dropout, classes"), X)
-    assert os.listdir(tmp_path) == ["model.skuq"]
-    with pytest.raises(FileNotFoundError):
-        skuq.load(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError):
-        skuq.save(estimator, tmp_path / "nowhere" / "model.skuq")
-
-
-def test_dumps_takes_catalogs():
+def test_dumps_takes_catalogs_and_stores_arrays_and_foreign_objects_once():
     catalog = fitted("autodeuq").catalog_
     loaded = loads(dumps(catalog))
     assert dumps(loaded) == dumps(catalog)
     pd.testing.assert_frame_equal(loaded.to_frame(), catalog.to_frame())
     assert_array_equal(loaded.held_out.y, catalog.held_out.y)
-
-
-def test_dumps_stores_arrays_and_foreign_objects_once():
     dropout = fitted("dropout, classes")
     prefit = skuq.CalibratedUncertaintyClassifier(dropout, cv="prefit").fit(X, LABELS)
     assert prefit.estimator is prefit.estimator_
@@ -211,16 +173,13 @@ def test_dumps_stores_arrays_and_foreign_objects_once():
     assert loaded.named_estimators_["bayes"] is loaded.estimators_[loaded.names_.index("bayes")]
 
 
-L2 = networks.Space((networks.Real("l2", 1e-3, 1),))
-
-
 @cases(
     "value",
     networks.DenseSpace(3),
     WidthDepthSpace((8, 9)),
     networks.CellSpace(4, (1, 1), networks.DARTS),
     networks.NASBench201Space(4),
-    networks.WithTraining(networks.DenseSpace(), L2, {"optimizer": "sgd"}),
+    networks.WithTraining(networks.DenseSpace(), networks.Space(), {"optimizer": "sgd"}),
     *(Path("somewhere"), slice(1, None, 2), np.float32, KFold(3), RepeatedKFold(n_repeats=2)),
 )
 def test_loads_restores_values(value):
@@ -229,36 +188,29 @@ def test_loads_restores_values(value):
     assert repr(loaded) == repr(value)
 
 
-@cases("generator", np.random.RandomState(1), np.random.default_rng(1), ids=["old", "new"])
-def test_loads_restores_generators(generator):
-    generator.normal()  # it keeps the second of two
-    loaded = loads(dumps(skuq.DeepEnsembleRegressor(random_state=generator))).random_state
-    assert_array_equal(loaded.normal(size=3), generator.normal(size=3))
+def test_loads_restores_generators_and_metadata_requests():
+    for generator in (np.random.RandomState(1), np.random.default_rng(1)):
+        generator.normal()  # it keeps the second of two
+        loaded = loads(dumps(skuq.DeepEnsembleRegressor(random_state=generator))).random_state
+        assert_array_equal(loaded.normal(size=3), generator.normal(size=3))
+    with config_context(enable_metadata_routing=True):
+        network = skuq.DeepEnsembleRegressor()
+        network.set_fit_request(sample_weight=True, groups="patients", validation_data=False)
+        loaded = loads(dumps(network)).get_metadata_routing().fit.requests
+        assert loaded == network.get_metadata_routing().fit.requests
 
 
-class OwnSpace:
-    def decisions(self, input_shape=None, n_outputs=None):
-        units, rate = ("units", (4, 6)), ("learning_rate", (0.03,))
-        spaces = (networks.Space((networks.Categorical(*given),)) for given in (units, rate))
-        return networks.Decisions(*spaces)
-
-    def build(self, configuration, input_shape, n_outputs):
-        return build_mlp(input_shape, n_outputs, [configuration["units"]])
-
-    def recipe(self, configuration):
-        return {"learning_rate": configuration["learning_rate"], "batch_size": 16}
-
-
+@pytest.mark.smoke
 def test_loads_takes_a_search_space_of_the_user():
-    model = skuq.AutoDEUQRegressor(2, **SEARCH, space=OwnSpace()).fit(X, Y)
+    model = skuq.AutoDEUQRegressor(2, **SEARCH, space=TinySpace()).fit(X, Y)
     data = dumps(model)
     loaded = loads(data)
     assert_equal_predictions(loaded, model, X)
     assert dumps(loaded) == data
-    assert "OwnSpace" in repr(loaded.space)
-    with pytest.raises(MissingPartError, match=r"`space` .*OwnSpace.*parts={'space"):
+    assert "TinySpace" in repr(loaded.space)
+    with pytest.raises(MissingPartError, match=r"`space` .*TinySpace.*parts={'space"):
         clone(loaded).fit(X, Y)
-    space = OwnSpace()
+    space = TinySpace()
     loaded = loads(data, parts={"space": space})
     assert loaded.space is space
     assert_equal_predictions(clone(loaded).fit(X, Y), model, X)
@@ -271,18 +223,31 @@ def test_loads_takes_a_search_space_of_the_user():
     assert loads(dumps(pair), parts={"space__1": own_noise}).space[1] is own_noise
 
 
+def own_noise(X):
+    return 0.1 + np.abs(X[:, 0])
+
+
 def own_network(input_shape, n_outputs):
     x = keras.Input(input_shape)
     bent = keras.ops.logaddexp(x[:, :1], 1.0) + keras.ops.erf(keras.layers.Dense(4)(x))
     return keras.Model(x, keras.layers.Dense(n_outputs)(bent))
 
 
-def test_loads_predicts_without_the_function_of_the_network():
+def test_loads_predicts_without_the_functions_of_the_user():
     model = skuq.DeepEnsembleRegressor(2, network=own_network, epochs=2, random_state=0).fit(X, Y)
     loaded = loads(dumps(model))
     assert_equal_predictions(loaded, model, X)
     with pytest.raises(SearchSpaceError, match="MissingPartError.*own_network"):
         loaded.fit(X, Y)
+    for estimator, name, part, (inputs, targets) in (
+        (nomu(**FIXED), "noise_std", own_noise, (X, Y)),
+        (neon(query_points=None), "output_map", keras.ops.tanh, (X[:6], Y[:6])),
+    ):
+        model = estimator.set_params(**{name: part}).fit(inputs, targets)
+        data = dumps(model)
+        assert_equal_predictions(loads(data, parts={name: part}), model, inputs)
+        with pytest.raises(MissingPartError, match=f"`{name}`"):
+            loads(data).predict(inputs, return_std=True)
 
 
 def test_dumps_refuses_networks_that_would_not_be_loaded():
@@ -295,36 +260,6 @@ def test_dumps_refuses_networks_that_would_not_be_loaded():
         dumps(model)
 
 
-def own_noise(X):
-    return 0.1 + np.abs(X[:, 0])
-
-
-@cases(
-    ("estimator", "name", "part"),
-    (nomu(**FIXED), "noise_std", own_noise),
-    (neon(query_points=None), "output_map", keras.ops.tanh),
-    quick=1,
-)
-def test_loads_takes_functions_that_predict(estimator, name, part):
-    inputs, targets = (X, Y) if name == "noise_std" else (X[:6], Y[:6])
-    model = clone(estimator).set_params(**{name: part}).fit(inputs, targets)
-    data = dumps(model)
-    assert_equal_predictions(loads(data, parts={name: part}), model, inputs)
-    with pytest.raises(MissingPartError, match=f"`{name}`"):
-        loads(data).predict(inputs, return_std=True)
-
-
-class Halving(TransformerMixin, BaseEstimator):
-    def fit(self, X, y=None):
-        return self
-
-    def transform(self, X):
-        return np.asarray(X) / 2
-
-    def __sklearn_is_fitted__(self):
-        return True
-
-
 def test_loads_needs_trust_in_transformers_of_the_user():
     model = ensemble(**SMALL, preprocess=Halving()).fit(X, Y)
     data = dumps(model)
@@ -335,16 +270,11 @@ def test_loads_needs_trust_in_transformers_of_the_user():
         assert_equal_predictions(loads(data, **given), model, X)
 
 
-def test_loads_restores_metadata_requests():
-    with config_context(enable_metadata_routing=True):
-        network = skuq.DeepEnsembleRegressor()
-        network.set_fit_request(sample_weight=True, groups="patients", validation_data=False)
-        loaded = loads(dumps(network)).get_metadata_routing().fit.requests
-        assert loaded == network.get_metadata_routing().fit.requests
-
-
-def test_dumps_and_loads_name_missing_skops(monkeypatch):
-    foreign = dumps(fitted("foreign"))
+def test_loads_names_missing_skops_and_passes_on_version_warnings(monkeypatch):
+    pipeline, foreign = dumps(fitted("pipeline")), dumps(fitted("foreign"))
+    with monkeypatch.context() as patch, pytest.warns(InconsistentVersionWarning):
+        patch.setattr("sklearn.base.__version__", "0.0")
+        loads(pipeline)  # which holds a StandardScaler
     find = importlib.util.find_spec
     without = lambda name, *more: None if name == "skops" else find(name, *more)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
@@ -375,10 +305,3 @@ def test_save_refuses(thing, message, tmp_path):
     with pytest.raises(UnsavableError, match=message):
         skuq.save(thing, tmp_path / "model.skuq")
     assert not os.listdir(tmp_path)
-
-
-def test_loads_passes_on_version_warnings_of_scikit_learn(monkeypatch):
-    data = dumps(fitted("pipeline"))  # which holds a StandardScaler
-    monkeypatch.setattr("sklearn.base.__version__", "0.0")
-    with pytest.warns(InconsistentVersionWarning):
-        loads(data)

@@ -6,7 +6,7 @@ import sklearn
 from numpy.testing import assert_allclose
 from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
 from sklearn.compose import TransformedTargetRegressor
-from sklearn.datasets import load_iris, make_regression
+from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
@@ -19,8 +19,6 @@ from tiers import cases
 
 from skuq import metrics, predictive
 from skuq.metrics import get_scorer, make_scorers
-
-CLASS_SCORES = ("neg_brier", "neg_ece", "neg_nll")
 
 
 class TwoLines(RegressorMixin, BaseEstimator):
@@ -44,56 +42,29 @@ class TwoLines(RegressorMixin, BaseEstimator):
         return (mixture.mean, mixture.std) if return_std else mixture.mean
 
 
-@pytest.fixture(scope="module")
-def table():
-    X, y = make_regression(80, 3, noise=10, random_state=0)
-    return X, y / y.std()
+WEIGHT = {"sample_weight": np.random.default_rng(0).uniform(size=40)}
+NAMES = "nll gaussian_nll nll_min crps coverage_width_auc calibration_error coverage_error_80"
+NAMES = ["coverage_80", *(f"neg_{name}" for name in f"{NAMES} interval_80 mean_width_80".split())]
 
 
-@pytest.mark.parametrize("name", ["neg_crsp", "coverage_0", "coverage_100", "r2_90", [1]])
-def test_unknown_names_are_refused(name):
-    with pytest.raises(ValueError, match=r"`name` must be one of \['neg_nll'.*'coverage_90'.* Got"):
-        get_scorer(name)
-
-
-WEIGHT = {"sample_weight": np.random.default_rng(0).uniform(size=80)}
-
-
-def assert_scores(expected, model, X, y):
-    for name, value in expected.items():
-        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
-
-
-NAMES = (
-    *("neg_nll", "neg_gaussian_nll", "neg_nll_min", "neg_crps", "neg_coverage_width_auc"),
-    *("neg_calibration_error", "coverage_80", "neg_coverage_error_80", "neg_interval_80"),
-    "neg_mean_width_80",
-)
-
-
-def test_a_regressor_with_std_is_scored_as_a_normal(table):
+def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
     X, y = table
     model = BayesianRidge().fit(X, y)
     mean, std = model.predict(X, return_std=True)
     ends = mean - 1.2815515655446004 * std, mean + 1.2815515655446004 * std
     coverage = metrics.coverage_score(y, *ends, **WEIGHT)
+    nll, *others = metrics.gaussian_nll_loss, metrics.nll_min_loss, metrics.crps_loss
+    others += [metrics.coverage_width_auc, metrics.calibration_error]
     expected = (
-        -metrics.gaussian_nll_loss(y, mean, std, **WEIGHT),
-        -metrics.gaussian_nll_loss(y, mean, std, **WEIGHT),
-        -metrics.nll_min_loss(y, mean, std, **WEIGHT),
-        -metrics.crps_loss(y, mean, std, **WEIGHT),
-        -metrics.coverage_width_auc(y, mean, std, **WEIGHT),
-        -metrics.calibration_error(y, mean, std, **WEIGHT),
         coverage,
+        *(-loss(y, mean, std, **WEIGHT) for loss in (nll, nll, *others)),
         -abs(coverage - 0.8),
         -metrics.interval_loss(y, *ends, 0.8, **WEIGHT),
         -metrics.mean_width(*ends, **WEIGHT),
     )
-    assert_scores(dict(zip(NAMES, expected)), model, X, y)
-
-
-def test_a_distribution_is_scored_by_its_own(table):
-    X, y = table
+    for name, value in zip(NAMES, expected):
+        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
+    # A distribution is scored by its own.
     model = TwoLines(3.0).fit(X, y)
     mixture = model.predict_distribution(X)
     expected = {
@@ -103,7 +74,8 @@ def test_a_distribution_is_scored_by_its_own(table):
         "neg_calibration_error": -metrics.calibration_error(pit=mixture.cdf(y), **WEIGHT),
         "neg_interval_90": -metrics.interval_loss(y, *mixture.interval(0.9).T, 0.9, **WEIGHT),
     }
-    assert_scores(expected, model, X, y)
+    for name, value in expected.items():
+        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
 
 
 def one_member(mixture):
@@ -149,41 +121,35 @@ def test_pipelines_and_searches_are_scored_by_what_is_inside(table, model):
         assert_allclose([scorer(outer, X, y) for outer in (pipeline, nested, search)], expected)
 
 
-def test_cross_validation(table):
+def test_cross_validation_metadata_routing_and_unknown_names(table):
     X, y = table
     scores = cross_validate(BayesianRidge(), X, y, scoring=make_scorers("neg_nll", "r2"))
     single = cross_val_score(BayesianRidge(), X, y, scoring=get_scorer("neg_nll"))
     assert_allclose(single, scores["test_neg_nll"])
     assert_allclose(scores["test_r2"], cross_val_score(BayesianRidge(), X, y))
+    for name in ("neg_crsp", "coverage_0", "coverage_100", "r2_90", [1]):
+        with pytest.raises(ValueError, match=r"must be one of \['neg_nll'.*'coverage_90'.* Got"):
+            get_scorer(name)
     assert check_scoring(TwoLines(), get_scorer("coverage_73")).__name__ == "coverage_73"
-
-
-def test_metadata_routing_passes_weights(table):
-    X, y = table
-    folds, weight = [(np.arange(40), np.arange(40, 80))], WEIGHT["sample_weight"][40:]
+    folds, weight = [(np.arange(20), np.arange(20, 40))], WEIGHT["sample_weight"][20:]
     with sklearn.config_context(enable_metadata_routing=True):
         model = BayesianRidge().set_fit_request(sample_weight=False)
         scorer = get_scorer("neg_nll").set_score_request(sample_weight=True)
         other = get_scorer("neg_crps").set_score_request(sample_weight=False)
         given = {"scoring": {"a": scorer, "b": other}, "params": WEIGHT}
         found = cross_validate(model, X, y, cv=folds, **given)
-        model.fit(X[:40], y[:40])
-        expected = scorer(model, X[40:], y[40:], sample_weight=weight)
+        model.fit(X[:20], y[:20])
+        expected = scorer(model, X[20:], y[20:], sample_weight=weight)
         assert_allclose(found["test_a"], [expected])
-        assert_allclose(found["test_b"], [other(model, X[40:], y[40:])])
+        assert_allclose(found["test_b"], [other(model, X[20:], y[20:])])
     several = check_scoring(model, {"a": get_scorer("neg_nll")})
-    assert_allclose(several(model, X[40:], y[40:], sample_weight=weight)["a"], expected)
+    assert_allclose(several(model, X[20:], y[20:], sample_weight=weight)["a"], expected)
 
 
-@pytest.fixture(scope="module")
-def flowers():
+def test_classifiers_and_classes_that_a_fold_lacks():
     X, y = load_iris(return_X_y=True)
     X, y = X[::2], y[::2].astype(str)
-    return LogisticRegression(C=0.01).fit(X, y), X, y
-
-
-def test_classifiers(flowers):
-    model, X, y = flowers
+    model = LogisticRegression(C=0.01).fit(X, y)
     proba, weight = model.predict_proba(X), {"sample_weight": np.arange(75.0)}
     losses = {
         "neg_nll": metrics.ensemble_nll_loss(y, proba[None], **weight),
@@ -194,10 +160,6 @@ def test_classifiers(flowers):
         assert_allclose(get_scorer(name)(model, X, y, **weight), -value)
     # Rows of one class only, where scikit-learn's own would ask for labels.
     assert np.isfinite(get_scorer("neg_nll")(model, X[:25], y[:25]))
-
-
-def test_classes_that_a_fold_lacks_are_left_out(flowers):
-    model, X, y = flowers
     labels, weight = np.where(np.arange(75) == 3, "new", y), np.arange(75.0)
     rows, scorer = np.delete(np.arange(75), 3), get_scorer("neg_brier")
     with pytest.warns(UndefinedMetricWarning, match=r"leaves out 1 of 75 .*\['new'\]"):

@@ -18,11 +18,6 @@ from skuq.networks import parse_nas_bench_201 as parse
 from skuq.networks._cells import Cell, CellLayers
 from skuq.training import Recipe
 
-SPACES = [
-    CellSpace(channels=2, n_cells=3),
-    CellSpace(channels=(2, 4), n_cells=(1, 2), genotype="darts"),
-    NASBench201Space(channels=2, n_cells=1),
-]
 SKIPS = (("skip_connect", 0), ("skip_connect", 1))
 
 
@@ -30,15 +25,14 @@ def n_weights(model):
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
-def applied(function, shape):
-    """Build layers on an input of this shape; return a function of arrays, and the model."""
+def applied(function, shape, strides=None):
+    """Build layers, or an operation, on an input of this shape; also return the model."""
     inputs = keras.Input(shape)
+    if strides:
+        name = function
+        function = lambda layers, x: cells._APPLY[name](layers, x, strides, "op")  # noqa: E731
     model = keras.Model(inputs, function(CellLayers(), inputs))
     return lambda x: keras.ops.convert_to_numpy(model(x.astype("float32"))), model
-
-
-def operation(name, strides):
-    return lambda layers, x: cells._APPLY[name](layers, x, strides, "op")
 
 
 def random_image(*shape):
@@ -46,19 +40,15 @@ def random_image(*shape):
 
 
 def test_spaces_are_of_the_papers_sizes():
-    for space, size in (
-        # Pairs of inputs of nodes 2..5, and two of seven operations, in each of two cells.
-        (CellSpace(), (1 * 3 * 6 * 10) ** 2 * 49**8),  # 1.08e18
-        (NASBench201Space(), 15_625),
-    ):
+    # Pairs of inputs of nodes 2..5, and two of seven operations, in each of two cells: 1.08e18.
+    of_darts = CellSpace(), (1 * 3 * 6 * 10) ** 2 * 49**8
+    for space, size in (of_darts, (NASBench201Space(), 15_625)):
         assert math.prod(d.size for d in space.decisions().architecture.decisions) == size
     channels, n_cells = CellSpace.width_depth().decisions().architecture.decisions
     assert (channels.name, channels.choices) == ("channels", (12, 14, 16, 18, 20))
     assert (n_cells.name, n_cells.choices) == ("n_cells", (5, 8, 11))
     assert CellSpace.width_depth().cells({}) == DARTS
-
-
-def test_default_cells_are_those_of_darts():
+    # Default cells are those of DARTS.
     space = CellSpace()
     default = space.cells(space.decisions().architecture.default())
     for kind in cells.KINDS:
@@ -68,7 +58,12 @@ def test_default_cells_are_those_of_darts():
         assert ours.concat == theirs.concat
 
 
-@pytest.mark.parametrize("space", SPACES)
+@cases(
+    "space",
+    CellSpace(channels=2, n_cells=3),
+    CellSpace(channels=(2, 4), n_cells=(1, 2), genotype="darts"),
+    NASBench201Space(channels=2, n_cells=1),
+)
 def test_space_is_of_images_with_the_recipe_of_darts(space):
     assert isinstance(space, SearchSpace) and space.takes_images
     assert "takes_images" not in space.get_params()
@@ -151,32 +146,27 @@ def test_cell_mutations_are_the_papers(global_random_seed):
     assert_uniform(which, 3)
     assert_uniform(edges_hit, 2 * 4 * 2)
     assert_uniform(nodes_hit, 2 * 3)  # node 2 has no other inputs
-
-
-@cases(("space", "n_decisions"), (CellSpace.width_depth(), 2), (NASBench201Space(), 6))
-def test_other_mutations_change_one_decision(space, n_decisions):
-    hit = Counter()
-    for parent, child in mutations(space, 0):
-        (name,) = (name for name in parent if parent[name] != child[name])
-        hit[name] += 1
-    assert_uniform(hit, n_decisions)
+    for space, n_decisions in ((CellSpace.width_depth(), 2), (NASBench201Space(), 6)):
+        pairs = mutations(space, global_random_seed)  # of one decision
+        hit = [[name for name in parent if parent[name] != child[name]] for parent, child in pairs]
+        assert_uniform(Counter(name for (name,) in hit), n_decisions)
     assert CellSpace(genotype=DARTS).mutate({"other": 1}, np.random.default_rng(0)) == {"other": 1}
 
 
 def test_pooling_does_not_see_the_padding():
-    forward, _ = applied(operation("avg_pool_3x3", 1), (5, 4, 1))
+    forward, _ = applied("avg_pool_3x3", (5, 4, 1), 1)
     x = random_image(1, 5, 4, 1)
     sums = convolve(x[0, :, :, 0], np.ones((3, 3)), mode="constant")
     counts = convolve(np.ones((5, 4)), np.ones((3, 3)), mode="constant")
     # Nine float32 additions of numbers near one.
     assert_allclose(forward(x)[0, :, :, 0], sums / counts, atol=1e-6)
-    forward, _ = applied(operation("max_pool_3x3", 2), (4, 4, 1))
+    forward, _ = applied("max_pool_3x3", (4, 4, 1), 2)
     assert_array_equal(forward(-np.ones((1, 4, 4, 1))), -1)
 
 
 @pytest.mark.parametrize(("height", "width"), [(4, 6), (5, 3)])
 def test_factorized_reduction_by_hand(height, width):
-    forward, model = applied(operation("skip_connect", 2), (height, width, 2))
+    forward, model = applied("skip_connect", (height, width, 2), 2)
     x = random_image(1, height, width, 2)
     kernels = {w.path: w.numpy()[0, 0] for w in model.trainable_variables if "conv" in w.path}
     relu = np.maximum(x, 0)
@@ -206,9 +196,8 @@ def test_nas_bench_cell_adds_its_paths(without, factor):
     assert_allclose(forward(x), factor * x, rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error")  # which would name a layer
 def test_first_weights_of_all_operations_follow_from_the_seed():
-    """Otherwise a warning would name the layer."""
     everything = Cell([((name, 0), (name, 1)) for name in cells.OPERATIONS], [2, 10])
     space = CellSpace(2, 2, Genotype(everything, everything))
     one, two = (draw_variables(space.build({}, (7, 5, 1), 2), 5) for _ in range(2))
@@ -233,19 +222,21 @@ def test_network_of_cells_has_the_papers_weights_and_resolutions(n_cells, genoty
     assert height == math.ceil(7 / 2**n_reductions)
 
 
-@pytest.mark.slow
-def test_darts_has_the_papers_number_of_weights():
-    """3.3 M in table 1, and 3.34934E+06 in counts of its code without the auxiliary head."""
-    assert n_weights(CellSpace(36, 20, "darts").build({}, (32, 32, 3), 10)) == 3_349_342
+EDGES = NASBench201Space().decisions().architecture.names
 
 
-# The smallest and the largest network of the benchmark on CIFAR-10 have 0.073306 M and
-# 1.531546 M weights (ranges that several NAS code bases print).
-@cases(("name", "expected"), ("conv_3x3", 1_531_546), ("skip_connect", 73_306), quick=1)
-def test_nas_bench_number_of_weights(name, expected):
-    space = NASBench201Space()
-    edges = dict.fromkeys(space.decisions().architecture.names, name)
-    assert n_weights(space.build(edges, (4, 4, 3), 10)) == expected
+@cases(
+    ("space", "configuration", "expected"),
+    # The largest and the smallest network of NAS-Bench-201 on CIFAR-10 have 1.531546 M and
+    # 0.073306 M weights (ranges that several NAS code bases print).
+    (NASBench201Space(), dict.fromkeys(EDGES, "conv_3x3"), 1_531_546),
+    (NASBench201Space(), dict.fromkeys(EDGES, "skip_connect"), 73_306),
+    # 3.3 M in table 1, and 3.34934E+06 in counts of DARTS' code without the auxiliary head.
+    (CellSpace(36, 20, "darts"), {}, 3_349_342),
+    quick=1,
+)
+def test_networks_have_the_papers_numbers_of_weights(space, configuration, expected):
+    assert n_weights(space.build(configuration, (4, 4, 3), 10)) == expected
 
 
 GOOD = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"
@@ -262,14 +253,9 @@ def test_nas_bench_strings_become_decisions_of_the_space():
     assert parse(swapped) == DECISIONS
     with pytest.raises(ValueError, match=r"'nor_conv_3x3'.*Got \['max_pool'\]"):
         parse(GOOD.replace("skip_connect", "max_pool"))
-
-
-@cases(
-    "text",
-    *(None, GOOD + "+", GOOD + "+|none~0|", GOOD + "+rubbish", GOOD.replace("~2", "~3")),
-    *(GOOD.replace("~2", "~1"), GOOD.replace("|none~1", ""), GOOD.replace("none", "max pool")),
-)
-def test_other_strings_show_one_that_is_right(text):
-    with pytest.raises(ValueError, match="each of its six edges once, as in '(.*)'. Got") as caught:
-        parse(text)
-    assert parse(str(caught.value).split("'")[1])
+    more = [None, *(GOOD + end for end in ("+", "+|none~0|", "+rubbish"))]
+    changes = ("~2", "~3"), ("~2", "~1"), ("|none~1", ""), ("none", "max pool")
+    for wrong in (*more, *(GOOD.replace(*change) for change in changes)):
+        with pytest.raises(ValueError, match="its six edges once, as in '(.*)'. Got") as caught:
+            parse(wrong)
+        assert parse(str(caught.value).split("'")[1])  # which shows one that is right

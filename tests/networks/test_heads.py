@@ -1,15 +1,21 @@
+"""Heads, and NOMU's network, loss and readout, against their formulas."""
+
 import numpy as np
+import plans
 import pytest
-from heads import CategoricalHead, GaussianMixtureHead
+from heads import READOUTS, CategoricalHead, GaussianMixtureHead, NomuHead, build_nomu
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from plans import make_plan, numpy_of
 from scipy import integrate, special, stats
 from tiers import cases
 
+from skuq.backend import keras
 from skuq.metrics import crps_loss
 from skuq.networks import GaussianHead
 
+layers = keras.layers
 LIKELIHOODS = [GaussianHead(2), GaussianHead(2, beta=0.5)]
 CRPS = GaussianHead(2, score="crps")
 MIXTURE = GaussianMixtureHead(2)
@@ -34,12 +40,16 @@ def gradient(function, raw):
     return np.asarray(tape.gradient(total, raw))
 
 
-def test_loss_is_scipys_normal(global_random_seed):
+def test_loss_is_scipys_normal_or_the_crps_of_the_metrics(global_random_seed):
     head = GaussianHead(2)
     y, raw = float32(*numbers(head, seed=global_random_seed))
     mean, std = head.distribution(raw.astype(float))
     expected = -stats.norm(mean, std).logpdf(y).mean(axis=1)
     assert_allclose(np.asarray(head.loss(y, raw)), expected, rtol=1e-5, atol=1e-6)
+    y, raw = numbers(CRPS, seed=global_random_seed)
+    mean, scale = CRPS.distribution(raw)
+    expected = [crps_loss(y[[k]], mean[[k]], scale[[k]]) for k in range(len(y))]
+    assert_allclose(CRPS.loss(*float32(y, raw)), expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("head", [*LIKELIHOODS, CRPS], ids=repr)
@@ -52,7 +62,7 @@ def test_validation_loss_is_the_score_and_without_beta(head):
 
 
 @pytest.mark.parametrize("head", HEADS, ids=repr)
-def test_moments_are_those_of_the_density(head):
+def test_moments_are_those_of_the_density_and_wild_raw_numbers_stay_finite(head, rng):
     """Numerical integration of the likelihood of one output, the other's held."""
     y, raw = numbers(head, rows=(), seed=3)
     at = np.linspace(-12, 12, 8001)
@@ -65,10 +75,7 @@ def test_moments_are_those_of_the_density(head):
     mean, std = head.moments(raw)
     assert_allclose(first, mean[0], rtol=1e-6, atol=1e-6)
     assert_allclose(second - first**2, std[0] ** 2, rtol=1e-6)
-
-
-@pytest.mark.parametrize("head", HEADS, ids=repr)
-def test_wild_raw_numbers_leave_losses_and_gradients_finite(head, rng):
+    # Wild raw numbers leave losses and gradients finite.
     y = np.array([[0.0, 3.0], [-5.0, 1.0], [100.0, -100.0]], dtype="float32")
     raw = (rng.normal(size=(3, head.n_raw)) * [[1.0], [30.0], [200.0]]).astype("float32")
     assert np.isfinite(np.asarray(head.loss(y, raw))).all()
@@ -87,13 +94,6 @@ def test_beta_scales_the_likelihoods_gradient(beta):
     assert_allclose(head.loss(y, raw), plain.loss(y, raw) * scale[:, 0] ** (2 * beta), rtol=1e-5)
 
 
-def test_crps_is_that_of_the_metrics(global_random_seed):
-    y, raw = numbers(CRPS, seed=global_random_seed)
-    mean, scale = CRPS.distribution(raw)
-    expected = [crps_loss(y[[k]], mean[[k]], scale[[k]]) for k in range(len(y))]
-    assert_allclose(CRPS.loss(*float32(y, raw)), expected, rtol=1e-4, atol=1e-6)
-
-
 def test_mixture_is_the_sum_of_scipys_normals():
     head = GaussianMixtureHead(2, n_components=3)
     y, raw = numbers(head)
@@ -102,6 +102,13 @@ def test_mixture_is_the_sum_of_scipys_normals():
     assert_allclose(np.exp(log_probability), probability, rtol=1e-12)
     density = (probability * stats.norm(loc, scale).pdf(y[:, None])).sum(axis=1)
     assert_allclose(head.log_likelihood(y, raw), np.log(density).sum(axis=1), rtol=1e-12)
+    # Raw zeros are a standard normal.
+    head = GaussianMixtureHead(1, n_components=3)
+    mean, std = head.moments(np.zeros((1, 9)))
+    assert_allclose(mean, 0, atol=1e-15)
+    assert_allclose(std, 1, atol=0.1)
+    loc = head.distribution(np.zeros((1, 9)))[0]
+    assert_allclose(loc[0, :, 0], stats.norm.ppf([1 / 6, 0.5, 5 / 6]), atol=1e-12)
 
 
 def test_mixtures_are_judged_by_their_crps_and_trained_by_both_scores():
@@ -137,15 +144,6 @@ def test_pooled_and_widened_numbers_have_the_moments_of_mixtures(head):
         assert_allclose(pooled, np.logaddexp(*each) - np.log(2), rtol=1e-9)
 
 
-def test_raw_zeros_are_a_standard_normal():
-    head = GaussianMixtureHead(1, n_components=3)
-    mean, std = head.moments(np.zeros((1, 9)))
-    assert_allclose(mean, 0, atol=1e-15)
-    assert_allclose(std, 1, atol=0.1)
-    loc = head.distribution(np.zeros((1, 9)))[0]
-    assert_allclose(loc[0, :, 0], stats.norm.ppf([1 / 6, 0.5, 5 / 6]), atol=1e-12)
-
-
 @cases(
     ("make", "message"),
     (lambda: GaussianHead(beta=-0.1), "beta must lie in"),
@@ -164,3 +162,134 @@ def test_pooled_classes_have_the_average_probabilities(scale, n, seed):
     head = CategoricalHead(3)
     expected = head.probabilities(raw).mean(axis=0)
     assert_allclose(head.probabilities(head.pooled(raw)), expected, rtol=1e-9, atol=1e-300)
+
+
+def settings(**values):
+    return {name: np.float32([value]) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_nomu_head_has_the_terms_of_definition_3_3(stable):
+    """Or the stable ones of Eq. 54 and 55."""
+    head = NomuHead(2, stable=stable)
+    y, raw = float32(*numbers(head))
+    raw = 3 * raw
+    assert head.n_raw == 4
+    f, r = raw[:, :2], raw[:, 2:]
+    assert_allclose(numpy_of(head.loss(y, raw)), ((f - y) ** 2).sum(axis=1), rtol=1e-6)
+    b = numpy_of(head.row_loss(y, raw, settings(pi_sqr=0.3)))
+    huber = np.where(abs(r) <= 1, r**2, 2 * abs(r) - 1) if stable else r**2
+    assert_allclose(b, 0.3 * huber.sum(axis=1), rtol=1e-6)
+    c = numpy_of(head.artificial_loss(raw, settings(pi_exp=0.2, c_exp=1.5)))
+    u = np.exp(-1.5 * r)
+    if stable:
+        u = np.where(r >= 0, u, 1 - 1.5 * r)
+    assert_allclose(c, 0.2 * u.sum(axis=1), rtol=1e-5)
+    far = np.array([[0.0, 0.0, -20.0, 0.0]], dtype="float32")
+    loss = numpy_of(head.artificial_loss(far, settings(pi_exp=1.0, c_exp=30.0)))
+    assert np.isfinite(loss) == stable
+
+
+def test_nomu_head_of_two_sides_and_readout_are_the_papers():
+    """Eq. 63, and (c) of Definition 3.3 for each side, whatever the level of y."""
+    head, pi_sqr = NomuHead(2, n_sides=2, stable=False), settings(pi_sqr=1.0)
+    y, raw = float32(*numbers(head))
+    f, up, down = raw[:, :2], raw[:, 2:4], raw[:, 4:]
+    expected = ((f + up - y) ** 2 + (f - down - y) ** 2).sum(axis=1)
+    assert_allclose(numpy_of(head.row_loss(y, raw, pi_sqr)), expected, rtol=1e-5)
+    # With the mean given, y is its error, and nothing else changes.
+    apart = NomuHead(2, n_sides=2, stable=False, with_mean=False)
+    assert_allclose(numpy_of(apart.row_loss(y - f, raw[:, 2:], pi_sqr)), expected, rtol=1e-5)
+    # Definition C.1 has (c) of the bounds f + r and r - f.
+    c = numpy_of(head.artificial_loss(raw, settings(pi_exp=0.2, c_exp=1.5)))
+    assert_allclose(c, 0.2 * np.exp(-1.5 * raw[:, 2:]).sum(axis=1), rtol=1e-5)
+    r, low, high = np.linspace(-1, 100, 500), 0.1, 2.0
+    expected = high * (1 - np.exp(-(np.maximum(0, r) + low) / high))
+    for kind, sigma in (("exponential", expected), ("linear", np.clip(r, low, high))):
+        assert_allclose(READOUTS[kind](r, low, high), sigma, rtol=1e-12)
+
+
+def units_into(model, name):
+    return model.get_layer(name).kernel.shape[0]
+
+
+@cases(("connect", "into_output", "into_2"), (0, 13, 11), (1, 13 + 7, 11), (2, 13 + 7, 11 + 5))
+def test_build_nomu_connects_layers_backwards(connect, into_output, into_2):
+    units = {"hidden_units": (5, 7), "side_hidden_units": (11, 13)}
+    model = build_nomu((3,), 2, **units, connect_layers=connect)
+    assert model.output_shape == (None, 4)
+    names = "side_output", "side_hidden_2", "side_hidden_1"
+    assert [units_into(model, name) for name in names] == [into_output, into_2, 3]
+    assert make_plan(model.to_json()) is not None
+    with pytest.raises(ValueError, match=r"at most 2 .* Got 3"):
+        build_nomu((3,), 1, **units, connect_layers=3)
+    with pytest.raises(ValueError, match=r"at most 1 .* Got 2"):
+        build_nomu((3,), 1, mean_network=rescaled, side_hidden_units=(5,), connect_layers=2)
+
+
+def test_build_nomu_has_penalties_and_first_weights_per_part():
+    units, l2 = {"hidden_units": (4,), "side_hidden_units": (4,)}, {"l2": 0.25, "side_l2": 0.5}
+    model = build_nomu((3,), 1, **units, **l2, initial_range=0.05)
+    penalties = {"mean_hidden_1": 0.25, "mean_output": 0.25, "side_output": 0.25}
+    for name, penalty in {**penalties, "side_hidden_1": 0.5}.items():
+        layer = model.get_layer(name)
+        assert layer.kernel_regularizer.l2 == layer.bias_regularizer.l2 == pytest.approx(penalty)
+    assert all(0 < abs(weight).max() <= 0.05 for weight in model.get_weights())
+
+
+def net(input_shape, n_outputs):
+    hidden = layers.Dense(6, activation="tanh"), layers.BatchNormalization()
+    return plans.sequential(input_shape, *hidden, layers.Dense(n_outputs))
+
+
+def relu(input_shape, n_outputs, *first):
+    hidden = layers.Dense(9, "relu"), layers.Dense(n_outputs)
+    return plans.sequential(input_shape, *first, *hidden)
+
+
+def two_heads(input_shape, n_outputs):
+    inputs = keras.Input(input_shape)
+    x = layers.Dense(8, activation="relu")(inputs)
+    return keras.Model(inputs, layers.Concatenate()([layers.Dense(1)(x) for _ in range(n_outputs)]))
+
+
+def rescaled(input_shape, n_outputs):
+    return relu(input_shape, n_outputs, layers.Rescaling(0.5))
+
+
+@pytest.mark.parametrize(("build", "width"), [(net, 6), (relu, 9), (two_heads, 8), (rescaled, 9)])
+def test_build_nomu_takes_any_keras_model_for_f_and_r(build, width):
+    """The last hidden layer of f enters r: that of all heads together, and no rescaled input."""
+    model = build_nomu((3,), 2, mean_network=build, side_network=net)
+    assert model.output_shape == (None, 4)
+    assert units_into(model, "side_output") == 6 + width
+    assert make_plan(model.to_json()) is not None
+
+
+def features_of(model):
+    """Inputs of the last layer of r."""
+    seen = keras.Model(model.input, model.get_layer("side_output").input)
+    return lambda x: numpy_of(seen(np.asarray(x, dtype="float32")))
+
+
+def test_build_nomu_freezes_a_given_mean_and_standardises_its_features():
+    given = net((3,), 1)
+    scale, offset = [2.0, 3.0, 4.0], [1.0, 0.0, -1.0]
+    model = build_nomu((3,), 1, side_hidden_units=(5,), given=(given, scale, offset))
+    assert model.output_shape == (None, 1)
+    trained = {v.path.split("/")[0] for v in model.trainable_variables}
+    assert trained == {"side_hidden_1", "side_output"}
+    # f's last hidden layer, seen through the copy, for inputs in the user's units.
+    x = np.random.default_rng(1).normal(size=(4, 3)).astype("float32")
+    features = keras.Model(given.input, given.layers[-1].input)
+    expected = numpy_of(features((x * scale + offset).astype("float32")))
+    assert_allclose(features_of(model)(x)[:, -6:], expected, rtol=1e-5, atol=1e-6)
+    alone = build_nomu((3,), 2, side_hidden_units=(5,), given="apart")
+    assert alone.output_shape == (None, 2) and units_into(alone, "side_output") == 5
+    given = relu((3,), 1), [1.0, 2.0, 3.0], [100.0, 200.0, -300.0]  # features of hundreds
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    model = build_nomu((3,), 1, side_hidden_units=(5,), given=given, sample=rows)
+    features = features_of(model)(rows)[:, 5:]
+    assert_allclose(features.mean(axis=0), 0, atol=1e-3)
+    assert_allclose(features.var(axis=0).mean(), 1, rtol=1e-3)
+    assert make_plan(model.to_json()) is not None

@@ -108,13 +108,12 @@ def test_keras_base_gives_outputs_then_what_enters_the_last_layer_and_rows():
     both = keras.Model(model.inputs, [model.output, model.get_layer("out").input])
     expected = [*map(numpy_of, both([x[:, :3], x[:, 3:]])), x]
     assert_allclose(numpy_of(network(x)), np.concatenate(expected, axis=1), atol=1e-6)
-
-
-def test_equal_keras_bases_are_one_network():
-    """Keras counts names through a session: they must not make programs differ."""
+    # Keras counts names through a session: they must not make programs differ.
     bases = [keras_base(small_base(width=width), 3, 2, 2) for width in (4, 4, 5)]
     networks = [EpistemicNetwork(base, 2, EpiNetLayers(9, 2)).without_names() for base in bases]
     assert len(set(networks[:2])) == 1 and networks[0] != networks[2]
+    with pytest.raises(ValueError, match="epistemic network"):
+        EpistemicNetwork.from_json(sequential((1,)).to_json())
 
 
 def with_end(*end):
@@ -142,15 +141,11 @@ def test_other_keras_models_are_refused(make, message):
         keras_base(make(), 3, 2, 2)
 
 
-@pytest.fixture
-def draws():
-    """y (5, 2), and raw draws (3, 5, 4)."""
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(5, 2)).astype("float32"), rng.normal(size=(3, 5, 4)).astype("float32")
+Y, RAW = (np.random.default_rng(0).normal(size=s).astype("float32") for s in ((5, 2), (3, 5, 4)))
 
 
-def test_output_maps_are_their_formulas(draws):
-    raw = draws[1]
+def test_output_maps_and_losses_are_their_formulas():
+    raw = RAW
     scale = np.exp(-np.log1p(np.exp(raw[..., 2:])))
     for head, expected in (
         (OperatorHead(2, output_map="decaying"), raw[..., :2] * scale),
@@ -162,30 +157,21 @@ def test_output_maps_are_their_formulas(draws):
             values, std = head.values(space, raw)
             assert std is None
             assert_allclose(values, expected, rtol=1e-5)
-
-
-def test_squared_and_huber_are_means_over_draws_and_outputs(draws):
-    y, raw = draws[0], np.stack([draws[1][..., :2], 2 * draws[1][..., 2:]])  # of two members
-    error = raw - y
+    raw = np.stack([RAW[..., :2], 2 * RAW[..., 2:]])  # of two members
+    error = raw - Y
     huber = np.where(abs(error) <= 1, 0.5 * error**2, abs(error) - 0.5)
     assert (abs(error) > 1).any()
     for kind, expected in (("squared", 0.5 * error**2), ("huber", huber)):
-        found = numpy_of(OperatorHead(2, kind).loss(np.stack([y, y]), raw))
+        found = numpy_of(OperatorHead(2, kind).loss(np.stack([Y, Y]), raw))
         assert_allclose(found, expected.mean(axis=(1, 3)), rtol=1e-5)
-
-
-def test_nll_is_that_of_a_mixture_of_all_draws(draws):
-    """Eq. 5, with one normal for each index z."""
-    (y, raw), head = draws, OperatorHead(2, "nll")
+    # Eq. 5, with one normal for each index z.
+    head, members = OperatorHead(2, "nll"), np.stack([RAW, 2 * RAW])
     assert head.n_raw == 4
-    members = np.stack([raw, 2 * raw])
     mean, scale = (np.moveaxis(part, 1, 2) for part in head.values(ARRAYS, members))
-    mixture = tfd.MixtureSameFamily(
-        tfd.Categorical(probs=np.full(3, 1 / 3, dtype="float32")),
-        tfd.Independent(tfd.Normal(mean, scale), 1),
-    )
-    found = numpy_of(head.loss(np.stack([y, y]), members))
-    assert_allclose(found, -numpy_of(mixture.log_prob(y)) / 2, rtol=1e-5)
+    equal = tfd.Categorical(probs=np.full(3, 1 / 3, dtype="float32"))
+    mixture = tfd.MixtureSameFamily(equal, tfd.Independent(tfd.Normal(mean, scale), 1))
+    found = numpy_of(head.loss(np.stack([Y, Y]), members))
+    assert_allclose(found, -numpy_of(mixture.log_prob(Y)) / 2, rtol=1e-5)
 
 
 N_ROWS, N_DRAWS, N_FEATURES = 5, 3, 4
@@ -206,13 +192,9 @@ def drawn(epinet, seed=0):
     return [w + 0.1 * rng.normal(size=w.shape) for w in weights], prior
 
 
-def gelu(x):
-    return x * ndtr(x)
-
-
 def by_loop(epinet, weights, prior, features, index):
     """Eqs. 3 and 4 by loops: a network of [features, z] and one of features for each z_k."""
-    n_index, n_raw = epinet.n_index, epinet.n_raw
+    n_index, n_raw, gelu = epinet.n_index, epinet.n_raw, lambda x: x * ndtr(x)
     draws = np.zeros((len(index), len(features), n_raw))
     per_layer = 3 if epinet.factorized else 2
     trained = [weights[k : k + per_layer] for k in range(0, len(weights), per_layer)]
@@ -254,60 +236,19 @@ BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
 EPINET = EpiNetLayers(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
 
 
-def networks():
-    base = keras_base(small_base(2, 1, width=5), 2, 1, 2)
-    return {
-        "epinet": EpistemicNetwork(BASE, 2, EPINET),
-        "features": EpistemicNetwork(None, 2, EpiNetLayers(3, 2, 3, (6,), (5, 4))),
-        "randomised prior": EpistemicNetwork(BASE, 2, prior_scale=0.5),
-        "base": EpistemicNetwork(BASE, 2),
-        "keras epinet": EpistemicNetwork(base, 2, EpiNetLayers(5 + 3, 2, 3, (6,), (5, 4))),
-        "keras prior": EpistemicNetwork(base, 2, prior_scale=0.5),
-    }
-
-
-def test_another_configuration_is_refused():
-    with pytest.raises(ValueError, match="epistemic network"):
-        EpistemicNetwork.from_json(sequential((1,)).to_json())
-
-
-def forward(network):
-    """Draws of first weights, as a function of the trained variables."""
-    drawing = DrawingNetwork(network)
-    flat, state = drawing.draw(0)
-    rng = np.random.default_rng(2)
-    x, index = float32([rng.normal(size=(N_ROWS, 3)), rng.normal(size=(N_DRAWS, 3))])
-    run = Run(tensors(), training=True, index=index)
-    state = [ops.convert_to_tensor(value) for value in state]
-
-    def draws(variables):
-        return drawing.forward(variables, state, x, run)[0]
-
-    return draws, float32(drawing.split(flat)), drawing
-
-
-@pytest.mark.parametrize("network", networks().values(), ids=networks())
-def test_shapes_and_first_weights_of_all_kinds(network):
-    draws, variables, drawing = forward(network)
-    assert [tuple(v.shape) for v in variables] == [tuple(shape) for shape in drawing.shapes]
-    assert draws(variables).shape == (N_DRAWS if network.epinet else 1, N_ROWS, 2)
-    (flat, state), again, other = (drawing.draw(seed) for seed in (0, 0, 1))
-    assert flat.dtype == np.float32 and abs(other[0] - flat).max() > 0
-    for one, two in zip([flat, *state], [again[0], *again[1]], strict=True):
-        assert_array_equal(one, two)
-    # The configuration comes back.
-    same = EpistemicNetwork.from_json(network.to_json())
-    assert same.without_names() == network.without_names()
-    assert hash(same.without_names()) == hash(network.without_names())
-    assert same.n_index == (3 if network.epinet else 0)
-
-
 def gradient(network):
-    draws, variables, drawing = forward(network)
-    cotangent = np.random.default_rng(3).normal(size=(N_ROWS, 2)).astype("float32")
+    """The gradient of draws by the first weights, and how many variables the base has."""
+    drawing, rng = DrawingNetwork(network), np.random.default_rng(2)
+    flat, state = drawing.draw(0)
+    variables = float32(drawing.split(flat))
+    assert [tuple(v.shape) for v in variables] == [tuple(shape) for shape in drawing.shapes]
+    state = [ops.convert_to_tensor(value) for value in state]
+    x, index, cotangent = float32([rng.normal(size=(n, 3)) for n in (N_ROWS, N_DRAWS, N_ROWS)])
+    run = Run(tensors(), training=True, index=index)
 
     def total(variables):
-        return ops.sum(cotangent * ops.mean(draws(variables), axis=0)), ()
+        draws = drawing.forward(variables, state, x, run)[0]
+        return ops.sum(cotangent[:, :2] * ops.mean(draws, axis=0)), ()
 
     _, _, slopes = BACKEND.value_and_gradient(total, variables)
     return [numpy_of(slope) for slope in slopes], drawing.n_base
@@ -316,7 +257,7 @@ def gradient(network):
 @pytest.mark.parametrize("kind", ["operator", "keras", "prior"])
 def test_base_learns_as_if_it_were_alone(kind):
     """The stop-gradient of Eq. 3; a prior is no variable and passes no gradient."""
-    base = networks()["keras prior"].base if kind == "keras" else BASE
+    base = keras_base(small_base(2, 1, width=5), 2, 1, 2) if kind == "keras" else BASE
     more = {"prior_scale": 0.5}
     if kind != "prior":
         n_features = BASE.n_features if kind == "operator" else 8

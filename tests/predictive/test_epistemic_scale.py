@@ -26,15 +26,7 @@ def rows(seed, shape=(200, 2), c=1.7, k=0.6):
     return error, epistemic, aleatoric, rng.uniform(size=shape[0])
 
 
-def test_scale_without_noise_is_the_root_mean_square():
-    error, epistemic, _, weights = rows(0, (200,))
-    expected = np.sqrt(np.average((error / epistemic) ** 2, weights=weights))
-    for none in (None, np.zeros(200)):
-        found = fit_epistemic_scale(error, epistemic, none, weights, fit_noise=True)
-        assert_allclose(found, (expected, 1.0), rtol=1e-12)
-
-
-def test_scale_beside_known_noise_is_most_likely(global_random_seed):
+def test_scale_is_the_root_mean_square_or_most_likely_beside_known_noise(global_random_seed):
     data = rows(global_random_seed, k=1.0)
     c, k = fit_epistemic_scale(*data)
     factors = np.r_[1.0, 0.999, 1.001, np.geomspace(1e-4, 1e4, 400)]
@@ -45,9 +37,15 @@ def test_scale_beside_known_noise_is_most_likely(global_random_seed):
     assert_allclose(c, 0.01, rtol=0.01)
     c, _ = fit_epistemic_scale(error[4:], epistemic[4:], np.full(2, 1e-3), np.ones(2))
     assert_allclose(c, 3.3, rtol=0.01)
+    # The root mean square without noise
+    error, epistemic, _, weights = rows(0, (200,))
+    expected = np.sqrt(np.average((error / epistemic) ** 2, weights=weights))
+    for none in (None, np.zeros(200)):
+        found = fit_epistemic_scale(error, epistemic, none, weights, fit_noise=True)
+        assert_allclose(found, (expected, 1.0), rtol=1e-12)
 
 
-def test_noise_that_explains_everything_leaves_a_negligible_scale():
+def test_noise_that_explains_everything_and_ends_of_the_readout():
     error, epistemic, aleatoric, weights = rows(0, c=1e-9, k=0.3)
     least = 1e-6 * np.median(aleatoric) / np.median(epistemic)
     found = fit_epistemic_scale(error, epistemic, aleatoric, weights)
@@ -58,6 +56,12 @@ def test_noise_that_explains_everything_leaves_a_negligible_scale():
     assert fit_epistemic_scale(zero, one, None, one) == (1.0, 1.0)
     assert fit_epistemic_scale(zero, one, one, one, fit_noise=True)[1] == 1.0
     assert fit_readout(zero, one, readout, one, [0.2, 0.1], [2.0, 1.0, 0.05]) == (0.1, 1.0, 1.0)
+    # l_max must be above l_min.
+    error, raw, weights, _ = readout_rows(0, 0.0)
+    l_min, l_max, _ = fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.5, 2.0])
+    assert (l_min, l_max) == (0.5, 2.0)
+    with pytest.raises(ValueError, match="`l_maxs` must exceed"):
+        fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.1, 0.5])
 
 
 def test_both_scales_are_most_likely(global_random_seed):
@@ -130,11 +134,3 @@ def test_readout_is_as_good_as_the_best_pair(noise, global_random_seed, monkeypa
     around = losses[max(i - 1, 0) : i + 2, max(j - 1, 0) : j + 2]
     assert losses[i, j] <= np.nanmin(around) + 0.0125**2
     assert losses[i, j] <= np.nanmin(losses) + 0.01
-
-
-def test_readout_needs_an_l_max_above_an_l_min():
-    error, raw, weights, _ = readout_rows(0, 0.0)
-    l_min, l_max, _ = fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.5, 2.0])
-    assert (l_min, l_max) == (0.5, 2.0)
-    with pytest.raises(ValueError, match="`l_maxs` must exceed"):
-        fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.1, 0.5])

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,17 +36,11 @@ NETWORK = json.dumps({"class_name": "Functional", "module": "keras", "config": L
 
 def trial(number):
     rng = np.random.default_rng(number)
-    trained = Member(
-        network=NETWORK,
-        weights=rng.normal(size=50).astype("float32"),
-        state=(rng.normal(size=4).astype("float32"), np.zeros((), "float32")),
-        history={"loss": rng.normal(size=5), "val_loss": rng.normal(size=5)},
-        best_epoch=int(rng.integers(5)),
-        held_out=rng.normal(size=(5, 2)).astype("float32"),
-        seed=number + 1,
-        seconds=0.1 * number,
-        tier="graph",
-    )
+    weights, state = rng.normal(size=50).astype("float32"), rng.normal(size=4).astype("float32")
+    history = {"loss": rng.normal(size=5), "val_loss": rng.normal(size=5)}
+    held_out, states = rng.normal(size=(5, 2)).astype("float32"), (state, np.zeros((), "float32"))
+    numbers = int(rng.integers(5)), held_out, number + 1, 0.1 * number
+    trained = Member(NETWORK, weights, states, history, *numbers, "graph")
     configuration = {"units": number, "activation": None, "rate": 0.1 / 3, "skip": True}
     result = {"score": trained.score, "seconds": 1.5, "result": trained}
     return TrialRecord(number, configuration, trained.seed, **result)
@@ -88,9 +83,10 @@ def test_trials_come_back_to_the_bit_in_the_order_they_finished(tmp_path):
     assert len(catalog.held_out.sets) == 2 and catalog.held_out.shifted[0].rows is None
 
 
-def test_each_search_has_a_folder_of_its_own(tmp_path):
+def test_each_search_has_a_folder_of_its_own_whose_name_is_said(tmp_path, caplog, monkeypatch):
     first = begun(tmp_path, [trial(0)])
-    other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 11})
+    with pytest.warns(UserWarning, match=f"that in {first} has other sett.*\n  epochs: 10.*, 11"):
+        other = begun(tmp_path, [trial(0), trial(1)], {**PARTS, "epochs": 11})
     assert first != other and first.parent == other.parent == tmp_path
     assert len(Catalog.load(first)) == 1
     with pytest.raises(ValueError, match=r"holds 2 searches.*\n.*1 trials\)|2 trials\)"):
@@ -99,9 +95,29 @@ def test_each_search_has_a_folder_of_its_own(tmp_path):
         Catalog.load(tmp_path / "nothing")
     with pytest.raises(NotADirectoryError, match="Use skuq.load for files"):
         Catalog.load(first / "search.skuq")
+    with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="skuq"):
+        warnings.simplefilter("error")
+        for other in ({"X": "digest:11"}, {"random_state": 8}, {"a": 1, "b": 2, "c": 3}):
+            new = begun(tmp_path, (), {**PARTS, **other})
+            assert f"a new search starts in {new}" in caplog.text
+        begun(tmp_path)
+    assert f"the search in {first} goes on; it has 1 trials" in caplog.text
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = begun("runs here/ü")
+    monkeypatch.chdir("/")
+    assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
+    assert begun("~/tilde").parent == tmp_path / "tilde"
+    assert len(Catalog.load("~/tilde")) == 0
+    with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
+        begun("")
+    (tmp_path / "file").touch()
+    for name in ("~/file", "~/file/inside"):
+        with pytest.raises(NotADirectoryError, match="`catalog_dir` must be a folder, .*file"):
+            begun(name)
 
 
-def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
+def test_the_folder_of_another_search_or_process_is_refused_with_what_differs(tmp_path):
     path = begun(tmp_path, [trial(0)])
     other = {**PARTS, "epochs": 11, "X": "digest:11", "new": [1]}
     with pytest.raises(exceptions.CatalogMismatchError) as error, CatalogFolder(path, other):
@@ -114,9 +130,7 @@ def test_the_folder_of_another_search_is_refused_with_what_differs(tmp_path):
     told = r"units: 'Integer\(1, 8\)' there, None"
     with pytest.raises(exceptions.CatalogMismatchError, match=told):
         begun(tmp_path, space={"width": "Integer(1, 8)"})
-
-
-def test_a_second_one_is_refused_and_told_who_is_there(tmp_path):
+    tmp_path = tmp_path / "locked"
     with CatalogFolder(tmp_path, PARTS) as first:
         with pytest.raises(CatalogLockedError, match=f'"pid": {os.getpid()}'):
             CatalogFolder(tmp_path, PARTS).__enter__()
@@ -142,9 +156,8 @@ def test_equal_searches_wait_for_each_other(tmp_path):
             released.wait(60)
             folder.add(trial(0))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(run)
         assert held.wait(60)
         waits = functools.partial(pytest.warns, UserWarning, match="This fit waits for it")
         with waits(), pytest.raises(CatalogLockedError):
@@ -154,22 +167,7 @@ def test_equal_searches_wait_for_each_other(tmp_path):
             assert len(second.records) == 1
             with pytest.raises(CatalogLockedError):  # waiting for itself would never end
                 CatalogFolder(tmp_path, PARTS, max_wait=60).__enter__()
-    finally:
-        released.set()
-        thread.join()
-
-
-def test_it_is_said_which_search_goes_on_and_which_is_new(tmp_path, caplog):
-    path = begun(tmp_path, [trial(0)])
-    with pytest.warns(UserWarning, match=f"that in {path} has other sett.*\n  epochs: 10.*, 11"):
-        begun(tmp_path, (), {**PARTS, "epochs": 11})
-    with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="skuq"):
-        warnings.simplefilter("error")
-        for other in ({"X": "digest:11"}, {"random_state": 8}, {"a": 1, "b": 2, "c": 3}):
-            new = begun(tmp_path, (), {**PARTS, **other})
-            assert f"a new search starts in {new}" in caplog.text
-        begun(tmp_path)
-    assert f"the search in {path} goes on; it has 1 trials" in caplog.text
+        assert first.result() is None
 
 
 WRITE = """
@@ -223,16 +221,6 @@ def test_a_broken_trial_is_put_aside_and_said(tmp_path, damage):
         assert numbers(folder.records) == [0, 2, 1]  # in the order they finished
 
 
-def test_a_beginning_that_was_cut_off_is_a_new_search(tmp_path):
-    with CatalogFolder(tmp_path, PARTS) as folder:
-        pass  # killed before `begin`
-    (folder.path / ".left-over.tmp").write_bytes(b"half")
-    with CatalogFolder(tmp_path, PARTS) as again:
-        assert again.entropy is None and again.records == []
-        again.begin(5, SPACE, HELD_OUT, b"")
-    assert not list(folder.path.glob(".*.tmp"))
-
-
 TREE = _archive.to_bytes({}, kind="trial"), _archive.to_bytes({}, kind="search")
 
 
@@ -261,7 +249,7 @@ def test_folders_with_something_else_are_refused_and_stay(tmp_path, name, data, 
     assert (path / "trial-000000.skuq").exists()
 
 
-def test_a_lock_is_free_again_after_any_error(tmp_path, monkeypatch):
+def test_a_lock_is_free_after_any_error_and_a_beginning_cut_off_is_new(tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
@@ -272,31 +260,16 @@ def test_a_lock_is_free_again_after_any_error(tmp_path, monkeypatch):
             folder.__enter__()
     begun(tmp_path)  # while `folder` is still there
     assert not list(folder.path.glob("lock-holder*"))
+    with CatalogFolder(tmp_path / "other", PARTS) as folder:
+        pass  # killed before `begin`
+    (folder.path / ".left-over.tmp").write_bytes(b"half")
+    with CatalogFolder(tmp_path / "other", PARTS) as again:
+        assert again.entropy is None and again.records == []
+        again.begin(5, SPACE, HELD_OUT, b"")
+    assert not list(folder.path.glob(".*.tmp"))
 
 
-def test_networks_that_could_not_be_read_are_not_written(tmp_path):
-    harmful = replace(trial(1).result, network=NETWORK.replace("Flatten", "Lambda"))
-    with pytest.raises(UnsavableError, match="Trial 1: .*Lambda.*catalog_dir=None"):
-        begun(tmp_path, [replace(trial(1), result=harmful)])
-
-
-def test_names_of_folders(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = begun("runs here/ü")
-    monkeypatch.chdir("/")
-    assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
-    assert begun("~/tilde").parent == tmp_path / "tilde"
-    assert len(Catalog.load("~/tilde")) == 0
-    with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
-        begun("")
-    (tmp_path / "file").touch()
-    for name in ("~/file", "~/file/inside"):
-        with pytest.raises(NotADirectoryError, match="`catalog_dir` must be a folder, .*file"):
-            begun(name)
-
-
-def test_catalogs_hold_trials_and_members():
+def test_catalogs_hold_trials_and_members_and_write_only_what_can_be_read(tmp_path):
     catalog = Catalog([trial(2), trial(0), replace(FAILURE, trial_number=1)])
     assert numbers(catalog) == [0, 1, 2] and catalog.completed.tolist() == [0, 2]
     assert repr(catalog) == "<Catalog of 3 trials, 2 completed>"
@@ -316,3 +289,6 @@ def test_catalogs_hold_trials_and_members():
     (row,) = Catalog([record]).to_frame().to_dict("records")
     assert (row["score"], row["decision_score"], row["units"]) == (0.5, 7, 8)
     assert (row["message"], row["decision_message"]) == ("", "hello")
+    harmful = replace(trial(1).result, network=NETWORK.replace("Flatten", "Lambda"))
+    with pytest.raises(UnsavableError, match="Trial 1: .*Lambda.*catalog_dir=None"):
+        begun(tmp_path, [replace(trial(1), result=harmful)])

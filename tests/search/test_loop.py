@@ -1,8 +1,9 @@
-"""The asynchronous search loop on every kind of slot, with evaluations without networks."""
+"""Searches in slots of each kind, in stacks, within limits, and with networks trained again."""
 
+import itertools
+import math
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 import time
@@ -10,24 +11,16 @@ from types import SimpleNamespace
 
 import cloudpickle
 import joblib
+import numpy as np
 import pytest
-from joblib.externals.loky.process_executor import ProcessPoolExecutor
-from slots import (
-    SPACE,
-    Hasty,
-    InlineSlots,
-    Kept,
-    RandomProposer,
-    inline,
-    open_slots,
-    processes,
-    search,
-    threads,
-)
+import slots
+from slots import SPACE, Kept, RandomProposer, contents, inline, processes, search, threads
 from tiers import cases, slow
+from training_data import TrialOutcome
 
 from skuq.exceptions import SearchFailedError, SearchSpaceError, SlotsLostError
-from skuq.search import Limits, RunOptions, Search
+from skuq.networks import Member
+from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult, TrialRecord
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that processes import less
 
@@ -50,17 +43,8 @@ def always(configuration, seed):
     return SimpleNamespace(score=1.0)
 
 
-def kill(configuration, seed):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def search_within(limits, slots, n_trials, entropy=1, **fields):
-    return search(slots, n_trials, entropy=entropy, options=RunOptions(limits=limits), **fields)
-
-
-def contents(records):
-    # As text: the NaN of a failed trial is unlike another one.
-    return [repr((r.trial_number, r.configuration, r.seed, r.score, r.message)) for r in records]
+def search_within(limits, slots, n_trials, **fields):
+    return search(slots, n_trials, options=RunOptions(limits=limits), **fields)
 
 
 @pytest.mark.parametrize("kind", [threads, processes])
@@ -78,83 +62,69 @@ def test_all_slots_give_the_same_random_search(kind):
         assert record.score != record.score and record.failed  # NaN, never a made-up number
 
 
-@slow
-def test_a_worker_killed_in_place_of_one_that_was_idle_for_long(monkeypatch):
-    """The first trial after a pause; loky's thread would wait without the new process."""
-    monkeypatch.setattr("skuq.search._process_slots._IDLE_SECONDS", 0.2)
-    monkeypatch.setattr("skuq.search._process_slots._idle", idle := [])
-    search(processes(Evaluate(), 1), n_trials=1)
-    while idle[0]._executor._processes:
-        time.sleep(0.1)
-    time.sleep(2)  # its end has been noticed
-    idle[0]._executor._timeout = 60
-    start = ProcessPoolExecutor._ensure_executor_running
-
-    def start_late(self):
-        time.sleep(0.3)  # loky's thread has looked for processes by now
-        start(self)
-
-    monkeypatch.setattr(ProcessPoolExecutor, "_ensure_executor_running", start_late)
-    with pytest.raises(SearchFailedError, match="worker process died"):
-        search(processes(kill, 1), n_trials=1)
-
-
 def test_processes_share_the_cores_and_stay_warm():
     first = search(processes(Evaluate(sleep=0.05), 2), n_trials=6)
     again = search(processes(Evaluate(), 2), n_trials=6)
     pids = {r.result.pid for r in first}
     assert len(pids) == 2 and os.getpid() not in pids
     assert {r.result.pid for r in again} <= pids
-    share = max(1, joblib.cpu_count() // 2)
-    assert {r.result.threads for r in first} == {str(share)}
+    assert {r.result.threads for r in first} == {str(max(1, joblib.cpu_count() // 2))}
 
 
 @slow
-def test_a_process_is_replaced_after_many_trials(monkeypatch):
+def test_a_process_is_replaced_after_many_trials_and_starts_none_itself(monkeypatch):
     monkeypatch.setattr("skuq.search._process_slots._MAX_TRIALS", 4)
     monkeypatch.setattr("skuq.search._process_slots._idle", [])
     records = search(processes(Evaluate(), 1), n_trials=9)
-    assert all(r.completed for r in records)
-    assert len({r.result.pid for r in records}) == 3
+    assert all(r.completed for r in records) and len({r.result.pid for r in records}) == 3
+    assert kinds_of_workers("loky") == ["InlineSlots"] * 2
 
 
 class Counting:
-    """k is the number of the trial."""
+    """k is the number of the proposal."""
+
+    def __init__(self):
+        self.numbers = itertools.count()
 
     def ask(self, history, running, rng):
-        return {"x": 0.5, "k": len(history) + len(running)}
+        k = next(self.numbers)
+        return {"x": k / 40, "k": k}
 
 
-def test_one_slow_trial_does_not_hold_up_the_others():
-    def evaluate(configuration, seed):
-        time.sleep(0.5 if configuration["k"] == 0 else 0.01)
-        return always(configuration, seed)
-
-    store = Kept()
-    search(threads(evaluate, 2), n_trials=10, proposer=Counting(), store=store)
-    assert store.added[-1].trial_number == 0
-
-
-def test_hopeless_searches_end_early_and_say_why():
-    slots = threads(Evaluate(fail=range(10)), 2)
+def test_hopeless_searches_and_what_cannot_be_sent_or_is_no_score_fail_and_say_why():
+    failing = Evaluate(fail=range(10))
     with pytest.raises(SearchFailedError, match=r"(?s)failed.*ArithmeticError: k is") as error:
-        search(slots, n_trials=200)
+        search(threads(failing, 2), n_trials=200)
     assert 10 <= len(error.value.records) <= 11
-    slots = inline(Evaluate(fail=range(10)))
     with pytest.raises(SearchFailedError) as error:
-        search(slots, 40)
+        search(inline(failing), 40)
     assert len(error.value.records) == 10
     # Failures of an earlier search do not end this one, until it has had its own.
     with pytest.raises(SearchFailedError, match=r"All 20[\s\S]*10 of them are from an earlier"):
-        search(slots, 40, store=Kept(error.value.records))
-    store = Kept(error.value.records)
-    records = search(inline(Evaluate()), 40, store=store)
+        search(inline(failing), 40, store=Kept(error.value.records))
+    records = search(inline(Evaluate()), 40, store=Kept(error.value.records))
     assert len(records) == 40 and sum(r.completed for r in records) == 30
+
+    class NotHere:
+        def __reduce__(self):
+            return __import__, ("no_such_module_of_skuq",)
+
+    evaluate = Evaluate()
+    evaluate.lock = threading.Lock()
+    with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes.*n_jobs=1"):
+        search(processes(evaluate, 2))
+    with pytest.raises(SearchFailedError, match="ModuleNotFoundError.*no_such_module"):
+        search(processes(NotHere(), 1), n_trials=2)
+    for score in (math.nan, -math.inf):
+        own = inline(lambda _, seed, score=score: SimpleNamespace(score=score if seed % 2 else 1.0))
+        failed = [r for r in search(own, 20) if not r.completed]
+        assert 0 < len(failed) < 20 and all(r.result is None for r in failed)
+        assert {r.message for r in failed} == {f"The evaluation returned a score of {score}."}
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SlotsLostError("The cluster is gone.")])
 def test_what_has_finished_is_kept_after_an_interrupt_or_with_lost_slots(error):
-    class Ending(InlineSlots):
+    class Ending(slots.InlineSlots):
         def submit(self, slot, configuration, seed):
             if configuration["k"] == n_before:
                 raise error
@@ -171,14 +141,7 @@ def test_what_has_finished_is_kept_after_an_interrupt_or_with_lost_slots(error):
         search(Ending(always), 9, Counting())
 
 
-def test_an_interrupt_while_a_trial_is_written_loses_nothing():
-    store = Hasty(2)
-    with pytest.warns(UserWarning, match="with 3 of 9 trials"):
-        history = search(inline(Evaluate()), 9, store=store)
-    assert [r.trial_number for r in history] == [0, 1, 2] and store.added == history
-
-
-def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
+def test_threads_that_are_busy_hold_up_no_interrupt_and_no_other_trial():
     is_over = threading.Event()
 
     class Interrupting(Counting):
@@ -196,40 +159,44 @@ def test_an_interrupt_does_not_wait_for_threads_that_are_busy():
     assert time.monotonic() - started < 50
     is_over.set()
 
+    def evaluate(configuration, seed):
+        time.sleep(0.5 if configuration["k"] == 0 else 0.01)
+        return always(configuration, seed)
+
+    store = Kept()
+    search(threads(evaluate, 2), n_trials=10, proposer=Counting(), store=store)
+    assert store.added[-1].trial_number == 0
+
 
 def kind_of(n_jobs, n_trials):
-    return type(open_slots(Evaluate(), n_jobs, n_trials)).__name__
+    return type(slots.open_slots(Evaluate(), n_jobs, n_trials)).__name__
+
+
+def kinds_of_workers(backend):
+    return joblib.Parallel(2, backend=backend)([joblib.delayed(kind_of)(4, 10)] * 2)
 
 
 def test_n_jobs_and_joblib_choose_the_slots(monkeypatch):
     assert kind_of(None, 10) == "InlineSlots"
     assert kind_of(2, 10) == "ProcessSlots"
-    assert open_slots(Evaluate(), 2, 1).n_slots == 1
+    assert slots.open_slots(Evaluate(), 2, 1).n_slots == 1
     assert kind_of(1, 50) == "InlineSlots" and kind_of(1, 51) == "ProcessSlots"
     with joblib.parallel_config(backend="threading", n_jobs=3):
         assert kind_of(None, 10) == "ThreadSlots"
-        assert open_slots(Evaluate(), None, 10).n_slots == 3
+        assert slots.open_slots(Evaluate(), None, 10).n_slots == 3
     with joblib.parallel_config(backend="loky", n_jobs=2):
         assert kind_of(None, 10) == "ProcessSlots"
     assert kind_of(1, 3) == "InlineSlots"
     with monkeypatch.context() as patch:
         patch.setattr("skuq.search._slots._MAX_BYTES", 1)
         assert kind_of(1, 3) == "ProcessSlots"
-
-
-def test_forks_and_daemons_start_no_processes(monkeypatch):
+    assert kinds_of_workers("threading") == ["InlineSlots"] * 2
+    # Forks and daemons start no processes.
     with monkeypatch.context() as patch:
         patch.setattr("skuq.search._process_slots._is_forked", True)
         assert kind_of(1, 100) == "InlineSlots"
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     assert kind_of(1, 100) == "InlineSlots"
-
-
-@cases("backend", "threading", "loky", quick=1)
-def test_inside_a_joblib_worker_trials_run_inline(backend):
-    delayed = joblib.delayed(kind_of)
-    kinds = joblib.Parallel(n_jobs=2, backend=backend)(delayed(4, 10) for _ in range(2))
-    assert kinds == ["InlineSlots"] * 2
 
 
 def test_a_search_of_any_number_of_trials_shows_no_total(capsys):
@@ -239,21 +206,7 @@ def test_a_search_of_any_number_of_trials_shows_no_total(capsys):
     assert "3trial" in shown and f"best NLL={best:.3f}, failed=0" in shown
 
 
-class NotHere:
-    def __reduce__(self):
-        return __import__, ("no_such_module_of_skuq",)
-
-
-def test_what_cannot_be_sent_says_so():
-    evaluate = Evaluate()
-    evaluate.lock = threading.Lock()
-    with pytest.raises(SearchSpaceError, match="cannot be sent to worker processes.*n_jobs=1"):
-        search(processes(evaluate, 2))
-    with pytest.raises(SearchFailedError, match="ModuleNotFoundError.*no_such_module"):
-        search(processes(NotHere(), 1), n_trials=2)
-
-
-def test_a_proposer_that_raises_does_not_lose_what_has_finished():
+def test_a_proposer_that_raises_or_an_interrupt_in_writing_loses_nothing():
     class Fails(RandomProposer):
         def ask(self, history, running, rng):
             if len(history) == 3:
@@ -263,6 +216,10 @@ def test_a_proposer_that_raises_does_not_lose_what_has_finished():
     with pytest.raises(SearchFailedError, match="propose trial 3: nothing left") as error:
         search(inline(Evaluate()), proposer=Fails(SPACE))
     assert len(error.value.records) == 3
+    store = slots.Hasty(2)
+    with pytest.warns(UserWarning, match="with 3 of 9 trials"):
+        history = search(inline(Evaluate()), 9, store=store)
+    assert [r.trial_number for r in history] == [0, 1, 2] and store.added == history
 
 
 class Learning(RandomProposer):
@@ -273,17 +230,20 @@ class Learning(RandomProposer):
         return {**drawn, "x": drawn["x"] * (1 + sum(r.score for r in history if r.completed))}
 
 
-@pytest.mark.parametrize("n_first", [0, 5, 12])
-def test_a_search_goes_on_where_a_store_ends(n_first):
+def test_a_search_goes_on_where_a_store_ends_or_has_gaps():
     evaluate = Evaluate(fail=(1, 2))
     whole = search(inline(evaluate), 12, Learning(SPACE))
-    kept = Kept(whole[:n_first])
-    again = search(inline(evaluate), 12, Learning(SPACE), store=kept)
-    assert contents(again) == contents(whole)
-    assert again[n_first:] == kept.added and again[:n_first] == kept.records
-
-
-def test_slots_are_opened_for_the_trials_that_are_missing():
+    for n_first in (0, 5, 12):
+        kept = Kept(whole[:n_first])
+        again = search(inline(evaluate), 12, Learning(SPACE), store=kept)
+        assert contents(again) == contents(whole) and again == kept.records + kept.added
+    whole = search(inline(Evaluate()), 8)
+    assert search(inline(Evaluate()), 5, store=Kept(whole)) == whole[:5]
+    gaps = Kept([whole[6], whole[1]])
+    filled = search(inline(Evaluate()), 8, store=gaps)
+    assert [r.trial_number for r in gaps.added] == [0, 2, 3, 4, 5, 7]
+    assert contents(filled) == contents(whole)
+    # Slots are opened for the trials that are missing.
     whole = search(inline(Evaluate()), n_trials=4)
     arguments, options = (Evaluate(), RandomProposer(SPACE), 4, 3), RunOptions(n_jobs=2)
     again = Search(*arguments, store=Kept(whole[:3]), options=options).run().catalog
@@ -294,32 +254,11 @@ def test_slots_are_opened_for_the_trials_that_are_missing():
     assert os.getpid() not in {record.result.pid for record in records}
 
 
-def test_a_store_may_hold_more_trials_than_are_asked_for_or_have_gaps():
-    whole = search(inline(Evaluate()), 8)
-    assert search(inline(Evaluate()), 5, store=Kept(whole)) == whole[:5]
-    gaps = Kept([whole[6], whole[1]])
-    filled = search(inline(Evaluate()), 8, store=gaps)
-    assert [r.trial_number for r in gaps.added] == [0, 2, 3, 4, 5, 7]
-    assert contents(filled) == contents(whole)
-
-
-@pytest.mark.parametrize("score", [float("nan"), -float("inf")])
-def test_scores_that_are_no_numbers_are_failures(score):
-    slots = inline(lambda _, seed: SimpleNamespace(score=score if seed % 2 else 1.0))
-    failed = [r for r in search(slots, 20) if not r.completed]
-    assert 0 < len(failed) < 20
-    assert {r.message for r in failed} == {f"The evaluation returned a score of {score}."}
-    assert all(r.result is None for r in failed)
-
-
-@pytest.mark.parametrize("kind", [inline, lambda evaluate: threads(evaluate, 2)])
-def test_time_ends_a_search_with_the_trial_that_is_running(kind):
-    records = search_within(Limits(max_time=0.5), kind(Evaluate(sleep=0.1)), 1000)
+def test_time_ends_a_search_with_the_trial_that_is_running():
+    records = search_within(Limits(max_time=0.5), threads(Evaluate(sleep=0.1), 2), 1000)
     assert 1 <= len(records) <= 12
     assert all(r.completed for r in records)
-
-
-def test_no_time_at_all_still_gives_one_success():
+    # Without any there is still one success.
     records = search_within(Limits(max_time=1e-9), inline(Evaluate(fail=range(5))), 40)
     assert [r.completed for r in records] == [False] * (len(records) - 1) + [True]
 
@@ -333,7 +272,7 @@ def test_a_trial_that_does_not_end_costs_itself_only():
 
     # A new process takes a while to start, hence the grace.
     limits = Limits(trial_timeout=1.0, grace=9.0)
-    records = search_within(limits, processes(evaluate, 2), 12, entropy=3)
+    records = search_within(limits, processes(evaluate, 2), 12)
     stuck = [r for r in records if r.configuration["k"] == 4]
     assert len(records) == 12 and stuck
     assert {r.message for r in stuck} == {"TimeoutError: stopped after trial_timeout=1 s."}
@@ -343,7 +282,7 @@ def test_a_trial_that_does_not_end_costs_itself_only():
 
 @pytest.mark.parametrize("n_trials", [3, 9])  # nothing is left to submit; something is
 def test_trials_that_go_with_their_slots_are_not_recorded(n_trials):
-    class Lost(InlineSlots):
+    class Lost(slots.InlineSlots):
         n_slots = 3
 
         def result(self, slot, future):
@@ -354,3 +293,205 @@ def test_trials_that_go_with_their_slots_are_not_recorded(n_trials):
     with pytest.warns(UserWarning, match=f"2 of {n_trials} trials: The cluster is gone."):
         records = search(Lost(Evaluate()), n_trials=n_trials)
     assert [record.trial_number for record in records if record.completed] == [0, 2]
+
+
+class Together:
+    """Stack that returns x as scores, and records the requests."""
+
+    def __init__(self, at_stack=()):
+        self.asked, self.at_stack = [], dict(at_stack)
+
+    def __call__(self, configuration, seed):
+        return SimpleNamespace(score=configuration["x"])
+
+    def can_train_together(self, configurations):
+        return True
+
+    def train_together(self, configurations, seeds):
+        self.asked.append(list(seeds))
+        if (error := self.at_stack.get(len(self.asked))) is not None:
+            raise error
+        return [SimpleNamespace(score=c["x"], seconds=0.1) for c in configurations]
+
+
+def search_in_stacks(evaluate, n_trials=40, **fields):
+    fields |= {"evaluate": evaluate, "in_stacks": True}
+    return search(inline(evaluate), n_trials, Counting(), **fields)
+
+
+def test_stacks_are_of_equal_size_with_seeds_by_numbers_and_are_kept_after_an_interrupt():
+    together, alone = Together(), Together()
+    records = search_in_stacks(together)
+    assert [len(seeds) for seeds in together.asked] == [14, 14, 12]
+    assert [(r.trial_number, r.score) for r in records] == [(k, k / 40) for k in range(40)]
+    search_in_stacks(alone, 1)
+    assert alone.asked[0] == together.asked[0][:1]
+    # What a store has is not trained again.
+    store, together = Kept([records[k] for k in (4, 0, 7)]), Together()
+    again = search_in_stacks(together, 10, store=store)
+    assert [r.trial_number for r in again] == list(range(10))
+    assert sum(map(len, together.asked)) == 7
+    assert [r.trial_number for r in store.added] == [1, 2, 3, 5, 6, 8, 9]
+    # A deadline shortens single trials, so that nothing is stacked.
+    evaluate, options = Together(), RunOptions(limits=Limits(max_time=60))
+    assert len(search_in_stacks(evaluate, 5, options=options)) == 5 and evaluate.asked == []
+    interrupted = Together({2: KeyboardInterrupt()})
+    for evaluate, store in ((interrupted, Kept()), (Together(), slots.Hasty(5))):  # in writing
+        with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
+            records = search_in_stacks(evaluate, store=store)
+        assert [r.trial_number for r in records] == list(range(14)) and store.added == records
+    with pytest.raises(KeyboardInterrupt):
+        search_in_stacks(Together({1: KeyboardInterrupt()}))
+    records = search_in_stacks(Together({2: TimeoutError("too long")}))
+    assert [r.completed for r in records] == [True] * 14 + [False] * 14 + [True] * 12
+    assert records[14].message == "TimeoutError: too long"
+
+
+def record(seconds, **fields):
+    return TrialRecord(0, seconds=seconds, **{"score": 1.0, **fields})
+
+
+PART, FAILED, DONE = record(9, share=0.3), record(1, status="failed"), record(15)
+#: Until two trials have succeeded, one may use more than all time.
+FIRST = {"max_time": 60, "first_trials": 100}
+
+
+@cases(
+    ("elapsed", "history", "options", "expected"),
+    (30, [], {}, (70, True)),  # nobody knows yet how long a trial takes
+    (30, [record(5)], {}, (70, False)),
+    (70, [record(10)], {}, (30, True)),  # it might need more than there is
+    (91, [record(20)], {}, (0, True)),  # not worth it
+    (97, [record(20, status="failed")], {}, (3, True)),
+    (94, [record(3, share=0.3)], {}, (6, True)),  # a whole training would have taken ten
+    (97, [record(3, share=0.3)], {}, (0, True)),
+    (60, [record(5, share=0.002)], {}, (40, True)),  # five seconds of compilation
+    (96, [record(5, share=0.002)], {}, (0, True)),
+    (200, [], {}, (pytest.approx(0.5, abs=0.49), True)),
+    (0, [], {"max_time": None}, (math.inf, False)),
+    # A fit that goes on runs a trial of its own, which takes 30 s if it is whole.
+    (60, [PART], {"n_known": 1}, (40, True)),
+    (90, [PART] * 2, {"n_known": 1}, (0, True)),  # not its first one
+    (90, [PART, FAILED], {"n_known": 1}, (10, True)),
+    (101, [PART], {"n_known": 1}, (0, True)),
+    *((50, [FAILED] * n, FIRST, (50, True)) for n in (0, 1)),
+    *((50, [FAILED] * n, {**FIRST, "n_slots": 2}, (10, True)) for n in (0, 1)),
+    (50, [FAILED, DONE], FIRST, (50, False)),
+    (50, [FAILED, DONE], {**FIRST, "n_slots": 2}, (10, True)),
+    (50, [DONE, DONE], FIRST, (10, True)),
+    (50, [record(101)], FIRST, (0, True)),  # less than half of its time: the first is repeated
+)
+def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, options, expected):
+    monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
+    options = {"max_time": 100, **options}
+    known = {name: options.pop(name) for name in ("n_known", "n_slots") if name in options}
+    found = Limits(**options).time_of_next_trial(history, 1000.0, **known)
+    assert found == expected
+
+
+class Timed:
+    """An evaluation that takes some time, of which it gets a budget; on a clock of its own."""
+
+    takes_budget = True
+
+    def __init__(self, monkeypatch, seconds=400.0, fails=False):
+        self.budgets, self.seconds, self.fails = [], seconds, fails
+        self.now = time.monotonic()  # by which trials note their start
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def __call__(self, configuration, seed, budget):
+        self.budgets.append(budget.seconds)
+        self.now += min(self.seconds, budget.seconds)
+        if self.fails:
+            raise ArithmeticError("no luck")
+        return TrialOutcome("a network", configuration["x"])
+
+
+@cases(
+    ("limits", "budgets"),
+    ({"max_time": 1500}, [1500, 1100, 700]),
+    ({"max_time": 500, "first_trials": 1500}, [1500, 1100]),  # the second ends after the search
+)
+def test_trials_get_the_time_that_is_left(monkeypatch, limits, budgets):
+    evaluate = Timed(monkeypatch)
+    records = search_within(Limits(**limits), inline(evaluate), 1000, evaluate=evaluate)
+    assert [record.completed for record in records] == [True] * len(budgets)
+    assert evaluate.budgets == pytest.approx(budgets)
+
+
+def test_repeats_end_in_time_even_if_none_succeeds(monkeypatch):
+    evaluate = Timed(monkeypatch, seconds=100, fails=True)
+    for max_time, n_trials in ((450, 5), (0, 0)):
+        limits = Limits(max_time=max_time, needs_success=False, raise_on_failures=False)
+        records = search_within(limits, inline(evaluate), 1000, evaluate=evaluate)
+        assert [record.failed for record in records] == [True] * n_trials
+
+
+class Rounds(Kept):
+    """A store in memory that has networks of each round, too."""
+
+    def __init__(self, **rounds):
+        super().__init__()
+        self.rounds = rounds
+
+    def retrained(self, name):
+        return self.rounds.get(name.replace("-", "_"), [])
+
+    def add_retrained(self, name, record):
+        self.rounds.setdefault(name.replace("-", "_"), []).append(record)
+
+
+def network(seed):
+    history = {"loss": np.zeros(1), "val_loss": np.full(1, np.nan), "learning_rate": np.ones(1)}
+    return Member("{}", np.ones(2), (), history, 0, np.zeros((1, 1)), seed, 0.1, "graph")
+
+
+HEAD = SimpleNamespace(pooled=lambda raw: raw.mean(axis=0))
+TRIALS = [TrialRecord(n, {"x": n}, score=0.0, result=network(n)) for n in (3, 5)]
+
+
+class Again:
+    head = HEAD
+
+    def __init__(self, failing=()):
+        self.failing, self.requests = failing, []
+
+    def __call__(self, requests, seed):
+        self.requests.append((requests["trial"], requests["round"]))
+        if self.requests[-1] in self.failing:
+            raise ArithmeticError("no")
+        return network(100 * requests["round"] + requests["trial"])
+
+
+def retrain(kind, evaluate, store, n_rounds=1):
+    result = SearchResult(Catalog(TRIALS))
+    retraining = slots.Retraining(kind, result, [1, 0], n_rounds, HEAD)
+    search = Search(evaluate, RandomProposer(None), 2, 1)
+    return retraining.train(search, lambda evaluate, trials: evaluate, RunOptions(), store)
+
+
+def test_repeats_join_the_networks_of_their_trials_and_refits_replace_them():
+    evaluate, store = Again(), Rounds()
+    result = retrain("repeat", evaluate, store, 2)
+    assert evaluate.requests == [(5, 0), (3, 0), (5, 1), (3, 1)]  # the most important trial first
+    seeds = {k: [member.seed for member in result.networks(k)] for k in (0, 1)}
+    assert seeds == {0: [3, 3, 103], 1: [5, 5, 105]}
+    names = ["repeat_000", "repeat_001"]
+    assert {name: len(rows) for name, rows in store.rounds.items()} == dict.fromkeys(names, 2)
+    assert store.added == []  # they are no trials
+    again = retrain("repeat", evaluate, store, 2)
+    assert len(evaluate.requests) == 4
+    assert [member.seed for member in again.networks(1)] == seeds[1]
+    # A network of another configuration is not taken.
+    other = TrialRecord(5, {"x": 9}, score=0.0, result=network(7))
+    same = TrialRecord(3, {"x": 3}, score=0.0, result=network(8))
+    result = retrain("repeat", evaluate, Rounds(repeat_000=[other, same]))
+    assert evaluate.requests[4:] == [(5, 0)]
+    assert [member.seed for member in result.networks(0)] == [3, 8]
+    evaluate, store = Again(failing=[(5, 0)]), Rounds()
+    with pytest.warns(UserWarning, match="1 of 2 networks could not be refitted.*ArithmeticError"):
+        result = retrain("refit", evaluate, store)
+    assert set(result.refitted) == {0} and len(store.rounds["refit_000"]) == 1
+    evaluate.failing = ()
+    assert set(retrain("refit", evaluate, store).refitted) == {0, 1}
+    assert evaluate.requests == [(5, 0), (3, 0), (5, 0)]  # the failed one was tried again

@@ -34,22 +34,19 @@ def make_proposer(strategy, decisions, n_trials, **settings):
     return strategy.proposer(SearchProblem(decisions, n_trials))
 
 
-def test_evolution_forgets_the_oldest():
-    """The best is too old to be in the population: it is never the parent."""
+def test_evolution_is_random_until_the_population_is_full_and_forgets_the_oldest():
+    history = [TrialRecord(i, dict.fromkeys("pqr", "a"), score=0.0) for i in range(5)]
+    history.append(TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed"))
+    evolve = _proposers.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
+    children = [evolve.ask(history, [], np.random.default_rng(seed)) for seed in range(50)]
+    assert any("a" not in child.values() for child in children)  # no mutants of "aaa"
+    # The best is too old to be in the population: it is never the parent.
     best = TrialRecord(0, dict.fromkeys("pqr", "a"), score=-10.0)
     young = [TrialRecord(i, dict.fromkeys("pqr", "f"), score=0.0) for i in range(1, 5)]
     evolve = _proposers.AgeingEvolution(LETTERS, population_size=4, sample_size=4)
     for seed in range(20):
         child = evolve.ask([best, *young], [], np.random.default_rng(seed))
         assert sorted(child.values()).count("f") == 2
-
-
-def test_evolution_is_random_until_the_population_is_full():
-    history = [TrialRecord(i, dict.fromkeys("pqr", "a"), score=0.0) for i in range(5)]
-    history.append(TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed"))
-    evolve = _proposers.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
-    children = [evolve.ask(history, [], np.random.default_rng(seed)) for seed in range(50)]
-    assert any("a" not in child.values() for child in children)  # no mutants of "aaa"
 
 
 @pytest.mark.parametrize(
@@ -89,61 +86,46 @@ def proposed(history, running=(), failed=(), **settings):
     return np.array([optimise.ask(records, running, rng)["x"] for rng in seeds])
 
 
-def test_the_unit_of_scores_does_not_matter():
-    """Diverged networks are clipped, but not every trial if the objective is in large units."""
-    x = np.linspace(0, 1, 21)
-    scores = 1 + (x - 0.3) ** 2
-    assert_allclose(proposed(zip(x, 1e6 * scores)), proposed(zip(x, scores)))
-    assert_allclose(proposed(zip(x, scores)), 0.3, atol=0.1)
-    scores[-1] = 1e30
-    assert abs(np.median(proposed(zip(x, scores))) - 0.3) < 0.15
-
-
-def test_failed_trials_repel():
-    history = [(0.2 + 0.01 * i, 1.0) for i in range(10)]
-    history += [(0.25, 0.0), (0.45, 5.0)]
-    assert proposed(history, failed=np.linspace(0.5, 0.95, 10)).max() < 0.45
-
-
-def test_running_trials_count_as_the_best_score():
-    """Five of them, far from the best trial, draw proposals: each has the best score."""
-    history = [(0.05 * i, 1.0 + i) for i in range(10)]
-    assert (proposed(history) < 0.1).all()
-    assert (proposed(history, running=[0.8, 0.82, 0.84, 0.86, 0.88]) > 0.6).all()
-
-
-def test_kappa_is_the_weight_of_exploration():
+def test_forest_explores_by_kappa_after_n_initial_away_from_failed_and_towards_running_trials():
     """Scores on the left are better, those on the right differ from one neighbour to the next."""
     history = [(0.04 * i, 0.0) for i in range(10)]
     history += [(0.6 + 0.04 * i, 1.0 + 2 * (i % 2)) for i in range(10)]
     assert (proposed(history) < 0.5).all()
     assert (proposed(history, kappa=0) < 0.5).all()
     assert (proposed(history, kappa=100) > 0.5).all()
-
-
-def test_n_initial_configurations_are_random():
     history = [(0.1 * i, float(i)) for i in range(10)]
     assert proposed(history[:9]).max() > 0.5
     assert proposed(history).max() < 0.1
     assert proposed(history[:3], n_initial=4).max() > 0.5
     assert proposed(history[:4], n_initial=4).max() < 0.1
-
-
-@pytest.mark.parametrize("strategy", ["agebo", "bo", "bo-mixed"])
-def test_strategies_pass_settings_to_the_forest(strategy):
-    proposer = make_proposer(strategy, SMALL, 100, kappa=0.5, n_initial=4)
-    forest = getattr(proposer, "second", proposer)
-    assert (forest.kappa, forest.n_initial) == (0.5, 4)
+    # Diverged networks are clipped, but not every trial if the objective is in large units.
+    x = np.linspace(0, 1, 21)
+    scores = 1 + (x - 0.3) ** 2
+    assert_allclose(proposed(zip(x, 1e6 * scores)), proposed(zip(x, scores)))
+    assert_allclose(proposed(zip(x, scores)), 0.3, atol=0.1)
+    scores[-1] = 1e30
+    assert abs(np.median(proposed(zip(x, scores))) - 0.3) < 0.15
+    history = [(0.2 + 0.01 * i, 1.0) for i in range(10)]
+    history += [(0.25, 0.0), (0.45, 5.0)]
+    assert proposed(history, failed=np.linspace(0.5, 0.95, 10)).max() < 0.45
+    # Five of them, far from the best trial, draw proposals.
+    history = [(0.05 * i, 1.0 + i) for i in range(10)]
+    assert (proposed(history) < 0.1).all()
+    assert (proposed(history, running=[0.8, 0.82, 0.84, 0.86, 0.88]) > 0.6).all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_fixed_decisions_stay(strategy):
+def test_fixed_decisions_stay_and_settings_reach_the_forest(strategy):
     fixed = {"p": "b", "x": 0.5}
     proposer = make_proposer(strategy, _strategies.fix_decisions(SMALL, fixed), 10)
     asked = [proposer.ask([], [], np.random.default_rng(seed)) for seed in range(30)]
     assert all(c["p"] == "b" and c["x"] == 0.5 for c in asked)
     varies = strategy not in ("bo", "init")
     assert {name for name in "qr" if len({c[name] for c in asked}) > 1} == set("qr" * varies)
+    if strategy in ("agebo", "bo", "bo-mixed"):
+        proposer = make_proposer(strategy, SMALL, 100, kappa=0.5, n_initial=4)
+        forest = getattr(proposer, "second", proposer)
+        assert (forest.kappa, forest.n_initial) == (0.5, 4)
 
 
 def test_what_each_strategy_learns_from(rng):
@@ -260,9 +242,6 @@ def test_validate_refuses(strategy, message):
         strategy.validate()
 
 
-# ------------------------------------------------------------------ evolution by ensembles
-
-
 def drawn(n, n_rows=30):
     """Make trials with log likelihoods of `n_rows` clean and `n_rows` shifted rows as results."""
     rng = np.random.default_rng(0)
@@ -292,14 +271,7 @@ def configurations(records, indices):
     return [tuple(records[k].configuration.values()) for k in indices]
 
 
-def test_evolution_uses_the_criteria_that_it_is_told():
-    problem = SearchProblem(EVOLVED, 80, criteria=["clean", "shift"])
-    expected = {"clean": ["clean"], "shift": ["shift"], "both": ["clean", "shift"]}
-    for evolve_on, criteria in expected.items():
-        assert search.NESEvolution(evolve_on=evolve_on).proposer(problem).criteria == criteria
-
-
-def test_parents_are_the_ensemble_of_the_population():
+def test_parents_are_the_ensemble_of_a_full_population_by_clean_or_shifted_rows():
     """Algorithm 2, lines 4-5: ForwardSelect of the last P trials, then uniform."""
     records = drawn(12)
     population = records[-8:]
@@ -308,9 +280,6 @@ def test_parents_are_the_ensemble_of_the_population():
     counts = asked(evolution(8, 3), records)
     assert set(counts) == set(configurations(population, parents))
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
-
-
-def test_clean_and_shifted_rows_are_drawn_alike():
     records = drawn(10)
     chosen = {}
     for part in (0, 1):
@@ -320,9 +289,6 @@ def test_clean_and_shifted_rows_are_drawn_alike():
     counts = asked(evolution(10, 1, judges=(0, 1)), records)
     assert set(counts) == set(chosen.values())
     assert stats.binomtest(counts[chosen[0]], 300).pvalue > 1e-3
-
-
-def test_nes_is_random_until_the_population_is_full_whatever_fails():
     records = drawn(5)
     failed = [TrialRecord(k, {}, status="failed") for k in range(5, 9)]
     known = set(configurations(records, range(5)))
@@ -332,19 +298,7 @@ def test_nes_is_random_until_the_population_is_full_whatever_fails():
     assert isinstance(proposer, _proposers.RandomProposer)
 
 
-def test_mutation_of_a_space_of_its_own():
-    """Half of the time it is an architecture that changes, as the space says."""
-    hyper = Space([Categorical("rate", tuple(range(9)))])
-    start = {"p": "a", "q": "a", "r": "a", "rate": 0}
-    both = Mutation(LETTERS, hyper, lambda c, rng: {**c, "p": "f", "q": "f"})
-    children = [both(start, np.random.default_rng(seed)) for seed in range(300)]
-    replaced = [child for child in children if child["p"] == "f"]
-    assert all(child == {**start, "p": "f", "q": "f"} for child in replaced)
-    assert all(child["rate"] > 0 for child in children if child["p"] == "a")
-    assert stats.binomtest(len(replaced), 300).pvalue > 1e-3
-
-
-def test_mutation_draws_again_until_something_free_has_changed():
+def test_mutation_changes_something_free_and_half_of_the_time_as_the_space_says():
     """Identity stays as likely as it was: only changes of pinned decisions are drawn again."""
 
     def change(configuration, rng):
@@ -360,11 +314,17 @@ def test_mutation_draws_again_until_something_free_has_changed():
     assert all(child == {**start, "r": "f"} for child in changed)
     # One draw in three is the identity, 2/9 change r: of these two kinds 3/5 are identities.
     assert stats.binomtest(len(changed), 400, 2 / 5).pvalue > 1e-3
-
-
-def test_mutation_leaves_pinned_decisions_alone():
     pinned, start = LETTERS.pin({"q": "c"}), {"p": "a", "q": "c", "r": "a"}
     for change in (None, lambda c, rng: {"p": "b", "q": "b"}):  # which forgets the others
         for seed in range(30):
             child = Mutation(pinned, Space(), change)(start, np.random.default_rng(seed))
             assert child["q"] == "c" and set(child) == set("pqr") and child != start
+    # Half of the time it is an architecture that changes, as the space says.
+    hyper = Space([Categorical("rate", tuple(range(9)))])
+    start = {"p": "a", "q": "a", "r": "a", "rate": 0}
+    both = Mutation(LETTERS, hyper, lambda c, rng: {**c, "p": "f", "q": "f"})
+    children = [both(start, np.random.default_rng(seed)) for seed in range(300)]
+    replaced = [child for child in children if child["p"] == "f"]
+    assert all(child == {**start, "p": "f", "q": "f"} for child in replaced)
+    assert all(child["rate"] > 0 for child in children if child["p"] == "a")
+    assert stats.binomtest(len(replaced), 300).pvalue > 1e-3

@@ -26,15 +26,14 @@ def test_sklearn_contract(estimator, check):
 @pytest.fixture
 def mixed():
     """Columns of every common kind, of six rows."""
-    return pd.DataFrame(
-        {
-            "age": [20.0, NAN, 30.0, 60.0, 40.0, NAN],
-            "rooms": [1, 2, 3, 4, 5, 6],
-            "new": [True, False, True, True, False, False],
-            "city": ["Rome", "Oslo", "Rome", "Bonn", None, "Rome"],
-            "sex": pd.Categorical(list("mffmmf"), categories=["f", "m", "x"]),
-        }
-    )
+    columns = {
+        "age": [20.0, NAN, 30.0, 60.0, 40.0, NAN],
+        "rooms": [1, 2, 3, 4, 5, 6],
+        "new": [True, False, True, True, False, False],
+        "city": ["Rome", "Oslo", "Rome", "Bonn", None, "Rome"],
+        "sex": pd.Categorical(list("mffmmf"), categories=["f", "m", "x"]),
+    }
+    return pd.DataFrame(columns)
 
 
 def columns_of(X, encoder=None):
@@ -66,7 +65,7 @@ def test_every_kind_of_column_by_hand(mixed):
     assert_array_equal(found.to_numpy(), TablePreprocessor(2).fit_transform(mixed))
 
 
-def test_numbers_come_out_as_they_are():
+def test_numbers_come_out_as_they_are_or_as_medians():
     X = np.random.default_rng(0).normal(size=(30, 4))
     encoder = TablePreprocessor().fit(X)
     assert encoder.is_identity
@@ -79,9 +78,6 @@ def test_numbers_come_out_as_they_are():
     of_frame = TablePreprocessor().fit(frame).transform(frame)
     assert_array_equal(of_frame, X)
     assert of_frame.flags.writeable and not np.shares_memory(of_frame, frame.to_numpy())
-
-
-def test_numbers_missing_in_the_test_part_only_are_medians():
     X = np.array([[1.0, 5.0], [2.0, 6.0], [9.0, 7.0]])
     encoder = TablePreprocessor().fit(X)
     with pytest.warns(UserWarning, match=r"\['x0'\], where `fit` saw none"):
@@ -90,7 +86,7 @@ def test_numbers_missing_in_the_test_part_only_are_medians():
     assert_array_equal(filled, [[1.0], [3.0], [3.0], [8.0]])
 
 
-def test_gaps_that_fit_has_not_seen_are_told_by_column(mixed, recwarn):
+def test_gaps_that_fit_has_not_seen_and_columns_without_a_value_are_told(mixed, recwarn):
     encoder = TablePreprocessor().fit(mixed)
     encoder.transform(mixed)
     encoder.transform(mixed.assign(rooms=range(6)))
@@ -101,22 +97,15 @@ def test_gaps_that_fit_has_not_seen_are_told_by_column(mixed, recwarn):
         with pytest.warns(UserWarning, match=r"\['rooms', 'sex'\], where `fit` saw none") as caught:
             one.transform(gaps)
         assert len(caught) == 1
-
-
-def test_a_category_only_in_the_test_part_is_zero_everywhere():
-    encoder = TablePreprocessor().fit(np.array([["a"], ["b"], ["c"]], dtype=object))
-    told = r"did not see.*'x0' \(50 % of the rows; such as \['d'\], and `fit` saw \['a', 'b'\] and "
-    with pytest.warns(TableWarning, match=told) as caught:
-        assert_array_equal(encoder.transform([["d"], ["b"]]), [[0, 0, 0], [0, 1, 0]])
-    assert len(caught) == 1
-    with pytest.warns(UserWarning, match="where `fit` saw none"):
-        assert_array_equal(encoder.transform([[None]]), [[0, 0, 0]])
-    of_two = TablePreprocessor().fit(np.array([["a"], ["b"]], dtype=object))
-    with pytest.warns(TableWarning, match=r"such as \['d+\.\.\.d+'\]"):  # long texts are cut
-        encoder.transform([["d" * 9999]])
-    # Codes in place of the categories: a column wholly unseen.
-    with pytest.warns(TableWarning, match=r"100 % of the rows; such as \['1', '0'\]"):
-        assert_array_equal(of_two.transform(np.array([[1], [0]])), [[0], [0]])
+    mixed["empty"], mixed["none"] = NAN, None
+    with pytest.warns(UserWarning, match=r"\['empty', 'none'\] hold missing values only"):
+        encoder = TablePreprocessor().fit(mixed)
+    assert encoder.dropped_columns_.tolist() == [5, 6]
+    fewer = TablePreprocessor().fit_transform(mixed.iloc[:, :5])
+    assert_array_equal(encoder.transform(mixed), fewer)
+    assert_array_equal(encoder.transform(mixed.assign(empty=3.0, none="new")), fewer)
+    with pytest.raises(ValueError, match="must have at least one value"):
+        TablePreprocessor().fit([[NAN], [NAN]])
 
 
 @pytest.mark.parametrize("max_one_hot", [2, 10])
@@ -138,25 +127,7 @@ def test_unseen_categories_are_filled_by_known_ones(max_one_hot, rng):
     assert sorted(found) == [0, 2, 4, 6]
 
 
-def test_names_of_outputs_are_unique():
-    """A frame of the output could not be read, if its columns had equal names."""
-    table = pd.DataFrame({"k": list("uvw"), "k_u": [1.0, 2.0, 3.0], "missingindicator_z": 4.0})
-    encoder = TablePreprocessor().fit(table.assign(z=[NAN, 5.0, 6.0]))
-    names = ["k_u", "missingindicator_z", "z", "missingindicator_z_", "k_u_", "k_v", "k_w"]
-    assert encoder.get_feature_names_out().tolist() == names
-
-
-def test_the_word_nan_is_no_gap():
-    words = pd.DataFrame({"c": ["nan", None, "b"]})
-    expected = {"c_b": [0, 0, 1], "c_nan": [1, 0, 0], "c_nan_missing": [0, 1, 0]}
-    assert columns_of(words) == expected
-    encoder = TablePreprocessor().fit(pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])}))
-    as_read = pd.DataFrame({"code": [3.0, NAN, 1.0]})
-    with pytest.warns(UserWarning, match="where `fit` saw none"):
-        assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
-
-
-def test_many_categories_become_codes(rng):
+def test_many_categories_and_numbers_that_name_classes_become_codes(rng):
     letters = np.array(list("abcdefghijkl"))
     city = pd.Series(rng.choice(letters, 300), dtype=object)
     city[:3] = ["once", "alone", None]  # too rare for codes, except missing
@@ -174,7 +145,7 @@ def test_many_categories_become_codes(rng):
     assert encoder.get_feature_names_out().tolist() == ["size", "city"]
 
 
-def test_missing_values_count_as_one_category():
+def test_missing_values_and_new_categories():
     frame = pd.DataFrame({"two": list("ababa"), "three": [*"abab", None]})
     encoder = TablePreprocessor(2).fit(frame)
     expected = {"two_b": [0, 1, 0, 1, 0], "three": [1, 2, 1, 2, 3]}
@@ -183,9 +154,35 @@ def test_missing_values_count_as_one_category():
     encoder = TablePreprocessor(2).fit(frame[:4].assign(three=list("abcc")))
     with pytest.warns(UserWarning, match="where `fit` saw none"):
         assert encoder.transform(frame)[:, 1].tolist() == [0, 0, 0, 0, 0]
+    # The word "nan" is no gap.
+    words = pd.DataFrame({"c": ["nan", None, "b"]})
+    expected = {"c_b": [0, 0, 1], "c_nan": [1, 0, 0], "c_nan_missing": [0, 1, 0]}
+    assert columns_of(words) == expected
+    encoder = TablePreprocessor().fit(pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])}))
+    as_read = pd.DataFrame({"code": [3.0, NAN, 1.0]})
+    with pytest.warns(UserWarning, match="where `fit` saw none"):
+        assert encoder.transform(as_read).tolist() == [[0, 0, 1], [0, 0, 0], [1, 0, 0]]
+    encoder = TablePreprocessor().fit(np.array([["a"], ["b"], ["c"]], dtype=object))
+    told = r"did not see.*'x0' \(50 % of the rows; such as \['d'\], and `fit` saw \['a', 'b'\] and "
+    with pytest.warns(TableWarning, match=told) as caught:
+        assert_array_equal(encoder.transform([["d"], ["b"]]), [[0, 0, 0], [0, 1, 0]])
+    assert len(caught) == 1
+    with pytest.warns(UserWarning, match="where `fit` saw none"):
+        assert_array_equal(encoder.transform([[None]]), [[0, 0, 0]])
+    of_two = TablePreprocessor().fit(np.array([["a"], ["b"]], dtype=object))
+    with pytest.warns(TableWarning, match=r"such as \['d+\.\.\.d+'\]"):  # long texts are cut
+        encoder.transform([["d" * 9999]])
+    # Codes in place of the categories: a column wholly unseen.
+    with pytest.warns(TableWarning, match=r"100 % of the rows; such as \['1', '0'\]"):
+        assert_array_equal(of_two.transform(np.array([[1], [0]])), [[0], [0]])
+    # A frame of the output could not be read, if its columns had equal names.
+    table = pd.DataFrame({"k": list("uvw"), "k_u": [1.0, 2.0, 3.0], "missingindicator_z": 4.0})
+    encoder = TablePreprocessor().fit(table.assign(z=[NAN, 5.0, 6.0]))
+    names = ["k_u", "missingindicator_z", "z", "missingindicator_z_", "k_u_", "k_v", "k_w"]
+    assert encoder.get_feature_names_out().tolist() == names
 
 
-def test_many_categories_become_a_few_columns_where_codes_are_of_no_use():
+def test_many_categories_become_a_few_columns_and_identifiers_are_pointed_out():
     X = np.repeat(list("abcdefghijkl"), [9, 8, 7, *[1] * 9]).astype(object)[:, None]
     encoder = TablePreprocessor(max_categories=4).fit(X)
     names = ["x0_a", "x0_b", "x0_c", "x0_infrequent_sklearn"]
@@ -198,29 +195,14 @@ def test_many_categories_become_a_few_columns_where_codes_are_of_no_use():
     assert encoder.code_columns_ == ()
     with pytest.raises(ValueError, match="max_categories"):
         TablePreprocessor(max_categories=1).fit(X)
-
-
-def test_identifiers_are_pointed_out():
-    names = [f"customer {k}" for k in range(20)]
-    X = pd.DataFrame({"name": names, "x": np.arange(20.0)})
+    # Identifiers
+    X = pd.DataFrame({"name": [f"customer {k}" for k in range(20)], "x": np.arange(20.0)})
     with pytest.warns(UserWarning, match=r"'name' has as many categories as rows \(20\)"):
         encoder = TablePreprocessor().fit(X)
     assert encoder.n_codes_ == (1,)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TablePreprocessor().fit(X.iloc[:5])  # few rows: few categories
-
-
-def test_columns_without_a_value_are_left_out_by_name(mixed):
-    mixed["empty"], mixed["none"] = NAN, None
-    with pytest.warns(UserWarning, match=r"\['empty', 'none'\] hold missing values only"):
-        encoder = TablePreprocessor().fit(mixed)
-    assert encoder.dropped_columns_.tolist() == [5, 6]
-    fewer = TablePreprocessor().fit_transform(mixed.iloc[:, :5])
-    assert_array_equal(encoder.transform(mixed), fewer)
-    assert_array_equal(encoder.transform(mixed.assign(empty=3.0, none="new")), fewer)
-    with pytest.raises(ValueError, match="must have at least one value"):
-        TablePreprocessor().fit([[NAN], [NAN]])
 
 
 DATES = [
@@ -263,24 +245,20 @@ def test_refused_tables_are_named(table, later, message):
         encoder.fit(table).transform(table if later is None else later)
 
 
-def test_pandas_own_kinds_of_columns():
-    X = pd.DataFrame(
-        {
-            "compute": pd.array([1, None, 3], dtype="Int64"),  # no method of a lazy frame
-            "f": pd.array([0.5, 1.5, None], dtype="Float64"),
-            "b": pd.array([True, None, False], dtype="boolean"),
-            "s": pd.array(["u", "v", None], dtype="string"),
-            "sparse": pd.arrays.SparseArray([0.0, 0.0, 2.0]),
-        }
-    )
+def test_columns_of_pandas_own_kinds_and_of_objects():
+    kinds = {
+        "compute": pd.array([1, None, 3], dtype="Int64"),  # no method of a lazy frame
+        "f": pd.array([0.5, 1.5, None], dtype="Float64"),
+        "b": pd.array([True, None, False], dtype="boolean"),
+        "s": pd.array(["u", "v", None], dtype="string"),
+        "sparse": pd.arrays.SparseArray([0.0, 0.0, 2.0]),
+    }
     numbers = {"compute": [1, 2, 3], "f": [0.5, 1.5, 1], "b": [1, 0.5, 0], "sparse": [0, 0, 2]}
     gaps = {"compute": [0, 1, 0], "f": [0, 0, 1], "b": [0, 1, 0]}
     texts = {"s_u": [1, 0, 0], "s_v": [0, 1, 0], "s_nan": [0, 0, 1]}
     gaps = {f"missingindicator_{name}": column for name, column in gaps.items()}
-    assert columns_of(X) == numbers | gaps | texts
-
-
-def test_columns_of_objects():
+    assert columns_of(pd.DataFrame(kinds)) == numbers | gaps | texts
+    # Columns of objects
     numbers = {"numbers": [1, 2.5, None, Decimal("4")], "truth": [True, None, False, True]}
     texts = {"mixed": [1, "1", "a", None], "lists": [[1], [1], [2], None]}
     X = pd.DataFrame({**numbers, **texts, "floats": [1.0, "1", "b", "b"]}, dtype=object)
@@ -290,32 +268,7 @@ def test_columns_of_objects():
     lists = {"lists_[1]": [1, 1, 0, 0], "lists_[2]": [0, 0, 1, 0], "lists_nan": [0, 0, 0, 1]}
     floats = {"floats_b": [0, 0, 1, 1]}  # a number and the same as text are one category
     assert columns_of(X) == numbers | gaps | mixed | lists | floats
-
-
-def test_lists_and_arrays_of_text():
-    rows = [["a", 1.0], ["b", 2.0], ["c", 4.0]]
-    expected = {"x1": [1, 2, 4], "x0_a": [1, 0, 0], "x0_b": [0, 1, 0], "x0_c": [0, 0, 1]}
-    assert columns_of(rows) == columns_of(np.array(rows, dtype=object)) == expected
-    names = ["x0_a", "x0_b", "x0_c", "x1_1.0", "x1_2.0", "x1_4.0"]
-    assert list(columns_of(np.array(rows))) == names  # numpy made text of all
-    encoder = TablePreprocessor().fit(PLAIN)
-    assert encoder.transform(pd.DataFrame({"x": ["7"], "y": ["b"]})).tolist() == [[7, 1]]
-
-
-def test_frames_like_those_of_polars_and_pyarrow(mixed):
-    columns = [SimpleNamespace(name=name, to_numpy=mixed[name].to_numpy) for name in mixed]
-    polars = SimpleNamespace(columns=list(mixed), get_columns=lambda: columns)
-    arrow = SimpleNamespace(column_names=list(mixed), to_pandas=lambda: mixed)
-    for frame in (polars, arrow):
-        encoder = TablePreprocessor().fit(frame)
-        assert encoder.feature_names_in_.tolist() == list(mixed)
-        assert columns_of(frame, encoder) == columns_of(mixed)
-
-
-def test_categories_of_booleans_are_read_from_numbers():
-    def frame(values):
-        return pd.DataFrame({"g": values})
-
+    frame = lambda values: pd.DataFrame({"g": values})  # noqa: E731
     encoder = TablePreprocessor().fit(frame(pd.Categorical([True, False, False])))
     for later in ([1, 0], [1.0, 0.0], [True, False]):
         assert encoder.transform(frame(later)).tolist() == [[1], [0]]
@@ -323,3 +276,20 @@ def test_categories_of_booleans_are_read_from_numbers():
         assert encoder.transform(frame([1, 0, 2])).tolist() == [[1], [0], [0]]
     encoder = TablePreprocessor().fit(frame(pd.Categorical([0, 1, 1])))
     assert encoder.transform(frame([False, True])).tolist() == [[0], [1]]
+
+
+def test_lists_arrays_of_text_and_frames_like_those_of_polars_and_pyarrow(mixed):
+    rows = [["a", 1.0], ["b", 2.0], ["c", 4.0]]
+    expected = {"x1": [1, 2, 4], "x0_a": [1, 0, 0], "x0_b": [0, 1, 0], "x0_c": [0, 0, 1]}
+    assert columns_of(rows) == columns_of(np.array(rows, dtype=object)) == expected
+    names = ["x0_a", "x0_b", "x0_c", "x1_1.0", "x1_2.0", "x1_4.0"]
+    assert list(columns_of(np.array(rows))) == names  # numpy made text of all
+    encoder = TablePreprocessor().fit(PLAIN)
+    assert encoder.transform(pd.DataFrame({"x": ["7"], "y": ["b"]})).tolist() == [[7, 1]]
+    columns = [SimpleNamespace(name=name, to_numpy=mixed[name].to_numpy) for name in mixed]
+    polars = SimpleNamespace(columns=list(mixed), get_columns=lambda: columns)
+    arrow = SimpleNamespace(column_names=list(mixed), to_pandas=lambda: mixed)
+    for frame in (polars, arrow):
+        encoder = TablePreprocessor().fit(frame)
+        assert encoder.feature_names_in_.tolist() == list(mixed)
+        assert columns_of(frame, encoder) == columns_of(mixed)

@@ -14,7 +14,7 @@ from skuq.predictive._calibration import UNCALIBRATED
 from skuq.tables import TrainingData, _columns, _inputs, _scaling, _splits
 
 
-def test_scaling_is_standard_and_invertible(rng):
+def test_scaling_is_standard_and_invertible_or_none(rng):
     X, y = rng.normal(5, 3, (50, 2)), rng.normal(-2, 9, (50, 1))
     X[:, 1] = 7.0
     z = Scaling().fit(X).transform(X)
@@ -32,6 +32,13 @@ def test_scaling_is_standard_and_invertible(rng):
         assert_array_equal(_scaling.TargetScaling().fit(y).forward(y), 0)
     with pytest.raises(ValueError, match="underflows"):
         _scaling.TargetScaling().fit(1e-170 * rng.normal(size=(20, 1)))
+    X, y = 5 + 3 * rng.normal(size=(9, 2)), 100 * rng.normal(size=(9, 1))
+    assert_allclose(NoScaling().fit(X).transform(X), X)
+    scaling = _scaling.TargetScaling(standardize=False).fit(y)
+    assert_allclose(scaling.forward(y), y)
+    loc, scale = scaling.restore(y, np.ones((9, 1)))
+    assert_allclose(loc, y)
+    assert_allclose(scale, 1)
 
 
 @pytest.mark.parametrize(("size", "spread"), [(1e12, 1e-2), (1.6e18, 1e5), (0.0, 1e-170)])
@@ -58,18 +65,13 @@ def test_overflowing_values_are_refused():
         DeepEnsembleRegressor().fit(frame, X[:, 0])
 
 
-@pytest.mark.parametrize(("n", "fraction", "n_valid"), [(10, 0.25, 2), (2, 0.25, 1), (3, 0.9, 2)])
-def test_both_parts_have_rows(n, fraction, n_valid):
-    train, valid = _splits.split_rows(n, fraction, np.random.default_rng(0))
-    assert len(valid) == n_valid
-    assert sorted([*train, *valid]) == list(range(n))
-
-
-def test_split_rows_never_divides_groups():
+def test_split_rows_never_divides_groups_and_weights_have_a_mean_of_one():
+    for n, fraction, n_valid in ((10, 0.25, 2), (2, 0.25, 1), (3, 0.9, 2)):
+        train, valid = _splits.split_rows(n, fraction, np.random.default_rng(0))
+        assert len(valid) == n_valid and sorted([*train, *valid]) == list(range(n))
     groups = np.repeat(np.arange(10), 7)
     train, valid = _splits.split_rows(70, 0.3, np.random.default_rng(0), groups)
-    assert not set(groups[train]) & set(groups[valid])
-    assert len(set(groups[valid])) == 3
+    assert len(set(groups[valid])) == 3 and not set(groups[train]) & set(groups[valid])
     with pytest.raises(ValueError, match="at least two groups"):
         _splits.split_rows(5, 0.3, np.random.default_rng(0), [1] * 5)
     groups = _inputs.check_groups(np.arange(12).astype(">i8"), np.zeros((12, 1)))
@@ -77,25 +79,12 @@ def test_split_rows_never_divides_groups():
     groups = np.array([None, "a"] * 5, dtype=object)
     train, valid = _splits.split_rows(10, 0.9, np.random.default_rng(0), groups)
     assert len(train) == len(valid) == 5
-
-
-def test_training_data_scales_weights_to_a_mean_of_one():
     ones = np.ones((4, 1))
     for factor in (1e-300, 1.0, 1e300):
         data = TrainingData(ones, ones, factor * np.arange(1, 5), ones, ones, np.full(4, factor))
         assert_allclose(data.weight, np.arange(1, 5) / 2.5, rtol=1e-6)
         assert_allclose(data.weight_valid, 1)
         assert data.x.dtype == np.float32
-
-
-def test_no_scaling_leaves_units_alone(rng):
-    X, y = 5 + 3 * rng.normal(size=(9, 2)), 100 * rng.normal(size=(9, 1))
-    assert_allclose(NoScaling().fit(X).transform(X), X)
-    scaling = _scaling.TargetScaling(standardize=False).fit(y)
-    assert_allclose(scaling.forward(y), y)
-    loc, scale = scaling.restore(y, np.ones((9, 1)))
-    assert_allclose(loc, y)
-    assert_allclose(scale, 1)
 
 
 def _realmlp(x):
@@ -106,20 +95,14 @@ def _realmlp(x):
     return z / np.sqrt(1 + (z / 3) ** 2)
 
 
-def test_robust_scaling_is_that_of_realmlp(rng):
+def test_robust_scaling_is_that_of_realmlp_and_survives_outliers(rng):
     rare = (np.arange(101) < 10) + 0.0  # quartiles coincide, as of most one-hot columns
     X = np.column_stack([rng.standard_t(2, 101), rare, rng.normal(50, 9, 101)])
     expected = np.column_stack([_realmlp(column) for column in X.T])
     assert_allclose(RobustScaling().fit(X).transform(X), expected, rtol=1e-12)
-
-
-def test_robust_scaling_tells_values_apart_beside_a_frequent_one():
     # Quartiles are 0 and 0.1. The median distance of the five other values from 0 is 2.
     x = np.array([-4, -2, 0, 0, 0, 0, 0, 0, 0.2, 2, 4])[:, None]
     assert_allclose(RobustScaling().fit(x).transform(x), x / np.sqrt(1 + (x / 3) ** 2))
-
-
-def test_robust_scaling_survives_outliers():
     x = np.arange(50.0)[:, None]
     outlying = np.concatenate([x, [[1e30], [-1e30], [1e300]]])
     scaled = RobustScaling().fit(outlying).transform(outlying)
@@ -203,7 +186,7 @@ def replace(x, values):
     return x
 
 
-def test_far_values_slips_and_sentinels_are_far(rng):
+def test_far_values_are_slips_and_sentinels_and_the_first_are_named(rng):
     x = rng.normal(size=1000)
     assert found(x, replace(x, {17: 1e30})) == [(17, 1)]
     assert found(replace(x, {17: -1e300, 900: 1e300})) == [(17, 0), (900, 0)]
@@ -211,18 +194,12 @@ def test_far_values_slips_and_sentinels_are_far(rng):
     mostly_zero = np.where(x > 1, x, 0.0)
     assert found(replace(mostly_zero, {5: 1e12})) == [(5, 0)]
     assert found(replace(np.round(x), {5: 99999999.0})) == [(5, 0)]
-
-
-def test_far_values_ordinary_columns_have_none(rng):
-    x = rng.normal(size=1000)
+    # Ordinary columns have none.
     columns = [x, np.exp(2 * x), (x > 2.5) * 1.0, 1e300 * x, np.full(1000, 7.0)]
     columns += [rng.standard_cauchy(1000), rng.poisson(0.01, 1000)]
     columns += [replace(np.zeros(1000), {4: 1e30})]  # a yes or no, in a unit of its own
     assert not found(*columns)
     assert not found([1.0]) and not found([0.0, 1.0]) and not found([0.0, 1.0, 1e30])
-
-
-def test_far_values_the_first_ones_are_named():
     x = replace(np.arange(100.0), {7: 1e30, 8: 1e30, 30: -1e25, 31: 1e30})
     table = np.column_stack([np.arange(100.0), x])
     text = _columns.find_far_values(table).describe(table, 1000 + np.arange(100), ["a", "b"])
@@ -268,14 +245,11 @@ def test_far_values_columns_and_rows_are_named_and_limited(rng, make, settings, 
     assert not inputs.scales_only
 
 
-def test_far_values_of_rows_without_weight_do_not_count(rng, recwarn):
+def test_far_values_count_by_weight_and_limits_hold_on_tensors_too(rng, recwarn):
     X = rng.normal(size=(200, 2))
     X[150, 1] = 1e30
     inputs, _ = fit_inputs(X, (np.arange(200) != 150) * 1.0)
     assert not recwarn and inputs.scaling.limits is None and inputs.scales_only
-
-
-def test_far_values_limits_hold_on_tensors_too(rng):
     X = rng.normal(size=(50, 2))
     scaling = Scaling(limits=(np.array([-np.inf, -1.0]), np.array([np.inf, 1.0]))).fit(X)
     tensors = keras.ops.convert_to_tensor(9 * X)

@@ -9,7 +9,7 @@ from heads import NomuHead, build_nomu, build_tabular
 from numpy.testing import assert_allclose
 from plans import draw_variables, sequential
 from tiers import cases
-from training_data import OPTIMIZERS, STEADY, assign, flat_weights, train_member, train_stack
+from training_data import OPTIMIZERS, PLAIN, assign, flat_weights, train_member
 
 from skuq.backend import keras, ops
 from skuq.networks import GaussianHead
@@ -17,16 +17,6 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
-PLAIN = {**STEADY, "keep": "last"}
-
-
-class HeadLoss(keras.losses.Loss):
-    def __init__(self, head):
-        super().__init__(reduction="sum_over_batch_size")
-        self.head = head
-
-    def call(self, y_true, y_pred):
-        return self.head.loss(y_true, y_pred)
 
 
 def make_model(n_outputs=1, regularizer=None, bias_regularizer=None):
@@ -43,7 +33,7 @@ def compare(recipe, ours, theirs, optimizer, callbacks=(), n_outputs=1):
     member = train_member(ours, head, recipe, data, 1, **options)
     assign(theirs, initial[0])
     # Without XLA: the same numbers, and a second less to compile.
-    theirs.compile(optimizer, HeadLoss(head), jit_compile=False)
+    theirs.compile(optimizer, head.loss, jit_compile=False)
     settings = {"batch_size": recipe.batch_size, "epochs": recipe.epochs, "callbacks": callbacks}
     settings |= {"validation_data": (data.x_valid, data.y_valid, data.weight_valid)}
     settings |= {"sample_weight": data.weight, "shuffle": False, "verbose": 0}
@@ -130,47 +120,22 @@ def test_adversarial_training_is_the_papers_algorithm():
     assert_allclose(member.history["loss"], [float(total)], rtol=1e-5)
 
 
-def table_with_codes():
-    """Three numbers and a column of codes."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(45, 4))
-    x[:, 1] = rng.integers(0, 5, 45)
-    y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(45, 1))
-    return TrainingData.without_validation(x, y, rng.uniform(0.5, 2, 45))
-
-
-def realmlp():
-    return build_tabular(
-        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 5}, category_dim=3,
-        embedding={"columns": [0, 2, 3], "n_frequencies": 5, "scale": 0.5},
-    )  # fmt: skip
-
-
-def reference_run(model, recipe, data, flat, factors, rates, decays):
-    """Full batches of Keras' own Adam, one optimiser a variable."""
-    variables = assign(model, flat)
-    settings = {"beta_2": recipe.beta_2, "weight_decay": 1.0}
-    optimizers = [keras.optimizers.Adam(1.0, **settings) for _ in variables]
-    x, y = tf.constant(data.x), tf.constant(data.y)
-    for rate, decay in zip(rates, decays):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(data.weight * GaussianHead().loss(y, model(x)))
-        gradients = tape.gradient(loss, [v.value for v in variables])
-        for optimizer, variable, gradient, factor in zip(optimizers, variables, gradients, factors):
-            optimizer.learning_rate.assign(recipe.learning_rate * rate * factor)
-            optimizer.weight_decay = recipe.weight_decay * decay
-            optimizer.apply([tf.convert_to_tensor(gradient)], [variable])
-    return flat_weights(model)
-
-
 def test_equals_keras_with_an_optimizer_for_each_variable():
-    """Factors of layers, cycles of the rate, a scheduled decay and beta_2, all at once."""
+    """Also that of a table so large that it is a block of its own, and its gradient slices."""
     recipe = Recipe(
         learning_rate=0.05, batch_size=500, epochs=8, beta_2=0.9, schedule="coslog4",
         weight_decay=0.5, weight_decay_schedule="flat-cosine",
         rate_factors_of_layers=(("scale", 6), ("embedding", 0.1), ("*/bias", 0.5)), **PLAIN,
     )  # fmt: skip
-    model, data = realmlp(), table_with_codes()
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(45, 4))
+    x[:, 1] = rng.integers(0, 5, 45)  # a column of codes
+    y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(45, 1))
+    data = TrainingData.without_validation(x, y, rng.uniform(0.5, 2, 45))
+    model = build_tabular(
+        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 22_000}, category_dim=3,
+        embedding={"columns": [0, 2, 3], "n_frequencies": 5, "scale": 0.5},
+    )  # fmt: skip
     flat, state = draw_variables(model, 3)
     options = {"start": [(flat, state)], "permutations": [np.arange], "jit": False}
     member = train_member(model, GaussianHead(), recipe, data, 1, **options)
@@ -183,7 +148,20 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     t = np.arange(8) / 8
     rates = 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
     decays = np.where(t < 0.5, 1, 0.5 + 0.5 * np.cos(np.pi * (2 * t - 1)))
-    weights = reference_run(model, recipe, data, flat, factors, rates, decays)
+    # Full batches of Keras' own Adam, one optimiser a variable.
+    variables = assign(model, flat)
+    settings = {"beta_2": recipe.beta_2, "weight_decay": 1.0}
+    optimizers = [keras.optimizers.Adam(1.0, **settings) for _ in variables]
+    for rate, decay in zip(rates, decays):
+        with tf.GradientTape() as tape:
+            losses = GaussianHead().loss(tf.constant(data.y), model(tf.constant(data.x)))
+            loss = tf.reduce_mean(data.weight * losses)
+        gradients = tape.gradient(loss, [v.value for v in variables])
+        for optimizer, variable, gradient, factor in zip(optimizers, variables, gradients, factors):
+            optimizer.learning_rate.assign(recipe.learning_rate * rate * factor)
+            optimizer.weight_decay = recipe.weight_decay * decay
+            optimizer.apply([tf.convert_to_tensor(gradient)], [variable])
+    weights = flat_weights(model)
     assert np.abs(weights - flat).max() > 0.1
     assert_allclose(member.weights, weights, rtol=1e-3, atol=1e-4)
 
@@ -205,20 +183,8 @@ def recipe_of_nomu(**changes):
     return Recipe(**{**settings, **changes})
 
 
-def nomu(l2=0.0):
+def nomu(l2):
     return build_nomu((2,), 1, hidden_units=(8,), side_hidden_units=(6,), l2=l2, side_l2=2 * l2)
-
-
-def uniform(n, rng):
-    return rng.uniform(-1, 1, (n, 2))
-
-
-class Recorder(list):
-    """Draws inputs, and remembers them."""
-
-    def __call__(self, n, rng):
-        self.append(uniform(n, rng).astype("float32"))
-        return self[-1]
 
 
 def loop_of_nomu(table, initial, drawn, *, connect_gradient, l2, batches):
@@ -253,29 +219,23 @@ def _raw_uncertainty(model, x, connect_gradient):
 @cases(("connect_gradient", "n_batches", "jit"), (False, 3, False), (True, 1, True), quick=1)
 def test_losses_with_artificial_inputs_equal_a_loop_with_a_tape(connect_gradient, n_batches, jit):
     """Batches have the sum over their rows, and all of the artificial term."""
-    table, l2, recorder = few_rows(), 0.05, Recorder()
+    table, l2, drawn = few_rows(), 0.05, []
+
+    def artificial(n, rng):
+        drawn.append(rng.uniform(-1, 1, (n, 2)).astype("float32"))
+        return drawn[-1]
+
     model = nomu(l2)
     initial = draw_variables(model, 4)
     head = NomuHead(stable=False, detached=None if connect_gradient else NomuHead.detached)
-    options = {"start": [initial], "permutations": [np.arange], "artificial": recorder, "jit": jit}
-    member = train_member(
-        model, head, recipe_of_nomu(batch_size=12 // n_batches), table, 1, **options
-    )
+    recipe = recipe_of_nomu(batch_size=12 // n_batches)
+    options = {"start": [initial], "permutations": [np.arange], "artificial": artificial}
+    member = train_member(model, head, recipe, table, 1, jit=jit, **options)
     options = {"connect_gradient": connect_gradient, "l2": l2}
     batches = np.split(np.arange(12), n_batches)
-    expected = loop_of_nomu(table, initial[0], recorder, batches=batches, **options)
+    expected = loop_of_nomu(table, initial[0], drawn, batches=batches, **options)
     # Single precision, through some steps of Adam.
     assert_allclose(member.weights, expected, rtol=2e-3, atol=2e-5)
-
-
-def test_members_of_a_stack_have_settings_of_their_own():
-    settings = [{**dict(SETTINGS), "pi_exp": value} for value in (0.01, 2.0)]
-    recipes = [recipe_of_nomu(loss_settings=tuple(each.items())) for each in settings]
-    together = train_stack(nomu(), NomuHead(), recipes, few_rows(), [3, 3], artificial=uniform)
-    for member, settings, seed in zip(together, recipes, (3, 3)):
-        alone = train_member(nomu(), NomuHead(), settings, few_rows(), seed, artificial=uniform)
-        assert_allclose(member.weights, alone.weights, rtol=2e-3, atol=2e-5)
-    assert abs(together[0].weights - together[1].weights).max() > 1e-3
 
 
 def test_batch_statistics_are_those_of_rows_with_targets():

@@ -1,7 +1,9 @@
-"""Stacks equal their members alone; groups; limits of time; epochs of some of the rows."""
+"""Recipes, jobs trained in parts and in stacks, limits of time, epochs of some rows, trials."""
 
 import functools
+import itertools
 import math
+import pickle
 import threading
 import time
 from dataclasses import replace
@@ -9,32 +11,26 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from heads import CategoricalHead, GaussianMixtureHead
+from heads import CategoricalHead, GaussianMixtureHead, NomuHead, bound_tabular_space, build_nomu
 from numpy.testing import assert_allclose, assert_array_equal
-from plans import draw_variables, sequential
+from operators import EncoderDecoder, EpiNetLayers, EpistemicNetwork, OperatorHead
+from plans import draw_variables, sequential, without_names
 from processes import wait_until
+from sklearn.model_selection import KFold
+from small_models import TinySpace
 from tiers import cases
-from training_data import (
-    STEADY,
-    assert_equal_members,
-    make_data,
-    noisy,
-    programs,
-    train_member,
-    unplanned,
-)
+from training_data import STEADY, MemberTrainer, assert_equal_members, make_data, noisy, unplanned
 
 from skuq import backend
-from skuq.backend import keras
+from skuq.backend import BoundedCache, keras
 from skuq.networks import GaussianHead
-from skuq.networks._plan import without_names
+from skuq.search._records import TrialBudget
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, train
 
 layers = keras.layers
 HEAD = GaussianHead()
 RECIPE = Recipe(learning_rate=0.02, batch_size=16, epochs=6, **STEADY)
-LONG = replace(RECIPE, epochs=10**6)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +46,8 @@ def two_at_once(monkeypatch):
 
 def small():
     noise = layers.BatchNormalization(momentum=0.8), layers.Dropout(0.3)
-    return sequential(
-        (3,), layers.Dense(9, "relu", kernel_regularizer="l2"), *noise, layers.Dense(2)
-    )
+    hidden = layers.Dense(9, "relu", kernel_regularizer="l2")
+    return sequential((3,), hidden, *noise, layers.Dense(2))
 
 
 def job_of(n_members, recipes=RECIPE, model=noisy, head=HEAD, **fields):
@@ -74,14 +69,14 @@ def one_by_one(job, data):
 def test_every_setting_of_their_own_together(data, optimizer):
     """Also plateaus and early stopping: a member that has stopped stands still."""
     names = ("learning_rate", "reduce_lr_patience", "early_stopping_patience", "l2")
-    names += ("weight_decay", "clip_norm", "dropout")
+    names += ("weight_decay", "clip_norm", "dropout", "rate_factors_of_layers")
     same = {"batch_size": 16, "epochs": 60, "reduce_lr_factor": 0.5, "schedule": "cosine"}
     recipes = [
         Recipe(optimizer, **dict(zip(names, values)), **same, warmup=0.1)
         for values in (
-            (0.003, 3, 5, 0.0, 0.1, 1.0, 0.0),
-            (0.1, 2, 4, 1e-3, 0.0, 0.1, 0.4),
-            (0.01, None, None, 1e-4, 0.01, 100.0, 0.2),
+            (0.003, 3, 5, 0.0, 0.1, 1.0, 0.0, {"*/bias": 0.5}),
+            (0.1, 2, 4, 1e-3, 0.0, 0.1, 0.4, {"*/kernel": 2.0}),
+            (0.01, None, None, 1e-4, 0.01, 100.0, 0.2, {}),
         )
     ]
     job = job_of(3, recipes, model=small)
@@ -91,7 +86,7 @@ def test_every_setting_of_their_own_together(data, optimizer):
     assert lengths[2] == 60 and min(lengths) < 60
 
 
-def test_a_diverging_member_does_not_disturb_the_others(data):
+def test_members_that_diverge_or_have_rows_of_their_own_do_not_disturb_the_others(data, rng):
     recipes = [Recipe("sgd", learning_rate=rate, epochs=5) for rate in (0.01, 0.5, 0.02)]
     start = [draw_variables(small(), k) for k in range(3)]
     start[1][0][:] = np.nan
@@ -101,10 +96,7 @@ def test_a_diverging_member_does_not_disturb_the_others(data):
         error = members.pop(1)
         assert isinstance(error, FloatingPointError) and "learning_rate=0.5" in str(error)
     assert_equal_members(stack, alone, rtol=1e-4)
-
-
-def test_rows_of_their_own(rng):
-    """Each member's split equals that of separate data for this member."""
+    # Each member's split equals that of separate data for this member.
     data = make_data(n_train=65, n_valid=0)
     splits = [(order[:45], order[45:]) for order in (rng.permutation(65) for _ in range(2))]
     model, alone = small(), []
@@ -113,36 +105,44 @@ def test_rows_of_their_own(rng):
         # TrainingData scales weights to a mean of 1; here they are as they were.
         object.__setattr__(own, "weight", data.weight[rows[0]])
         object.__setattr__(own, "weight_valid", data.weight[rows[1]])
-        alone.append(train_member(model, HEAD, RECIPE, own, seed, jit=False))
+        job = TrainingJob.of_model(model, HEAD, RECIPE, [seed], jit=False)
+        alone += train(job, own)
     stack = train(job_of(2, model=lambda: model, splits=splits), data)
     assert_equal_members(stack, alone, rtol=1e-4)
 
 
 def test_members_of_a_stack_can_weigh_losses_differently(data):
     """Each learns as from its own loss alone, in one program."""
-    model = sequential((3,), layers.Dense(12))
+    network = sequential((3,), layers.Dense(12))
 
     def trained(*weights):
         head = GaussianMixtureHead(n_components=2, weighs_losses=bool(weights))
         settings = [(("crps", weight),) for weight in weights] or [(), ()]
         recipes = [replace(RECIPE, loss_settings=each) for each in settings]
-        return train(job_of(2, recipes, model=lambda: model, head=head), data)
+        return train(job_of(2, recipes, model=lambda: network, head=head), data)
 
     alone = [trained()[0], trained(0.0, 0.0)[1]]
     assert_equal_members(trained(1.0, 0.0), alone, rtol=1e-4)
 
 
-def test_seeds_and_settings_share_one_program(data):
+def test_seeds_and_settings_share_one_program_and_compiling_first_changes_no_member(data):
     recipe = Recipe(batch_size=8, epochs=2, l2=1e-3, schedule="cosine")
     train(job_of(3, recipe), data)
-    n_made = programs.n_made
+    n_made = _train.programs.n_made
     changed = (0.1, 1e-5, "exponential", 44), (1e-4, 0.1, "constant", 43)
     for rate, l2, schedule, n_train in changed:
         settings = {"schedule": schedule, "early_stopping_patience": n_train % 10}
         recipe = Recipe(batch_size=8, epochs=3, learning_rate=rate, l2=l2, **settings)
         # Layers have other names each time: a program knows none.
         train(job_of(3, recipe), make_data(n_train, 19))
-    assert programs.n_made == n_made
+    assert _train.programs.n_made == n_made
+    job = job_of(2)
+    run = TrainingRun(job, data)
+    run.compile()
+    assert run.is_compiled and run.share == 0
+    run.advance()
+    assert_equal_members(run.members(), train(job, data))
+    assert_equal_members(train(replace(job, jit=True), data), run.members(), rtol=1e-4)
 
 
 @cases(("n", "sizes"), (1, [1]), (7, [7]), (8, [4, 4]), (10, [5, 5]), (12, [4, 4, 4]))
@@ -181,7 +181,7 @@ def test_jobs_and_groups_trained_together_are_those_trained_alone(data, model, j
     assert_equal_members(train([job, other], data), expected)
 
 
-def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
+def test_groups_run_at_the_same_time_in_threads_and_an_error_ends_the_others(data, monkeypatch):
     """Reports count the epochs of groups that wait: of three, two run at the same time."""
     both, threads, reports = threading.Barrier(2, timeout=60), set(), []
 
@@ -195,8 +195,6 @@ def test_groups_run_at_the_same_time_in_threads_of_their_own(data):
     assert len(threads) == 2 and reports[0][1] >= 2 * RECIPE.epochs
     assert sum(n for n, _ in reports) == 3 * RECIPE.epochs and reports[-1][1] == 0
 
-
-def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
     class Broken(TrainingRun):
         """Its second group fails, and the first one would never end by itself."""
 
@@ -211,7 +209,7 @@ def test_an_error_of_one_group_ends_the_others(data, monkeypatch):
         train(job_of(8), data)
 
 
-def test_a_deadline_that_has_passed_leaves_a_first_epoch(data):
+def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(data, monkeypatch):
     job = job_of(8, replace(RECIPE, epochs=1000))
     members = train(job, data, deadline=time.monotonic() - 1)
     # A slice is of one epoch until it is known how long they take.
@@ -219,9 +217,6 @@ def test_a_deadline_that_has_passed_leaves_a_first_epoch(data):
     for found, expected in zip(members, train(job_of(8, replace(RECIPE, epochs=1)), data)):
         assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-5)
         assert found.best_epoch == 0 and len(found.held_out) == 20
-
-
-def test_no_slice_begins_that_would_end_after_the_deadline(data, monkeypatch):
     now = 0.0
 
     def tick():  # twice a slice, which takes 5 s of 10
@@ -231,7 +226,7 @@ def test_no_slice_begins_that_would_end_after_the_deadline(data, monkeypatch):
 
     clock = SimpleNamespace(monotonic=lambda: now, perf_counter=tick)
     monkeypatch.setattr("skuq.training._train.time", clock)
-    run = TrainingRun(job_of(1, LONG), data)
+    run = TrainingRun(job_of(1, replace(RECIPE, epochs=10**6)), data)
     run.advance(deadline=31.0)
     assert (run.n_epochs, now) == (3, 30.0)
     run.advance(deadline=34.0)
@@ -240,69 +235,48 @@ def test_no_slice_begins_that_would_end_after_the_deadline(data, monkeypatch):
     assert run.n_epochs == 4
 
 
-def test_compiling_first_changes_no_member_and_xla_hardly(data):
-    job = job_of(2)
-    run = TrainingRun(job, data)
-    run.compile()
-    assert run.is_compiled and run.share == 0
-    run.advance()
-    assert_equal_members(run.members(), train(job, data))
-    assert_equal_members(train(replace(job, jit=True), data), run.members(), rtol=1e-4)
-
-
-class FakeRun:
-    """Training that only moves the clock: epochs of 2 s, 1.2 s with XLA, and their compilation."""
-
-    now, compiled = 100.0, frozenset()
-    compilations = {False: 0.0, True: 0.0}  # seconds, by `jit`
-    to_predict = 0.0
-
-    def __init__(self, job, data):
-        self.jit = job.jit is not False
-        self.n_left = job.recipe.epochs
-        self.key = without_names(job.network), self.jit
-
-    @property
-    def is_compiled(self):
-        return self.key in FakeRun.compiled
-
-    def compile(self):
-        FakeRun.now += 0.0 if self.is_compiled else self.compilations[self.jit]
-        FakeRun.compiled |= {self.key}
-
-    def advance(self, n_epochs, **settings):
-        assert self.is_compiled
-        if self.n_left:
-            FakeRun.now += 1.2 if self.jit else 2.0
-            self.n_left -= 1
-
-    def members(self):
-        FakeRun.now += self.to_predict
-
-
 @pytest.fixture
 def fake(monkeypatch):
-    """`FakeRun` in the place of trainings, with a clock that begins at 100."""
-    for name in ("now", "compiled", "compilations", "to_predict"):
-        monkeypatch.setattr(FakeRun, name, getattr(FakeRun, name))
-    monkeypatch.setattr("skuq.training._train.TrainingRun", FakeRun)
-    clock = SimpleNamespace(monotonic=lambda: FakeRun.now)
+    """Trainings that only move a clock: epochs of 2 s, 1.2 s with XLA, and what is given here."""
+    fake = SimpleNamespace(now=100.0, compiled=set(), n_at_once=2)
+    fake.to_compile, fake.to_predict = {False: 0, True: 0}, 0
+
+    class Run:
+        def __init__(self, job, data):
+            self.jit, self.n_left = job.jit is not False, job.recipe.epochs
+            self.key = without_names(job.network), self.jit
+
+        is_compiled = property(lambda self: self.key in fake.compiled)
+
+        def compile(self):
+            fake.now += 0 if self.is_compiled else fake.to_compile[self.jit]
+            fake.compiled.add(self.key)
+
+        def advance(self, n_epochs, **settings):
+            assert self.is_compiled
+            if self.n_left:
+                fake.now += 1.2 if self.jit else 2.0
+                self.n_left -= 1
+
+        def members(self):
+            fake.now += fake.to_predict
+
+    clock = SimpleNamespace(monotonic=lambda: fake.now)
+    monkeypatch.setattr("skuq.training._train.TrainingRun", Run)
     monkeypatch.setattr("skuq.training._train.time", clock)
-    return FakeRun
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: fake.n_at_once)
+    return fake
 
 
 @cases(
-    ("seconds", "n_members", "n_at_once", "epochs"),
+    ("seconds", "n_members", "at_once", "epochs"),
     (1e9, 4, 2, 50),  # never more than the recipe has
     (-9, 4, 2, 1),
     (40.0, 8, 2, 18),  # 0.9 * 40 / 2
     (40.0, 8, 1, 9),  # one group after the other
 )
-def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
-    data, monkeypatch, fake, seconds, n_members, n_at_once, epochs
-):
-    monkeypatch.setattr(backend, "n_programs_at_once", lambda: n_at_once)
-    fake.compilations, fake.to_predict = {False: 7.0}, 0.5
+def test_shortened_jobs_have_the_epochs_in_time(data, fake, seconds, n_members, at_once, epochs):
+    fake.to_compile, fake.to_predict, fake.n_at_once = {False: 7.0}, 0.5, at_once
     job = job_of(n_members, replace(RECIPE, epochs=50))
     n_groups = n_members // 4
     # The limit counts the compilation, the two epochs measured, and all predictions.
@@ -311,7 +285,7 @@ def test_shortened_jobs_have_the_epochs_that_there_is_time_for(
     assert found.seeds == job.seeds
 
 
-def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
+def test_several_jobs_keep_the_same_share_of_their_epochs_and_none_begins_late(data, fake):
     # The job with more epochs decides, each has a core.
     jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
     found = _train.shorten(jobs, data, 100 + 2 * 4 + 0.5001 * 200 / 0.9)
@@ -319,6 +293,18 @@ def test_several_jobs_keep_the_same_share_of_their_epochs(data, fake):
     # Its second epoch, which would be timed, there is not.
     (found,) = _train.shorten([job_of(4, replace(RECIPE, epochs=1))], data, fake.now + 2.0)
     assert found.recipe.epochs == 1
+    # Kinds that would begin late are left out.
+    fake.to_compile, one = {False: 10.0}, small()
+    others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
+    models = [lambda: one, others[0], lambda: one, others[1]]
+    jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
+    for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 2), (200.0, 4)):
+        fake.now, fake.compiled = 100.0, set()
+        found = _train.shorten(jobs, data, 100 + seconds)
+        assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
+    # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
+    for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
+        assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
 
 
 @cases(("seconds", "jit"), (39.9, False), (40.0, True), (math.inf, True))
@@ -331,23 +317,8 @@ def test_little_time_is_for_a_plain_graph(data, fake, seconds, jit):
     assert again.jit is jit
 
 
-def test_kinds_that_would_begin_late_are_left_out(data, fake):
-    fake.compilations, one = {False: 10.0}, small()
-    others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
-    models = [lambda: one, others[0], lambda: one, others[1]]
-    jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
-    for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 2), (200.0, 4)):
-        fake.now, fake.compiled = 100.0, frozenset()
-        found = _train.shorten(jobs, data, 100 + seconds)
-        assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
-    # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
-    for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
-        assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
-
-
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, schedule, rng):
-    """Weights and losses equal those of one long epoch of the same rows, whatever the schedule."""
+def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, rng):
+    """Weights and losses equal those of one long epoch of the same rows, with a schedule, too."""
     orders = [rng.permutation(45) for _ in range(6)]
     left = iter(orders)
 
@@ -355,7 +326,7 @@ def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, sched
         assert n_rows == 45
         return next(left)
 
-    recipe = replace(RECIPE, steps_per_epoch=2, keep="last", schedule=schedule)
+    recipe = replace(RECIPE, steps_per_epoch=2, keep="last", schedule="cosine")
     start = [draw_variables(small(), 3)]
     job = job_of(1, recipe, model=small, permutations=[order], start=start)
     (found,) = train(job, data)
@@ -369,7 +340,7 @@ def test_epochs_of_some_steps_train_on_the_first_rows_of_their_order(data, sched
     assert_allclose(found.history["val_loss"][-1], expected.history["val_loss"][0], rtol=1e-4)
 
 
-def test_rows_of_an_epoch_are_drawn_anew_without_repeats():
+def test_rows_of_an_epoch_are_drawn_anew_without_repeats_or_are_all_rows(data):
     splits = [(np.arange(45) + 100 * k, np.arange(3)) for k in range(2)]
     job = job_of(2, replace(RECIPE, steps_per_epoch=2), splits=splits)
     key = SimpleNamespace(epochs_per_call=200, n_steps=2, batch_size=16, n_members=2)
@@ -381,19 +352,18 @@ def test_rows_of_an_epoch_are_drawn_anew_without_repeats():
         assert_allclose(np.bincount(rows.ravel()), [200 * 32 / 45] * 45, rtol=0.25)
         assert np.bincount(rows[:, 0], minlength=45).max() < 20  # and in any order
     assert (orders[0, 0] != orders[0, 1] - 100).any()
-
-
-def test_steps_for_more_rows_than_there_are_mean_all_rows(data):
     job = job_of(2)
     limited = replace(job, recipes=[replace(RECIPE, steps_per_epoch=3)] * 2)
     assert_equal_members(train(limited, data), train(job, data))
 
 
-def test_stacks_keep_the_epoch_that_is_best_for_all(data):
+THIRDS = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
+
+
+def test_stacks_keep_the_epoch_and_the_temperature_that_are_best_for_all(data):
     """The epoch of the least mean loss, and its weights."""
-    splits = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
     recipe = replace(RECIPE, learning_rate=0.05, epochs=60, optimizer="rmsprop")
-    job = job_of(3, recipe, model=small, splits=splits)
+    job = job_of(3, recipe, model=small, splits=THIRDS)
 
     def with_recipe(**changes):
         return train(replace(job, recipes=[replace(recipe, **changes)] * 3), data)
@@ -406,30 +376,322 @@ def test_stacks_keep_the_epoch_that_is_best_for_all(data):
     assert (losses.argmin(axis=1) != best).any() and best < 59
     for found, expected in zip(jointly, with_recipe(epochs=best + 1, keep="last")):
         assert_allclose(found.weights, expected.weights, rtol=1e-4, atol=1e-6)
-
-
-def test_classes_are_validated_at_the_temperature_that_is_best_for_all(data):
     y = (data.y > np.median(data.y)).astype("float32")
     y[::4] = 1 - y[::4]  # noise, of which networks become too sure
     data, head = replace(data, y=y), CategoricalHead(2)
-    splits = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
     recipe = replace(RECIPE, learning_rate=0.05, epochs=25, keep="best-calibrated")
-    plain = sequential((3,), layers.Dense(9, "tanh"), layers.Dense(2))
-    job = job_of(3, recipe, model=lambda: plain, head=head, splits=splits)
+    plain = functools.partial(sequential, (3,), layers.Dense(9, "tanh"), layers.Dense(2))
+    job = job_of(3, recipe, model=plain, head=head, splits=THIRDS)
     found = train(job, data)
     last = train(replace(job, recipes=(replace(recipe, keep="last"),) * 3), data)
     temperatures = np.geomspace(0.6, 4, 9)
-    losses = np.array(
-        [
-            [
-                head.scores(y[rows], member.held_out / t) @ data.weight[rows] / 30
-                for member, (_, rows) in zip(last, splits)
-            ]
-            for t in temperatures
-        ]
-    )
+
+    def loss(member, rows, temperature):
+        return head.scores(y[rows], member.held_out / temperature) @ data.weight[rows] / 30
+
+    pairs = [(member, rows) for member, (_, rows) in zip(last, THIRDS)]
+    losses = np.array([[loss(*pair, t) for pair in pairs] for t in temperatures])
     best = (losses.mean(axis=1) + 12.5 * np.log(temperatures) ** 2 / 90).argmin()
     assert temperatures[best] > 1.5
     assert_allclose([m.history["val_loss"][-1] for m in found], losses[best], rtol=1e-4)
     mean = np.mean([m.history["val_loss"] for m in found], axis=0)
     assert [m.best_epoch for m in found] == [mean.argmin()] * 3
+
+
+# Its plateaus and its early stopping come within the run.
+PATIENCE = {"reduce_lr_patience": 2, "reduce_lr_factor": 0.5, "early_stopping_patience": 6}
+ENDING = {"schedule": "cosine", "weight_decay": 0.01, "clip_norm": 1.0, **PATIENCE}
+ENDING = Recipe("nadam", 0.05, batch_size=16, epochs=30, **ENDING)
+
+
+def uniform(n, rng):
+    return rng.uniform(-1, 1, (n, 3))
+
+
+def job_of_kind(kind, stacked, jit):
+    seeds = [1, 2, 3] if stacked else [1]
+    options = {"stacked": stacked, "jit": jit}
+    if kind == "nomu":
+        settings = (("pi_sqr", 0.1), ("pi_exp", 0.5), ("c_exp", 3.0))
+        recipe = replace(ENDING, n_artificial=5, loss_settings=settings)
+        network = build_nomu((3,), 1, hidden_units=(8,), side_hidden_units=(6,))
+        options["artificial"] = uniform
+        return TrainingJob.of_model(network, NomuHead(), recipe, seeds, **options)
+    if kind == "epinet":
+        base = EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
+        network = EpistemicNetwork(base, 1, EpiNetLayers(base.n_features, 1, 3, (6,), (4,), 0.75))
+        recipe = replace(ENDING, n_draws=4)
+        return TrainingJob.of_model(network, OperatorHead(1), recipe, seeds, **options)
+    model = noisy() if kind == "noisy" else unplanned()
+    return TrainingJob.of_model(model, HEAD, ENDING, seeds, **options)
+
+
+@cases(
+    ("kind", "stacked", "jit"),
+    *(("noisy", True, False), ("unplanned", False, False)),
+    *(("nomu", False, False), ("epinet", True, False)),
+    *((kind, True, True) for kind in ("noisy", "unplanned", "nomu", "epinet")),
+    quick=4,
+)
+def test_a_run_in_parts_ends_with_the_same_bits(data, kind, stacked, jit):
+    job = job_of_kind(kind, stacked, jit)
+    whole = train(job, data)
+    assert max(member.n_epochs for member in whole) > 7
+    run, n_parts = TrainingRun(pickle.loads(pickle.dumps(job)), data), 1  # sent elsewhere, say
+    run.advance(5)
+    assert run.n_epochs == 5
+    while run.share < 1:
+        run.advance(4)
+        n_parts += 1
+    assert n_parts > 2
+    assert_equal_members(run.members(), whole)
+
+
+@pytest.mark.parametrize("n_epochs", [1, 4])
+def test_seconds_do_not_contain_compilation(data, monkeypatch, n_epochs):
+    clock = iter(np.cumsum([0.0, 90.0, 1.0, 2.0, 0.0, 2.0, 0.0, 3.0]).tolist())
+    job = job_of_kind("noisy", False, False)
+    job = replace(job, recipes=tuple(replace(r, epochs=n_epochs) for r in job.recipes))
+    run = TrainingRun(job, data)
+    monkeypatch.setattr("skuq.training._train.time.perf_counter", lambda: next(clock))
+    for _ in range(n_epochs):
+        run.advance(1)
+    # The first epoch compiles for 90 s. It counts as the mean of the others, or whole if alone.
+    assert run.members()[0].seconds == pytest.approx({1: 90.0, 4: 7.0 + 7.0 / 3}[n_epochs])
+
+
+def test_a_job_needs_no_model_but_the_values_of_frozen_layers(data, monkeypatch):
+    """Its configuration is enough, in a process that has never seen the network."""
+    for kind in ("unplanned", "epinet"):
+        job = job_of_kind(kind, kind == "epinet", False)
+        expected = train(job, data)
+        monkeypatch.setattr(_job, "_templates", BoundedCache(8))
+        sent = TrainingJob(job.network, job.head, job.recipes, job.seeds, job.stacked, jit=False)
+        assert_equal_members(train(sent, data), expected)
+    model = sequential((3,), layers.Dense(9, "relu"), layers.Dense(2))
+    model.layers[0].trainable = False
+    kernel = model.layers[0].kernel
+    values = np.linspace(-1, 1, 27, dtype="float32").reshape(3, 9)
+    kernel.assign(values)
+    job = TrainingJob.of_model(model, HEAD, Recipe(epochs=1), [1])
+    kernel.assign(np.zeros((3, 9)))
+    monkeypatch.setattr(_job, "_templates", BoundedCache(8))
+    (member,) = train(pickle.loads(pickle.dumps(job)), data)
+    assert_array_equal(next(part for part in member.state if part.shape == (3, 9)), values)
+    with pytest.raises(ValueError, match="frozen layers.*`TrainingJob.of_model`"):
+        train(TrainingJob(job.network, HEAD, Recipe(epochs=1), [1]), data)
+
+
+@cases(
+    ("fields", "message"),
+    ({"stacked": False}, "one entry unless `stacked=True`"),
+    ({"start": []}, r"`start` must have one entry for each seed \(2\). Got 0"),
+    ({"recipes": [Recipe()] * 3}, r"`recipes` must have one entry for each seed \(2\). Got 3"),
+    ({"recipes": [Recipe(epochs=2), Recipe(epochs=3)]}, "must have the same `epochs`"),
+    ({"recipes": [Recipe(dropout=0.1), Recipe()]}, "have a `dropout`, or none"),
+    ({"recipes": [Recipe(loss_settings=(("crps", 0.5),)), Recipe()]}, "loss_settings"),
+    # What does not suit a network that runs through Keras, or this head.
+    (Recipe(dropout=0.1), "recipe's `dropout` .* through Keras"),
+    (Recipe(dropout_schedule="flat-cosine"), "dropout_schedule='flat-cosine' cannot be used"),
+    (Recipe(keep="best-calibrated"), "needs logits of classes"),
+    (
+        Recipe(rate_factors_of_layers={"*/kernel": 2.0, "hiden_1": 0.1}),
+        r"match no weight of the network: \['hiden_1'\]",
+    ),
+)
+def test_what_is_no_job_is_refused(data, fields, message):
+    given = {"network": "", "head": HEAD, "recipes": Recipe(), "seeds": [1, 2], "stacked": True}
+    with pytest.raises(ValueError, match=message):
+        if isinstance(fields, Recipe):
+            TrainingRun(TrainingJob.of_model(unplanned(), HEAD, fields, [1]), data)
+        TrainingJob(**{**given, **fields})
+
+
+def test_schedules_are_keras_own_and_have_a_warmup_and_rates_of_epochs():
+    schedules, steps = keras.optimizers.schedules, np.arange(50)
+    cosine = schedules.CosineDecay(1.0, decay_steps=50, alpha=0.1)
+    exponential = schedules.ExponentialDecay(1.0, decay_steps=50, decay_rate=0.1)
+    half = schedules.CosineDecay(1.0, decay_steps=25)  # in the second half, to 0
+    for name, theirs in (
+        ("cosine", cosine),
+        ("exponential", exponential),
+        ("flat-cosine", lambda step: half(max(step - 25, 0))),
+    ):
+        recipe = Recipe(schedule=name, final_lr_factor=0.1)
+        expected = [float(theirs(step)) for step in steps]
+        assert_allclose(recipe.rate_factors(0, 50, 50), expected, rtol=1e-5, atol=1e-7)
+        # A run in slices goes on where it was.
+        assert_allclose(recipe.rate_factors(30, 10, 50), expected[30:40], rtol=1e-5)
+    factors = Recipe(warmup=0.2, schedule="cosine").rate_factors(0, 50, 50)
+    assert_allclose(factors[:10], np.arange(1, 11) / 10)
+    assert factors.argmax() in (9, 10) and (np.diff(factors[10:]) < 0).all()
+    assert factors[-1] < 0.02
+    assert_array_equal(Recipe().rate_factors(3, 4, 100), np.ones(4))
+    recipe = Recipe(epochs=5, schedule="cosine", epoch_rates=[1.0, 0.5, 0.1])
+    plain = Recipe(epochs=5, schedule="cosine").rate_factors(0, 35, 35)
+    expected = plain * np.repeat([1, 0.5, 0.1, 0.1, 0.1], 7)
+    assert_allclose(recipe.rate_factors(0, 35, 35), expected)
+    assert_allclose(recipe.rate_factors(14, 14, 35), expected[14:28])
+    assert recipe == Recipe(epochs=5, schedule="cosine", epoch_rates=(1.0, 0.5, 0.1))
+    expected = Recipe(schedule="flat-cosine").rate_factors(0, 40, 40)
+    for name in ("weight_decay", "dropout"):  # they have schedules of their own alone
+        recipe = Recipe(**{f"{name}_schedule": "flat-cosine"}, warmup=0.5, epoch_rates=[3.0])
+        assert_allclose(recipe.regularization_factors(name, 0, 40, 40), expected)
+        assert_allclose(recipe.regularization_factors(name, 30, 10, 40), expected[30:])
+        assert_allclose(Recipe().regularization_factors(name, 3, 4, 10), 1)
+
+
+#: Values that are refused, by the names of fields.
+BAD = {
+    "optimizer schedule keep": ["linear"],
+    "batch_size early_stopping_patience steps_per_epoch": [0],
+    "learning_rate l2 adversarial_epsilon": [-1.0],
+    "clip_norm final_lr_factor epsilon": [0.0],
+    "dropout momentum beta_2": [1.0],
+    "weight_decay_schedule dropout_schedule": ["coslog4"],
+    "epochs steps_per_epoch warmup": [2.5],
+    "epoch_rates": [[-1.0], [np.nan], ["a"], 3.0],
+    "weight_decay": [np.inf],
+    "rate_factors_of_layers": [{"scale": -1}, {"scale": "s"}, 3],
+}
+
+
+def test_bad_recipes_are_refused_and_factors_of_layers_go_by_name():
+    given = [(name, value) for names in BAD for name in names.split() for value in BAD[names]]
+    for name, value in given:
+        with pytest.raises(ValueError, match=rf"[`']{name}[`'].*Got"):
+            Recipe(**{name: value})
+    for optimizer, setting, message in (
+        ("adam", {"momentum": 0.5}, "can only be set with optimizer=\"sgd\". Got 'adam'"),
+        ("rmsprop", {"beta_2": 0.95}, "optimizers adam, adamax and nadam. Got 'rmsprop'"),
+        ("sgd", {"epsilon": 1e-8}, "`epsilon` has no effect .* Got 1e-08"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Recipe(optimizer, **setting)
+    factors = {"scale": 6, "embedding": 0.1, "*/bias": 0.5, "hidden_*": 2}
+    recipe = Recipe(rate_factors_of_layers=factors)
+    assert recipe == Recipe(rate_factors_of_layers=tuple(factors.items()))
+    assert hash(recipe) == hash(Recipe(rate_factors_of_layers=list(factors.items())))
+    names = ["embedding/bias", "scale/scale", "hidden_1/kernel", "hidden_1/bias", "output/kernel"]
+    assert recipe.factors_of(names) == [0.1, 6, 2, 0.5, 1]
+    nested = Recipe(rate_factors_of_layers={"branch_1": 3.0, "hidden": 4.0})
+    assert nested.factors_of(["branch_1/hidden/kernel", "hidden/kernel"]) == [3, 4]
+    with pytest.raises(ValueError, match=r"that match no weight of the network: \['hidden'\]"):
+        nested.factors_of(["branch_1/hidden/kernel"])
+
+
+CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
+EPOCHS = 20
+
+
+@pytest.fixture(params=["one split", "folds"])
+def trainer(request):
+    data, head = make_data(), GaussianHead()
+    if request.param == "one split":
+        return MemberTrainer(TinySpace(), data, head, EPOCHS)
+    data = TrainingData.without_validation(data.x, data.y, data.weight)
+    return MemberTrainer(TinySpace(), data, head, EPOCHS, folds=list(KFold(5).split(data.x)))
+
+
+@cases(
+    ("changes", "expected"),
+    ({"learning_rate": 0.2}, True),
+    ({"frequency_scale": 3.0}, False),  # another network
+    ({"loss": "nll"}, True),  # the losses have weights, which members do not share
+    ({"dropout": 0.1}, False),  # another program
+)
+def test_only_equal_networks_train_together(changes, expected):
+    trainer, default = tabular_trainer()
+    assert trainer.can_train_together([default, default, {**default, **changes}]) is expected
+
+
+def tabular_trainer(**changes):
+    """A trainer of configurations that decide about the loss, and the default one."""
+    data = make_data()
+    space = bound_tabular_space(data.x, decides_loss=True)
+    default = {name: value for part in space.decisions() for name, value in part.default().items()}
+    return MemberTrainer(space, data, GaussianMixtureHead(), EPOCHS, max_epochs=4), default
+
+
+def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_score(trainer):
+    plain = trainer(CONFIGURATION, 3)
+    outcome = trainer(CONFIGURATION, 3, TrialBudget())
+    limited = pickle.loads(pickle.dumps(replace(trainer, timeout=60.0)))
+    assert limited.timeout == 60.0 and limited(CONFIGURATION, 3).score == plain.score
+    assert not any("deadline" in name for name in vars(limited))  # time counts from the call
+    assert (outcome.score, outcome.share) == (plain.score, 1.0)
+    for one, other in zip(outcome.result.networks, plain.networks):
+        assert_array_equal(one.weights, other.weights)
+        assert_array_equal(one.history["val_loss"], other.history["val_loss"])
+    priced = replace(trainer, objective=lambda trial: trial.score + 1e-3 * trial.n_weights)
+    outcome = priced(CONFIGURATION, 3, TrialBudget())
+    n_networks = len(outcome.result.networks)
+    assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
+    assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
+    broken = replace(trainer, objective=lambda trial: trial.scor)
+    with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):
+        broken(CONFIGURATION, 3, TrialBudget())
+
+
+def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):
+    """With folds each network predicts its own rows, and for the moments those of all folds."""
+    times = []
+
+    def share_in_time(needed, seconds):
+        times.append((needed, seconds))
+        return 0.1
+
+    def plan(jobs, deadline):
+        assert deadline > time.monotonic() + 90
+        return 1.0, 2.0, [job for job, _ in jobs]
+
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.seconds_needed", plan)
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.share_in_time", share_in_time)
+    trainer(CONFIGURATION, 3, TrialBudget(seconds=100.0))
+    of_result = 2.0 if trainer.folds is None else 12.0
+    assert times[0] == (1.0, pytest.approx(100 - of_result, abs=1))
+
+
+def test_a_trial_ends_when_its_time_is_over_with_a_network(trainer):
+    """Its objective sees the seconds of a full training."""
+    seen = []
+    long = replace(trainer, epochs=10**6, objective=lambda trial: seen.append(trial.seconds) or 0)
+    outcome = long(CONFIGURATION, 3, TrialBudget(seconds=0.05, shorten=False))
+    assert outcome.result.n_epochs < 10**6
+    assert outcome.share * 10**6 == pytest.approx(outcome.result.n_epochs, rel=0.5)
+    assert seen == [pytest.approx(outcome.result.seconds / outcome.share)]
+    # Without time there is still a network.
+    outcome = trainer(CONFIGURATION, 3, TrialBudget(seconds=1e-3))
+    assert outcome.result.n_epochs == 1 and outcome.share < 0.1
+
+
+@pytest.mark.parametrize("loss", ["crps", "nll"])
+def test_trials_of_every_loss_are_scored_alike(loss):
+    trainer, default = tabular_trainer()
+    assert default["loss"] == "crps"
+    configuration, data, head = {**default, "loss": loss}, trainer.data, trainer.head
+    outcome = trainer(configuration, 0, TrialBudget())
+    ((job, _),) = trainer.jobs(configuration, 0)
+    assert job.head.weighs_losses
+    assert job.recipe.loss_settings == (("crps", float(loss == "crps")),)
+    likelihood = head.log_likelihood(data.y_valid.astype(float), outcome.result.held_out)
+    assert_allclose(outcome.score, -np.average(likelihood, weights=data.weight_valid), rtol=1e-6)
+    # Each keeps the epoch of the lowest CRPS.
+    assert outcome.score != pytest.approx(outcome.result.score, rel=1e-4)
+
+
+def test_the_time_of_a_stack_is_that_of_all_its_members(trainer, monkeypatch):
+    def train_for_ever(job, data, cancelled):
+        while not cancelled():
+            pass
+        raise InterruptedError
+
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.train", train_for_ever)
+    clock, ended, trainer = itertools.count(), [], replace(trainer, timeout=60.0)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    for n, message in ((1, "The trial took"), (30, "30 trials together took")):
+        first = next(clock)
+        with pytest.raises(TimeoutError, match=message):
+            trainer.train_together([CONFIGURATION] * n, list(range(n)))
+        ended.append(next(clock) - first)
+    assert ended[1] - ended[0] == 29 * 60
