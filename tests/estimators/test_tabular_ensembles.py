@@ -11,13 +11,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import softmax
 from scipy.stats import norm
 from sklearn.base import clone
-from sklearn.metrics import log_loss
 from sklearn.model_selection import KFold
 from tiers import cases
 
 import skuq
 from skuq import training
-from skuq.ensembles._stacking import drop_light
 from skuq.estimators.tabular._kinds import (
     Origin,
     calibrate,
@@ -209,12 +207,12 @@ def test_kinds_of_classifiers_are_weighed_on_rows_out_of_the_bag(rng, monkeypatc
     assert_allclose(softmax(logits, axis=-1), softmax(raw, axis=-1))
     assert_array_equal(y, codes)
     assert_allclose(shares, np.array([53.5, 53.5, 52.5]) / 159.5)
-    assert_allclose(weights, np.repeat(drop_light(own), 5) / 5)
+    assert_allclose(weights, np.repeat(own, 5) / 5)
     assert found == alone
     # A member that diverged leaves the weight of its kind, without the rows that it held out.
     weights, _ = mixed(range(1, 10))
     assert seen[-1][0][0].shape == (2, 126, 3)
-    assert_allclose(weights, np.repeat(drop_light(seen[-1][1]) / [4, 5], [4, 5]))
+    assert_allclose(weights, np.repeat(seen[-1][1] / [4, 5], [4, 5]))
     assert_allclose(mixed(range(5, 10))[0], 0.2)
 
 
@@ -252,33 +250,16 @@ def test_fit_calibrates_the_mixture_of_members_that_did_not_diverge(classes, mon
     assert sure.mean.max() > 1 and model.predict_proba(X).max() == 1
 
 
-def test_logistic_regression_learns_from_small_differences_and_from_categories(monkeypatch, rng):
-    monkeypatch.setattr("skuq.estimators.methods._one_architecture.train_jobs", lambda *_: [])
-    level, difference, towns = *rng.normal(size=(2, 900)), rng.integers(0, 14, 900)
-    # The difference of two columns is a hundredth of them: its weights are penalised most.
-    columns = pd.DataFrame({"a": level, "b": level + 0.01 * difference})
-    categories = pd.DataFrame({"a": level, "town": towns.astype(str)})
-    for X, logits in ((columns, 3 * difference), (categories, 2 * level + 4 * (towns % 2) - 2)):
-        y = logits > rng.logistic(size=900)
-        classifier = skuq.TabularEnsembleClassifier(random_state=0).fit(X[:300], y[:300])
-        assert log_loss(y[300:], classifier.predict_proba(X[300:])) < 0.5
-
-
 @cases(
     ("network", "n_members", "expected"),
-    ({**SMALL, "frequency_scale": 1.0}, 4, ([1, 1, 1], [1])),
-    ({"n_layers": 1, "width": 32, "embedding": "none"}, 3, ([2, 1], [])),
-    ({}, 6, ([2, 1, 1, 1], [1])),
+    ({**SMALL, "frequency_scale": 1.0}, 4, [2, 2]),
+    ({"n_layers": 1, "width": 32, "embedding": "none"}, 3, [2, 1]),
+    ({}, 6, [2, 2, 1, 1]),
 )
-def test_fit_trains_members_of_each_kind_in_turn(
-    classes, plan, monkeypatch, network, n_members, expected
-):
-    """Networks of each kind, and logistic regressions."""
-    linear = []
-    monkeypatch.setattr(f"{MODULE}._fit_linear", lambda *given: linear.append(len(given[2])) or [])
+def test_fit_trains_members_of_each_kind_in_turn(classes, plan, network, n_members, expected):
     settings = {"network": TabularNetwork(**network), "n_members": n_members}
     jobs, _ = plan(skuq.TabularEnsembleClassifier(**settings), *classes)
-    assert ([len(job.seeds) for job in jobs], linear) == expected
+    assert [len(job.seeds) for job in jobs] == expected
 
 
 @pytest.mark.parametrize("n_rows", [160, 2100])

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
-import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from skuq import backend
 from skuq._random import generator
 from skuq.ensembles._stacking import (
-    drop_light,
     fit_class_mixture,
     stack,
 )
@@ -29,7 +24,7 @@ from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._preset import bind_space, class_recipes
 from skuq.networks import Member
 from skuq.networks._space import Space
-from skuq.networks._tabular_network import embed_categories, numeric_columns
+from skuq.networks._tabular_network import numeric_columns
 from skuq.predictive._calibration import UNCALIBRATED, fit_calibration
 from skuq.training import TrainingJob, predict_members
 from skuq.training._job import pad_splits
@@ -93,7 +88,6 @@ def mix_classes(task, members, origins):
             weight,
             counted / counted.sum(),
         )
-        weights = drop_light(weights)
     return (weights / counts)[kinds], calibration
 
 
@@ -142,16 +136,11 @@ def list_kinds(estimator, task, network):
         kinds = [{**change, **decisions} for change in changes]
         return kinds[:n_members], n_members
     n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
-    # Decisions of the user hold for all networks. If the user decides about embeddings, there are
-    # neither kinds with other embeddings nor logistic regressions.
-    is_given = "embedding" in decisions
+    # Decisions of the user hold for all networks.
+    given = ("embedding", "frequency_scale") if "embedding" in decisions else ()
     columns, kinds = numeric_columns(task.rows.X, task.inputs.code_columns), []
     for recipe in class_recipes(n_rows, has_numbers=bool(columns)):
-        if not _is_linear(recipe):
-            given = ("embedding", "frequency_scale") if is_given else ()
-            recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
-        elif is_given:
-            continue
+        recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
         # Without validation nothing ends longer trainings in time.
         is_first = not kinds or recipe["epochs"] == kinds[0]["epochs"]
         if recipe not in kinds and (validates or is_first):
@@ -211,25 +200,18 @@ def train_kinds(estimator, task, network, kinds, given, n_members):
         [task.seeds(1, first=k)[0] for k in range(kind, n_members, len(kinds))]
         for kind in range(len(kinds))
     ]
-    linear, origins_of_linear, origins = [], [], []
-    for kind, own_seeds in enumerate(seeds):
-        found = [Origin(kind, k, parts and parts[k]) for k in range(len(own_seeds))]
-        if _is_linear(kinds[kind]):  # the networks have the time that is left
-            linear += _fit_linear(task, [origin.part for origin in found], own_seeds)
-            origins_of_linear += found
-        else:
-            origins += found
+    origins = [
+        Origin(kind, k, parts and parts[k])
+        for kind, own in enumerate(seeds)
+        for k in range(len(own))
+    ]
     jobs = _make_jobs(estimator, task, network, kinds, given, seeds, padded)
-    members = shared.train_jobs(estimator, task, jobs, data) if jobs else []
+    members = shared.train_jobs(estimator, task, jobs, data)
     origins = origins[: len(members)]  # kinds for which there was no time are the last ones
     for k, (member, origin) in enumerate(zip(members, origins)):
         if uneven and isinstance(member, Member):
             members[k] = member.with_held_out(member.held_out[: len(origin.part[1])])
-    return members + linear, origins + origins_of_linear
-
-
-def _is_linear(decisions):
-    return decisions.get("n_layers") == 0
+    return members, origins
 
 
 @backend.in_thread
@@ -246,8 +228,6 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
     decisions = sum(space.decisions(), Space())
     jobs = []
     for changes, own_seeds in zip(kinds, seeds):
-        if _is_linear(changes):
-            continue
         configuration = decisions.check(changes, "network")
         model = space.build(configuration, data.x.shape[1:], targets.head.n_raw)
         head = space.head(configuration, targets.head)
@@ -256,72 +236,3 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
         job = TrainingJob.of_model(model, head, recipe, own_seeds, stacked=True, splits=splits)
         jobs.append(job)
     return [TrainingJob.joined(jobs)] if decides_loss else jobs
-
-
-@backend.in_thread
-def _fit_linear(task, parts, seeds):
-    """Fit logistic regressions, with the penalty that is best on the rows held out.
-
-    A member is a dense layer. Columns of codes have a vector of one number for each class.
-    """
-    started, data, head = time.perf_counter(), task.data, task.targets.head
-    n_codes, columns = task.inputs.n_codes, indicate(data.x, task.inputs.n_codes)
-    x, y, n_classes = data.x, data.y[:, 0].astype(int), head.n_classes
-    design = np.concatenate(columns, axis=1)
-    keras = backend.keras
-    inputs = keras.Input(data.x.shape[1:], dtype="float32")
-    logits = keras.layers.Dense(n_classes, dtype="float32")
-    outputs = logits(embed_categories(inputs, n_codes, n_classes))
-    network = keras.Model(inputs, outputs, dtype="float32").to_json()
-    best, least = None, np.inf
-    validates = task.splits.validates
-    for strength in tuned.STRENGTHS if validates else (tuned.STRENGTH_WITHOUT_VALIDATION,):
-        found, loss = [], 0.0
-        for part, seed in zip(parts, seeds):
-            train = np.arange(len(x)) if part is None else part[0]
-            kernel, bias = _logistic_regression(
-                design[train], y[train], data.weight[train], n_classes, strength
-            )
-            # Numbers of each class, then tables of codes, whose vectors the layer passes on.
-            tables = np.split(kernel, np.cumsum([c.shape[1] for c in columns])[:-1])
-            passed = [tables[0], *[np.eye(n_classes)] * len(n_codes)]
-            blocks = [*tables[1:], np.concatenate(passed), bias]
-            weights = np.concatenate([block.ravel() for block in blocks]).astype("float32")
-            history = {name: np.zeros(1) for name in ("loss", "val_loss", "learning_rate")}
-            member = Member(network, weights, (), history, 0, None, seed, 0.0, "graph")
-            x_valid, y_valid, weight = data.x_valid, data.y_valid, data.weight_valid
-            if part is not None and part[1] is not None:
-                x_valid, y_valid, weight = data.x[part[1]], data.y[part[1]], data.weight[part[1]]
-            raw = predict_members([member], x_valid, cache=False)[0]
-            found.append(member.with_held_out(raw.astype("float32")))
-            loss += float(weight @ head.scores(y_valid, raw)) if len(raw) else 0.0
-        if loss < least:
-            best, least = found, loss
-    seconds = (time.perf_counter() - started) / len(parts)
-    return [replace(member, seconds=seconds) for member in best]
-
-
-def indicate(x, n_codes):
-    """List columns of numbers, and indicators of each column of codes, as arrays (n, k)."""
-    x = x.astype("float64")
-    columns = [x[:, [k for k in range(x.shape[1]) if k not in n_codes]]]
-    return columns + [np.eye(n)[x[:, k].astype(int)] for k, n in sorted(n_codes.items())]
-
-
-def _logistic_regression(x, y, weight, n_classes, strength):
-    """Fit a kernel (d, n_classes) and a bias; classes without a row are nearly impossible."""
-    kernel, bias = np.zeros((x.shape[1], n_classes)), np.full(n_classes, tuned.IMPOSSIBLE)
-    used = weight > 0  # others would be classes of their own
-    present = np.unique(y[used])
-    bias[present] = 0.0
-    if len(present) > 1:
-        model = LogisticRegression(C=strength, max_iter=tuned.MOST_NEWTON_STEPS)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(x[used], y[used], weight[used])
-        coefficients, intercept = model.coef_, model.intercept_
-        if len(present) == 2:  # one logit, that of the second class
-            coefficients = np.concatenate([-coefficients, coefficients]) / 2
-            intercept = np.concatenate([-intercept, intercept]) / 2
-        kernel[:, present], bias[present] = coefficients.T, intercept
-    return kernel, bias

@@ -63,7 +63,6 @@ def class_recipes(n_rows: int, has_numbers: bool = True) -> list[dict]:
     embeddings = tuned.CLASS_EMBEDDINGS[:2] if has_numbers else ({},)
     return [
         *({**first, **embedding} for embedding in embeddings),
-        {**first, **tuned.LINEAR},
         *({**training, **embedding} for training in others for embedding in embeddings),
     ]
 

@@ -98,15 +98,14 @@ RECIPES_OF_FEW_ROWS: tuple[dict, ...] = (
 # ----------------------------------------------------------------------------- kinds of members
 # "Classes: kinds of members, mixed", and docs/results/tabular.md, "Classes".
 
-#: How columns are embedded, the network without hidden layers, and the lengths and decays of the
-#: training. Few rows need few epochs, and a decay that leaves no noise learnt; some classes can be
-#: told apart exactly, with little decay, which is enough for many rows.
+#: How columns are embedded, and the lengths and decays of the training. Few rows need few epochs,
+#: and a decay that leaves no noise learnt; some classes can be told apart exactly, with little
+#: decay, which is enough for many rows.
 CLASS_EMBEDDINGS: tuple[dict, ...] = (
     {"frequency_scale": 0.3},
     {"embedding": "none"},
     {"frequency_scale": 3.0},
 )
-LINEAR: dict = {"n_layers": 0, "embedding": "none", "weight_decay": 0.1}
 CLASS_TRAININGS_OF_FEWEST_ROWS: tuple[dict, ...] = (
     {"epochs": 128, "weight_decay": 0.1},
     {"epochs": 64, "weight_decay": 1.0},
@@ -116,7 +115,11 @@ CLASS_TRAININGS: tuple[dict, ...] = (
     {"epochs": 256, "weight_decay": 0.02},
 )
 #: Further recipes of classes, which searches try.
-OTHER_CLASS_RECIPES: tuple[dict, ...] = ({"residual": True}, {"embedding": "piecewise-linear"})
+OTHER_CLASS_RECIPES: tuple[dict, ...] = (
+    {"n_layers": 0, "embedding": "none", "weight_decay": 0.1},
+    {"residual": True},
+    {"embedding": "piecewise-linear"},
+)
 #: Kinds of training of mixtures of normals ("Heads").
 MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
 
@@ -126,12 +129,6 @@ VALIDATION, MOST_VALIDATION_ROWS = 0.1, 10_000
 #: Members of each kind of classes: on few rows every row validates, in folds, with more some do.
 N_FOLDS, N_TENTHS = 5, 3
 FEWEST_FOLDED = 10  # rows, or groups
-
-#: Inverse penalties that logistic regression tries.
-STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0)
-STRENGTH_WITHOUT_VALIDATION = 0.3
-MOST_NEWTON_STEPS = 200
-IMPOSSIBLE = -10.0  # logit of classes without a training row
 
 # ------------------------------------------------------------- weights of kinds, and calibration
 # "Heads" (weights of members), "Calibration by rows that members have not seen", "Classes".
