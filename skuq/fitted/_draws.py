@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -76,7 +76,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         shared=ensemble.calibration.shares_errors,
         clip=type(inputs.scaling).clip,
         head=targets.head.without_noise(),
-        far=None if far is None else far.draws,
+        far=None if far is None else type(far),
     )
     scalers = _scalers(inputs, targets)
     if calibration is not None:
@@ -84,7 +84,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     if normals is not None:
         scalers.append(normals)
     if far is not None:
-        scalers += far.padded_arrays()
+        scalers += [np.asarray(getattr(far, field.name)) for field in fields(far)]
     arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
     return Posterior(
         function,
@@ -97,7 +97,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 
 def _count_columns(ensemble: Any, n_members: int) -> int:
     """Count the functions of which a draw has a random multiple each."""
-    n_far = 0 if ensemble.far is None else ensemble.far.draws.n_functions
+    n_far = 0 if ensemble.far is None else 2 * ensemble.far.frequencies.shape[1]
     return n_far + n_members * ensemble.calibration.shares_errors
 
 
@@ -174,7 +174,7 @@ class _MemberMeans:
     shared: bool  # whether members share errors
     clip: Callable[[Any, Any], Any]  # of `Scaling`
     head: Any
-    far: Any = None  # adds the uncertainty away from the training rows
+    far: Any = None  # class of the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
@@ -184,7 +184,7 @@ class _MemberMeans:
         if self.shared or self.far is not None:
             normals = next(rest)
         if self.far is not None:
-            far_arrays = list(islice(rest, self.far.n_arrays))
+            far_arrays = list(islice(rest, len(fields(self.far))))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -208,7 +208,7 @@ class _MemberMeans:
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
         if self.far is not None:
-            functions.append(self.far(xp, far_arrays, X, xp.mean(means, axis=0)))
+            functions.append(self.far.draws(xp, far_arrays, X))
         if functions:
             means = means + xp.tensordot(normals, xp.concatenate(functions, axis=0), axes=1)
         means = means * y_scale + y_mean

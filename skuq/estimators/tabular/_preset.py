@@ -16,7 +16,7 @@ from skuq.estimators._task import Task
 from skuq.estimators.methods._search_plan import SearchDefaults, is_splitter
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._before_training import linear_tasks, make_targets
-from skuq.estimators.tabular._far_learning import with_far_uncertainty
+from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.networks import Decisions
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import TabularArchitectures

@@ -17,7 +17,7 @@ from skuq.estimators._task import Task, read_task
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
 from skuq.estimators.tabular._before_training import linear_tasks, make_targets
-from skuq.estimators.tabular._far_learning import with_far_uncertainty
+from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.estimators.tabular._kinds import (
     Origin,
     calibrate,
