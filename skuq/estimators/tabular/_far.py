@@ -158,11 +158,9 @@ class FarUncertainty:
             parts = [self.classes(np, numbers[rows], proba[rows], weights) for rows in blocks]
             return CategoricalMixture(np.moveaxis(np.concatenate(parts), 1, 0), weights)
         spread = np.concatenate([self.spread(np, numbers[rows]) for rows in blocks], axis=1)
-        if not spread.any():
-            return mixture
         if targets.is_transformed:  # the inner mixture is of the standardised y
             return replace(mixture, inner=mixture.inner.widened(spread))
-        return mixture.widened(spread * targets.scaling.scale_)
+        return mixture.widened(spread * targets.scaling.scale_) if spread.any() else mixture
 
     @classmethod
     def draws(cls, xp: Any, arrays: Any, numbers: Any) -> Any:
@@ -176,9 +174,10 @@ class FarUncertainty:
 def with_far_uncertainty(ensemble: Any, task: Any) -> Any:
     """Return the ensemble with what it does not know away from its training rows.
 
-    Return it as it is without tables, with fewer than 10 rows, or more than 256 columns.
+    There is none of inputs other than tables, fewer than 10 rows, and more than 256 columns.
     """
-    inputs, rows, rng = ensemble.inputs, task.rows, generator(task.entropy, "far")
+    ensemble, rng = replace(ensemble, far=None), generator(task.entropy, "far")
+    inputs, rows = ensemble.inputs, task.rows
     rows = rows.take(rows.weight >= _LEAST_WEIGHT * rows.weight[rows.used].mean())
     (n, d), is_table = rows.X.shape, isinstance(inputs, TableInputs)
     if not is_table or ensemble.passes is not None or n < _FEWEST_ROWS or d > _SOME:
