@@ -24,14 +24,9 @@ X = rng.uniform(-1, 1, (200, 3))
 Y = np.column_stack([np.sin(2 * X[:, 0]) + X[:, 1], -9 * X[:, 1]]) + 0.1 * rng.normal(size=(200, 2))
 FRAME = pd.DataFrame({"a": X[:, 0], "constant": 0.1, "few": np.where(X[:, 1] > 0, "u", "v")})
 FRAME["many"] = [f"k{k % 12}" for k in range(200)]
+COUNTS = st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any)
+SMALL = {"n_members": 2, "epochs": 20, "random_state": 0}
 OUTSIDE = np.concatenate([X[:20], 1.3 * X, 5 * X])
-
-
-def learn(model, X, y, weight=1.0):
-    """The model with what its networks do not know away from these rows."""
-    rows = Rows(np.asarray(X), np.reshape(y, (len(X), -1)), np.resize(weight, len(X)))
-    task = SimpleNamespace(rows=rows, entropy=0)
-    return with_far(model, with_far_uncertainty(model.fitted_, task).far)
 
 
 def with_far(model, far):
@@ -40,20 +35,25 @@ def with_far(model, far):
     return other
 
 
+def learn(model, X, y, weight=1.0):
+    task = SimpleNamespace(rows=Rows(X, y, np.resize(weight, len(X))), entropy=0)
+    return with_far(model, with_far_uncertainty(model.fitted_, task).far)
+
+
 def added(model, Z):
     """Variances that are added to what the networks predict, in variances of y."""
-    with_it, without = (m.predict_uncertainty(Z).epistemic for m in (model, with_far(model, None)))
-    return (with_it**2 - without**2) / model.fitted_.targets.scaling.scale_**2
+    both = (m.predict_uncertainty(Z).epistemic ** 2 for m in (model, with_far(model, None)))
+    return np.subtract(*both) / model.fitted_.targets.scaling.scale_**2
 
 
 @pytest.fixture(scope="module")
 def model():
-    return learn(DeepEnsembleRegressor(2, epochs=30, random_state=0).fit(X, Y), X, Y)
+    return learn(DeepEnsembleRegressor(**SMALL).fit(X, Y), X, Y)
 
 
 @pytest.fixture(scope="module")
 def tabular():
-    return TabularEnsembleRegressor(2, epochs=10, random_state=0).fit(FRAME, Y)
+    return TabularEnsembleRegressor(**SMALL).fit(FRAME, Y)
 
 
 def test_g_is_that_of_the_formula(tabular):
@@ -67,15 +67,16 @@ def test_g_is_that_of_the_formula(tabular):
     excess = np.maximum(np.sqrt(squares) / far.reach - 1, 0)[:, None]
     expected = np.minimum(far.unknown * (np.exp(1.2 * excess) - 1), 1)
     assert {0, 1} < set(expected.ravel())
-    assert_allclose(far.look(np, numbers)[1], expected, rtol=1e-6, atol=1e-9)
-    assert_allclose((far.spread(np, numbers) ** 2).sum(axis=0), expected, rtol=1e-6, atol=1e-9)
+    coordinates, g = far.look(np, numbers)
+    assert_allclose(coordinates, z, atol=1e-9)
+    for found in (g, np.square(far.spread(np, numbers)).sum(axis=0)):
+        assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
-def test_coordinates_reach_and_noise_are_those_of_the_rows(model):
+def test_coordinates_reach_and_noise_are_those_of_the_rows(model, tabular):
     far, targets = model.fitted_.far, model.fitted_.targets
     z = (X - far.centre) / far.scale @ far.matrix
-    nearest = np.sort(cdist(z, z), axis=1)[:, 1]
-    assert_allclose(far.reach, np.quantile(nearest, 0.99, method="weibull"))
+    assert_allclose(far.reach, np.quantile(np.sort(cdist(z, z))[:, 1], 0.99, method="weibull"))
     assert_allclose(far.ends, [z.min(axis=0), z.max(axis=0)])
     covariance = np.cov(z.T, bias=True)
     # Effects share 0.81 a column, and each has 0.09 besides; so the third one, without effect.
@@ -84,18 +85,16 @@ def test_coordinates_reach_and_noise_are_those_of_the_rows(model):
     assert_allclose(covariance[3:, 3:], 0.1 * np.eye(3), atol=0.002)
     std = model.predict_distribution(X).scale / targets.scaling.scale_
     assert_allclose(far.unknown, np.exp(2 * np.log(std).mean(axis=(0, 1))), rtol=1e-6)
-
-
-def test_next_to_nothing_is_added_inside_and_at_most_the_variance_of_y_far_away(model):
-    inside = np.random.default_rng(1).uniform(-1, 1, (1000, 3))
-    assert np.mean(added(model, inside) > 0) < 0.02
-    assert_allclose(added(model, np.concatenate([1e6 * X, 1e300 * X])), 1, rtol=1e-3)
+    for gained in (added(tabular, FRAME.assign(**{c: "new"})) for c in ("few", "many")):
+        assert np.median(gained[:, 0]) > 0.3 * tabular.fitted_.far.unknown[0]
+    moved = FRAME.assign(constant=0.1 + 1e-7)  # in which no distance is
+    assert_allclose(added(tabular, moved), added(tabular, FRAME), atol=1e-9)
 
 
 def test_all_public_paths_agree(model):
     codes = np.digitize(Y[:, 0], [-0.6, 0.9])
-    labels = DeepEnsembleClassifier(3, epochs=30, random_state=0).fit(X, np.array([*"abc"])[codes])
-    labels, parts = learn(labels, X, codes), model.predict_uncertainty(OUTSIDE)
+    labels = DeepEnsembleClassifier(**SMALL).fit(X, np.array([*"abc"])[codes])
+    labels, parts = learn(labels, X, codes[:, None]), model.predict_uncertainty(OUTSIDE)
     assert_allclose(labels.fitted_.far.shares, np.bincount(codes) / 200)
     posterior = model.posterior_fn(random_state=0)
     draws = posterior(OUTSIDE)
@@ -106,70 +105,55 @@ def test_all_public_paths_agree(model):
     assert_allclose(tensors, draws, atol=1e-6)
     for one in (model, labels):
         outputs, parts = one.to_keras().predict_on_batch(OUTSIDE), one.predict_uncertainty(OUTSIDE)
-        assert (parts.epistemic > with_far(one, None).predict_uncertainty(OUTSIDE).epistemic).any()
+        without = with_far(one, None).predict_uncertainty(OUTSIDE)
+        assert np.max(parts.epistemic - without.epistemic) > 0.1
         for name in ("aleatoric", "epistemic", "total"):
             assert_allclose(outputs[name], getattr(parts, name), rtol=1e-4, atol=1e-5)
         assert_array_equal(loads(dumps(one)).predict_uncertainty(OUTSIDE).total, parts.total)
+    for part in ({"reach": 0.0}, {"matrix": np.eye(3)}, {"unknown": np.zeros(2)}):
+        with pytest.raises(Exception, match="does not fit together"):
+            dumps(with_far(model, replace(model.fitted_.far, **part)))
 
 
-@pytest.mark.parametrize("part", [{"reach": 0.0}, {"matrix": np.eye(3)}, {"unknown": np.zeros(2)}])
-def test_files_whose_arrays_do_not_fit_together_are_refused(model, part):
-    with pytest.raises(Exception, match="does not fit together"):
-        dumps(with_far(model, replace(model.fitted_.far, **part)))
-
-
-def test_unseen_categories_are_far(tabular):
-    """In columns that matter, in codes and in indicators."""
-    for column in ("few", "many"):
-        gained = added(tabular, FRAME.assign(**{column: "new"}))
-        assert np.median(gained[:, 0]) > 0.3 * tabular.fitted_.far.unknown[0]
-
-
-def test_constant_columns_and_rows_of_no_weight_do_not_count(model, tabular):
-    moved = FRAME.assign(constant=0.1 + 1e-7)
-    assert_allclose(added(tabular, moved), added(tabular, FRAME), atol=1e-9)
-    more, weight = (np.append(X, 5 + X[:40], axis=0), Y[np.arange(240) % 200]), np.ones(240)
-    assert np.mean(added(learn(model, *more), more[0][200:]) > 0) < 0.2
-    weight[200:] = 0
-    assert (added(learn(model, *more, weight), more[0][200:]) > 0.3).all()
+def test_it_is_next_to_nothing_inside_and_the_variance_of_y_far_away(model):
+    inside = np.random.default_rng(1).uniform(-1, 1, (1000, 3))
+    assert np.mean(added(model, inside) > 0) < 0.02
+    assert_allclose(added(model, np.concatenate([1e6 * X, 1e300 * X])), 1, rtol=1e-3)
+    # A transformed y is widened before it is mapped back.
+    skewed = DeepEnsembleRegressor(**SMALL, target_transform="yeo-johnson")
+    skewed = learn(skewed.fit(X, np.exp(Y[:, 0])), X, Y[:, :1])
+    both = (m.predict_distribution(5 * X).inner for m in (skewed, with_far(skewed, None)))
+    found = np.subtract(*(inner.uncertainty().epistemic.ravel() ** 2 for inner in both))
+    assert_allclose(found, skewed.fitted_.far.look(np, 5 * X)[1][:, 0], rtol=1e-6)
 
 
 def test_it_is_learnt_where_it_can_be(model):
-    copies = np.arange(200) % 20  # are no neighbours
-    few, twice = (learn(model, X[k], Y[k]).fitted_.far for k in (np.arange(20), copies))
-    assert_allclose(few.reach, twice.reach, rtol=0.1)
-    for rows in (slice(9), [3] * 50):
-        assert learn(model, X[rows], Y[rows]).fitted_.far is None
+    fars = [learn(model, X[k], Y[k]).fitted_.far for k in (np.arange(20), np.arange(200) % 20)]
+    assert_allclose(*(far.reach for far in fars), rtol=0.1)  # copies are no neighbours
+    for k in (slice(9), [3] * 50):
+        assert learn(model, X[k], Y[k]).fitted_.far is None
+    more, weight = (np.append(X, 5 + X[:40], axis=0), Y[np.arange(240) % 200]), np.ones(240)
+    assert np.mean(added(learn(model, *more), more[0][200:]) > 0) < 0.2
+    weight[200:] = 0  # rows that do not count
+    assert (added(learn(model, *more, weight), more[0][200:]) > 0.3).all()
 
 
-def test_a_transformed_y_is_widened_before_the_map():
-    model = DeepEnsembleRegressor(2, target_transform="yeo-johnson", epochs=30, random_state=0)
-    model, Z = learn(model.fit(X, np.exp(Y[:, 0])), X, np.exp(Y[:, 0])), 5 * X
-    both = (m.predict_distribution(Z).inner for m in (model, with_far(model, None)))
-    found = np.subtract(*(inner.uncertainty().epistemic.ravel() ** 2 for inner in both))
-    assert_allclose(found, model.fitted_.far.look(np, Z)[1][:, 0], rtol=1e-6)
-
-
-counts = st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any)
-
-
-@given(counts, counts, counts, st.integers(1, 9), st.integers(0, 12))
+@given(COUNTS, COUNTS, COUNTS, st.integers(1, 9), st.integers(0, 12))
 def test_labels_never_change(one, two, shares, weight, x):
     """Also of classes with nearly the same probability. The average moves to the shares."""
-    x, shares, nothing = np.array([[float(x)]]), np.array(shares) / np.sum(shares), np.zeros((2, 0))
+    x, shares, nothing = np.array([[float(x)]]), np.array(shares) / np.sum(shares), np.zeros((1, 0))
     far = FarUncertainty(
         *(np.zeros(1), np.ones(1), np.eye(1), np.zeros(1), np.zeros(0), nothing, np.zeros((1, 1))),
         *(np.zeros((2, 1)), np.zeros((1, 4)), 2.0, np.array([0.1]), shares),
     )
     proba = np.array([one, two])[:, None] + np.eye(3)[[1, 2], None] * 1e-11
-    before = CategoricalMixture(
-        proba / proba.sum(axis=2, keepdims=True), [weight / 10, 1 - weight / 10]
-    )
-    after = far.widen(before, x, SimpleNamespace(head=SimpleNamespace(classifies=True))).mean[0]
-    before, g = before.mean[0], far.look(np, x)[1].item()
+    weights = np.array([weight, 10 - weight]) / 10
+    mixture = CategoricalMixture(proba / proba.sum(axis=2, keepdims=True), weights)
+    classes = SimpleNamespace(head=SimpleNamespace(classifies=True))
+    before, after = mixture.mean[0], far.widen(mixture, x, classes).mean[0]
     top = before.argmax()
     assert after.argmax() == top
-    ahead, more = before[top] - before, shares - shares[top]
+    ahead, more, g = before[top] - before, shares - shares[top], far.look(np, x)[1].item()
     share = min(g, *(ahead[k] / (ahead[k] + more[k]) for k in range(3) if more[k] > 0), 1)
     if np.sort(ahead)[1] > 1e-9:
         assert_allclose(after, before + share * (shares - before), atol=1e-9)

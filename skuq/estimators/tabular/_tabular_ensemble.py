@@ -213,9 +213,9 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     whose loss stops being finite are left out, with a warning.
     docs/methods/tabular.md describes how the recipe was found.
 
-    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
-    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
+    Networks may agree for no reason where they have seen nothing. There the epistemic uncertainty
+    grows with the distance from the rows, until the whole is about that of y without X;
+    docs/methods/ensembles.md has the formula. It needs 10 rows, and at most 256 encoded columns.
 
     References
     ----------
@@ -372,9 +372,9 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     classes. Where this shows clearly, `preprocessor_` adds a column of codes of the values that
     recur, which networks embed beside the number.
 
-    Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
-    same rows turns the probabilities towards the shares of the classes, and members disagree;
-    docs/methods/ensembles.md has the formula.
+    Networks may agree for no reason where they have seen nothing. The farther a row is from those
+    of training, the more its probabilities move to the shares of the classes, and members
+    disagree; the predicted class stays. docs/methods/ensembles.md has the formula.
 
     References
     ----------
