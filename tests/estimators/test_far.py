@@ -57,8 +57,8 @@ def tabular():
 
 
 def test_g_is_that_of_the_formula(tabular):
-    far, numbers = tabular.fitted_.far, tabular.fitted_.encode(FRAME)
-    numbers = np.concatenate([numbers * k for k in (1, 1.4, 3, 1e6)])
+    far, rows = tabular.fitted_.far, tabular.fitted_.encode(FRAME)
+    numbers = np.concatenate([rows * k for k in (1, 1.4, 3, 1e6)])
     numbers[::3, -1], numbers[1::3, -1] = 5, np.nan
     z = np.clip((np.nan_to_num(numbers) - far.centre) / far.scale, -10, 10) @ far.matrix
     differs, unseen = numbers[:, -1:] != far.codes.T, np.isnan(numbers[:, -1])
@@ -74,17 +74,24 @@ def test_g_is_that_of_the_formula(tabular):
 
 
 def test_coordinates_reach_and_noise_are_those_of_the_rows(model, tabular):
-    far, targets = model.fitted_.far, model.fitted_.targets
-    z = (X - far.centre) / far.scale @ far.matrix
-    assert_allclose(far.reach, np.quantile(np.sort(cdist(z, z))[:, 1], 0.99, method="weibull"))
-    assert_allclose(far.ends, [z.min(axis=0), z.max(axis=0)])
-    covariance = np.cov(z.T, bias=True)
-    # Effects share 0.81 a column, and each has 0.09 besides; so the third one, without effect.
-    assert_allclose(np.trace(covariance[:3, :3]), 3 * 0.9)
-    assert 0.09 < covariance[2, 2] < 0.15 and min(covariance[0, 0], covariance[1, 1]) > 0.6
-    assert_allclose(covariance[3:, 3:], 0.1 * np.eye(3), atol=0.002)
-    std = model.predict_distribution(X).scale / targets.scaling.scale_
-    assert_allclose(far.unknown, np.exp(2 * np.log(std).mean(axis=(0, 1))), rtol=1e-6)
+    for one, rows in ((model, X), (tabular, tabular.fitted_.encode(FRAME))):  # 3 columns vary
+        far, d = one.fitted_.far, rows.shape[1]
+        z = (rows - far.centre) / far.scale @ far.matrix
+        by_codes = (rows[:, -1:] != rows[:, -1]) * (far.squares[-1] if far.codes.size else 0)
+        nearest = np.sqrt(np.sort(cdist(z, z) ** 2 + by_codes)[:, 1])
+        assert_allclose(far.reach, np.quantile(nearest, 0.99, method="weibull"))
+        assert_allclose(far.ends, [z.min(axis=0), z.max(axis=0)])
+        # Two random rows differ by 1.8 in a column that varies, and by more where it matters more.
+        covariance = np.cov(z.T, bias=True)
+        assert_allclose(2 * np.trace(covariance[:d, :d]) + by_codes.mean(), 1.8 * 3)
+        whitened = covariance[d:, d:]
+        assert_allclose(whitened, np.diag(np.diag(whitened)), atol=1e-9)
+        assert_allclose(np.diag(whitened)[np.diag(whitened) > 0], 0.1, rtol=0.02)
+    effects = np.square(np.diag(model.fitted_.far.matrix[:, :3]))  # the third column has none
+    assert 0.09 < effects[2] < 0.15 and min(effects[:2]) > 0.6
+    std = model.predict_distribution(X).scale / model.fitted_.targets.scaling.scale_
+    unknown = np.exp(2 * np.log(std).mean(axis=(0, 1)))
+    assert_allclose(model.fitted_.far.unknown, unknown, rtol=1e-6)
     for gained in (added(tabular, FRAME.assign(**{c: "new"})) for c in ("few", "many")):
         assert np.median(gained[:, 0]) > 0.3 * tabular.fitted_.far.unknown[0]
     moved = FRAME.assign(constant=0.1 + 1e-7)  # in which no distance is
@@ -95,7 +102,10 @@ def test_all_public_paths_agree(model):
     codes = np.digitize(Y[:, 0], [-0.6, 0.9])
     labels = DeepEnsembleClassifier(**SMALL).fit(X, np.array([*"abc"])[codes])
     labels, parts = learn(labels, X, codes[:, None]), model.predict_uncertainty(OUTSIDE)
-    assert_allclose(labels.fitted_.far.shares, np.bincount(codes) / 200)
+    shares = np.bincount(codes) / 200
+    assert_allclose(labels.fitted_.far.shares, shares)
+    entropy = with_far(labels, None).predict_uncertainty(X).total.mean()
+    assert_allclose(labels.fitted_.far.unknown, -entropy / (shares @ np.log(shares)), rtol=1e-6)
     posterior = model.posterior_fn(random_state=0)
     draws = posterior(OUTSIDE)
     assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-6)
