@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -72,13 +72,13 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         calibrated=calibration is not None,
         clip=type(inputs.scaling).clip,
         head=targets.head.without_noise(),
-        far=None if far is None else far.draws,
+        far=None if far is None else type(far),
     )
     scalers = _scalers(inputs, targets)
     if calibration is not None:
         scalers += [weights, *calibration]
     if far is not None:
-        scalers += [normals, *far.padded_arrays()]
+        scalers += [normals, *(np.asarray(getattr(far, field.name)) for field in fields(far))]
     arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
     return Posterior(
         function,
@@ -97,7 +97,7 @@ def _draw_normals(far: Any, counts: np.ndarray, rng: np.random.Generator) -> tup
     """
     if far is None:
         return counts, None
-    n_columns = far.draws.n_functions
+    n_columns = 2 * far.frequencies.shape[1]
     n_half = counts.sum() * math.ceil(n_columns / counts.sum())
     columns = np.linalg.qr(rng.standard_normal((n_half, n_columns)))[0] * math.sqrt(n_half)
     normals = np.stack([columns, -columns], axis=1).reshape(2 * n_half, n_columns)
@@ -160,7 +160,7 @@ class _MemberMeans:
     calibrated: bool
     clip: Callable[[Any, Any], Any]  # of `Scaling`
     head: Any
-    far: Any = None  # adds the uncertainty away from the training rows
+    far: Any = None  # class of the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
@@ -168,7 +168,7 @@ class _MemberMeans:
         if self.calibrated:
             weights, arrays = next(rest), NumberArrays(*islice(rest, len(NumberArrays._fields)))
         if self.far is not None:
-            normals, far_arrays = next(rest), list(islice(rest, self.far.n_arrays))
+            normals, far_arrays = next(rest), list(islice(rest, len(fields(self.far))))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -184,7 +184,7 @@ class _MemberMeans:
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
         if self.far is not None:
-            functions = self.far(xp, far_arrays, X, xp.mean(means, axis=0))
+            functions = self.far.draws(xp, far_arrays, X)
             means = means + xp.tensordot(normals, functions, axes=1)
         means = means * y_scale + y_mean
         return means[..., 0] if self.y_is_1d else means

@@ -264,9 +264,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     quartiles instead. Zero-weight rows are dropped; weights count in the training loss, the
     validation loss and the selection.
 
-    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
-    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
+    Networks may agree for no reason where they have seen nothing. There the epistemic uncertainty
+    grows with the distance from the rows, until the whole is about that of y without X;
+    docs/methods/ensembles.md has the formula. It needs 10 rows, and at most 256 encoded columns.
 
     References
     ----------

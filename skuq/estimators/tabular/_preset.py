@@ -15,7 +15,7 @@ from sklearn.base import is_classifier
 from skuq.estimators._task import Task
 from skuq.estimators.methods._search_plan import SearchDefaults, is_splitter
 from skuq.estimators.tabular import _recipes as tuned
-from skuq.estimators.tabular._far_learning import with_far_uncertainty
+from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.estimators.tabular._targets import make_targets
 from skuq.networks import Decisions
 from skuq.networks._space import Space

@@ -16,7 +16,7 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._task import Task, read_task
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
-from skuq.estimators.tabular._far_learning import with_far_uncertainty
+from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.estimators.tabular._kinds import (
     Origin,
     calibrate,
@@ -210,9 +210,9 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     whose loss stops being finite are left out, with a warning.
     docs/methods/tabular.md describes how the recipe was found.
 
-    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
-    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
+    Networks may agree for no reason where they have seen nothing. There the epistemic uncertainty
+    grows with the distance from the rows, until the whole is about that of y without X;
+    docs/methods/ensembles.md has the formula. It needs 10 rows, and at most 256 encoded columns.
 
     References
     ----------
@@ -362,12 +362,12 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     together, once their probabilities have the temperature that is best then (Berta et al. 2025,
     "Rethinking Early Stopping: Refine, Then Calibrate"). Members whose loss stops being finite are
     left out, with a warning. Decisions of `network` hold for the modern networks; with one about
-    `embedding` there are no linear members. docs/methods/tabular.md describes
-    how the recipe was found.
+    `embedding` they differ in their training alone. docs/methods/tabular.md describes how the
+    recipe was found.
 
-    Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
-    same rows turns the probabilities towards the shares of the classes, and members disagree;
-    docs/methods/ensembles.md has the formula.
+    Networks may agree for no reason where they have seen nothing. The farther a row is from those
+    of training, the more its probabilities move to the shares of the classes, and members
+    disagree; the predicted class stays. docs/methods/ensembles.md has the formula.
 
     References
     ----------
