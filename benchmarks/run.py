@@ -18,7 +18,7 @@ from pathlib import Path
 
 from runner import STORED, found, read, run, summary
 
-MODULES = ("regression", "classes", "nomu", "bo", "nes", "hq", "engine", "durability")
+MODULES = ("regression", "classes", "nomu", "bo", "nes", "hq", "engine", "durability", "rent")
 
 
 def benchmarks():
