@@ -190,10 +190,11 @@ class GaussianMixture(Mixture):
         return loc, scale, *others
 
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
-        changed = super()._map_arrays(change)
         if self.spread is None:
-            return changed
-        return replace(changed, spread=change(self.spread, "scale"))
+            return super()._map_arrays(change)
+        # Of other rows the former spread would not have the shape.
+        alone: Any = replace(self, spread=None)
+        return replace(alone._map_arrays(change), spread=change(self.spread, "scale"))
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         noise = replace(self, spread=None)

@@ -252,7 +252,7 @@ def test_fit_calibrates_the_mixture_of_members_that_did_not_diverge(classes, mon
 
 @cases(
     ("network", "n_members", "expected"),
-    ({**SMALL, "frequency_scale": 1.0}, 4, [2, 2]),
+    ({**SMALL, "frequency_scale": 1.0}, 4, [1, 1, 1, 1]),
     ({"n_layers": 1, "width": 32, "embedding": "none"}, 3, [2, 1]),
     ({}, 6, [2, 2, 1, 1]),
 )
