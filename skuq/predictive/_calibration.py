@@ -271,9 +271,9 @@ def minimise(loss: Callable[[float], float], grid: np.ndarray) -> float:
     return float(found.x if found.fun < losses[best] else grid[best])
 
 
-# Numbers of rows that "no correction" and "one row in a hundred is far off" count as; logarithm of
-# a factor from which the former counts less and less.
-_PRIOR_ROWS, _LARGE_CHANGE = 100, 0.3
+# Rows that "no correction" counts as, and the logarithm of a factor from which they count less and
+# less; rows of which one is far off.
+_PRIOR_ROWS, _LARGE_CHANGE, _SHARE_ROWS = 100, 0.3, 20
 _LOG_FACTORS = np.linspace(-2, 2, 17)  # where the search of the factor begins
 _MOST_STEPS, _TOLERANCE = 200, 1e-6  # of the share
 # Bounds of the search for a factor and a floor, logarithms of squares, and its first floors.
@@ -295,7 +295,7 @@ def fit_calibration(
     members' means: a single unseen member would have none. Factor and share are those under which
     y is most likely. Few rows cannot tell that an ensemble is too sure. So no correction counts as
     100 rows in the logarithm of the factor, and as less where the factor is clearly another one (a
-    Student t prior), and 100 further rows, of which one is far off, count in the share.
+    Student t prior), and 20 further rows, of which one is far off, count in the share.
 
     Parameters
     ----------
@@ -345,10 +345,10 @@ def fit_calibration(
 
     def share_of(own: np.ndarray, far: np.ndarray) -> float:
         """Compute the most likely share by expectation maximisation."""
-        found = 1 / _PRIOR_ROWS
+        found = 1 / _SHARE_ROWS
         for _ in range(_MOST_STEPS):
             part = rows @ special.expit(special.logit(found) + far - own)
-            previous, found = found, (float(part.sum()) + 1) / (n_rows + _PRIOR_ROWS)
+            previous, found = found, (float(part.sum()) + 1) / (n_rows + _SHARE_ROWS)
             if abs(found - previous) < _TOLERANCE:
                 break
         return found
@@ -360,7 +360,7 @@ def fit_calibration(
         log_rest, log_share = math.log1p(-share), math.log(share)
         fit = (rows @ np.logaddexp(log_rest + own, log_share + far)).sum()
         of_factor = _LARGE_CHANGE**2 * math.log1p((log_factor / _LARGE_CHANGE) ** 2)
-        prior = log_share + (_PRIOR_ROWS - 1) * log_rest - _PRIOR_ROWS * of_factor
+        prior = log_share + (_SHARE_ROWS - 1) * log_rest - _PRIOR_ROWS * of_factor
         return float(-fit - prior)
 
     with np.errstate(invalid="ignore", over="ignore"):
