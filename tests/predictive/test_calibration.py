@@ -117,12 +117,8 @@ def test_factor_and_share_are_most_likely(weighted, rng):
         arrays = replace(UNCALIBRATED, factor=np.exp(numbers[0]), share=share).arrays
         calibrated = calibrate_normals((loc, scale, np.full(loc.shape, 0.5)), half, arrays)
         fit = GaussianMixture(*calibrated[:2], half, calibrated[2]).log_prob(y)
-        return (
-            9 * np.log1p((numbers[0] / 0.3) ** 2)
-            - np.log(share)
-            - 99 * np.log1p(-share)
-            - rows @ fit
-        )
+        prior = np.log(share) + 19 * np.log1p(-share) - 9 * np.log1p((numbers[0] / 0.3) ** 2)
+        return -prior - rows @ fit
 
     best = optimize.minimize(loss, [0.3, -3.0], method="Nelder-Mead", options={"xatol": 1e-6})
     assert_allclose(found.factor, np.exp(best.x[0]), rtol=2e-3)
