@@ -65,7 +65,7 @@ def test_g_is_that_of_the_formula(tabular):
     squares = (cdist(z, far.references) ** 2 + far.squares[-1] * differs).min(axis=1)
     squares += 3 * ((z - np.clip(z, *far.ends)) ** 2).sum(axis=1) + far.squares[-1] * unseen
     excess = np.maximum(np.sqrt(squares) / far.reach - 1, 0)[:, None]
-    expected = np.minimum(far.unknown * (np.exp(1.2 * excess) - 1), 1)
+    expected = np.minimum(far.unknown * (np.exp(1.5 * excess) - 1), 1)
     assert {0, 1} < set(expected.ravel())
     coordinates, g = far.look(np, numbers)
     assert_allclose(coordinates, z, atol=1e-9)

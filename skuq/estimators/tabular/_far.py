@@ -27,7 +27,7 @@ _FARTHEST = 10.0  # values of a column beyond, in its scale, count as this
 _TENTH = 0.1  # of squared distances is by correlations, and of the rest alike for all columns
 _BEYOND = 3.0  # further times that squared distances beyond the ends of the rows count
 _LEVEL = 0.99  # share of new rows to which nothing is added
-_RATE = 1.2  # of the exponential
+_RATE = 1.5  # of the exponential
 _N_FREQUENCIES = 4  # of the random functions that are drawn
 _LEAST = 1e-12  # lead of the most probable class, and other numbers that would be 0
 _BLOCK_ROWS = 4096  # rows whose distances are held at a time
@@ -54,7 +54,7 @@ class FarUncertainty:
 
     For 99 % of new rows like those of training d is at most `reach`. Beyond,
 
-        g = min(unknown * (exp(1.2 * (d / reach - 1)) - 1), 1)
+        g = min(unknown * (exp(1.5 * (d / reach - 1)) - 1), 1)
 
     is added to the variance of numbers, in variances of y. Of class probabilities the share g
     becomes the shares of the classes among training rows, or less, so that the most probable class
