@@ -16,5 +16,5 @@ class_recipes = _tuned_space.class_recipes
 
 def bound_tabular_space(x, categories=None, n_rows=None, **settings):
     """The tuned space of tabular networks, for rows x."""
-    given = x, categories or {}
+    given = x, categories or {}, None
     return _tuned_space.TunedSpace(*given, n_rows=n_rows or len(x), **settings)

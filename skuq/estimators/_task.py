@@ -68,6 +68,8 @@ class Task:
         Training and validation rows; None before `split`.
     data : TrainingData or None
         Standardised rows of `splits`; None before `split`.
+    linear : tuple of kernel (n_features, n_raw) and bias (n_raw,), or None
+        Frozen linear part of the networks, which `data` is the rest of.
     features : dict
         Attributes that scikit-learn reads from X: `n_features_in_`, and `feature_names_in_` if it
         has names.
@@ -84,6 +86,7 @@ class Task:
     groups: np.ndarray | None = None
     splits: Any = None
     data: Any = None
+    linear: Any = None
     features: Mapping[str, Any] = field(default_factory=dict)
     started: float = 0.0
 

@@ -67,6 +67,13 @@ class Head:
         """Return a head with the same means for all fits, which keys compiled draws."""
         return self
 
+    def raw_of_means(self, values: np.ndarray) -> np.ndarray:
+        """Compute raw numbers (.., n_raw) that add values (.., m) to the means, and nothing else.
+
+        A network of numbers starts with such a part, the linear fit of its rows.
+        """
+        raise NotImplementedError
+
     def mixture(
         self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
     ) -> Any:

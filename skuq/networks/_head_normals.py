@@ -20,7 +20,7 @@ from skuq.predictive._calibration import Calibration, calibrate_normals
 class NormalsHead(Head):
     """Base of heads whose members predict weighted normals of the standardised y.
 
-    A subclass defines `n_outputs`, `n_raw`, `normals`, `means` and either `loss` or
+    A subclass defines `n_outputs`, `n_raw`, `normals`, `means`, `raw_of_means` and either `loss` or
     `log_densities`.
     """
 
@@ -182,6 +182,10 @@ class GaussianHead(NormalsHead):
         """Return the means (.., n_outputs)."""
         return raw[..., : self.n_outputs]
 
+    def raw_of_means(self, values: np.ndarray) -> np.ndarray:
+        """Put values (.., n_outputs) where the means are."""
+        return np.kron([1.0, 0.0], values)
+
     def pooled(self, raw) -> np.ndarray:
         """Compute raw numbers (.., n_raw) of the normal that matches the mixture of K networks.
 
@@ -309,6 +313,10 @@ class SquaredErrorHead(NormalsHead):
     def means(self, raw: Any, xp: Any = np) -> Any:
         """Return the means, which are the raw numbers."""
         return raw
+
+    def raw_of_means(self, values: np.ndarray) -> np.ndarray:
+        """Return the means, which are the raw numbers."""
+        return values
 
     def without_noise(self) -> SquaredErrorHead:
         """Return the head without the noise, which is learnt."""
@@ -442,6 +450,10 @@ class GaussianMixtureHead(NormalsHead):
         """Compute the means (.., n_outputs) of the mixtures."""
         loc, _, log_probability = self.distribution(raw, xp)
         return xp.sum(xp.exp(log_probability) * loc, axis=-2)
+
+    def raw_of_means(self, values: np.ndarray) -> np.ndarray:
+        """Put values (.., n_outputs) where the means of all components are."""
+        return np.kron(np.repeat([0.0, 1.0, 0.0], self.n_components), values)
 
     def moments(self, raw, xp=np):
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""

@@ -73,7 +73,8 @@ _KERAS = {
 _OWN = frozenset(
     f"skuq>{name}"
     for name in _names(
-        "CategoryEmbedding FeatureScale FirstRowZero NTKDense NumericEmbedding ParametricActivation"
+        "CategoryEmbedding FeatureScale FirstRowZero NTKDense NumericEmbedding "
+        "ParametricActivation Unclip"
     )
 )
 # Functions, which Keras writes by name: activations and initialisers.

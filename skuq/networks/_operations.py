@@ -296,6 +296,24 @@ class FeatureScale:
         return x * row(run.namespace.xp, weights[0]), state
 
 
+def unclip(xp, x):
+    """Undo the smooth clip of `RobustScaling` up to 10, beyond which the result hardly grows."""
+    return x / xp.sqrt(xp.maximum(1 - (x / 3) ** 2, 1 / (1 + (10 / 3) ** 2)))
+
+
+@dataclass(frozen=True)
+class Unclip:
+    """Operation `unclip`, without weights."""
+
+    @classmethod
+    def read(cls, config, shapes):
+        ((n,),) = shapes
+        return LayerSpec(cls(), [], shape=(n,))
+
+    def __call__(self, run, weights, state, x):
+        return unclip(run.namespace.xp, x), state
+
+
 @dataclass(frozen=True)
 class ParametricActivation:
     """Compute ``x + alpha * (f(x) - x)`` with one alpha for each feature."""
@@ -512,4 +530,5 @@ TABULAR_READERS = {
     "skuq>NTKDense": read_ntk_dense,
     "skuq>NumericEmbedding": read_numeric_embedding,
     "skuq>ParametricActivation": ParametricActivation.read,
+    "skuq>Unclip": Unclip.read,
 }

@@ -112,6 +112,13 @@ class FeatureScale(_TabularLayer):
 
 
 @_registered
+class Unclip(_TabularLayer):
+    """Undo the smooth clip of inputs, for a part of a network that is linear in X."""
+
+    _read = staticmethod(operations.Unclip.read)
+
+
+@_registered
 class ParametricActivation(_TabularLayer):
     """Apply ``x + alpha * (f(x) - x)``, with a trained alpha for each feature that starts at 1.
 

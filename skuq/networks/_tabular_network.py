@@ -131,6 +131,7 @@ def build_tabular(
     category_dim: int | Sequence[int] = 8,
     dropout: float | None = None,
     residual: bool = False,
+    linear: tuple[np.ndarray, np.ndarray] | None = None,
 ):
     """Build a Keras model for inputs (n_features,), with linear outputs, from parts of RealMLP.
 
@@ -156,6 +157,9 @@ def build_tabular(
         to set their rate.
     residual : bool, default=False
         Add a hidden block's input to its output, where both have the same width.
+    linear : tuple of kernel (n_features, n_outputs) and bias (n_outputs,), optional
+        Frozen linear part, which is added to the outputs. It reads inputs as they were before the
+        smooth clip of `RobustScaling`. The other part of the outputs starts at 0.
     """
     from skuq.networks import _tabular_layers  # its layers load the backend
 
@@ -182,7 +186,10 @@ def build_tabular(
             x = layers.Dropout(dropout, name=f"dropout_{i}", **_FLOAT32)(x)
         if residual and i > 1 and entered.shape == x.shape:
             x = layers.Add(name=f"residual_{i}", **_FLOAT32)([entered, x])
-    outputs = _tabular_layers.NTKDense(n_outputs, not hidden_units, name="output", **_FLOAT32)(x)
+    zero = not hidden_units or linear is not None
+    outputs = _tabular_layers.NTKDense(n_outputs, zero, name="output", **_FLOAT32)(x)
+    if linear is not None:
+        outputs = _add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
 
 
@@ -281,10 +288,13 @@ class TabularArchitectures:
         and bins of piecewise-linear embeddings are quantiles of these rows.
     categories : mapping of int to int
         Columns of codes, and the number of codes of each.
+    linear : tuple of kernel (n_features, n_raw) and bias (n_raw,), or None
+        Frozen linear part of all networks, which is added to their outputs.
     """
 
     x: np.ndarray = field(repr=False)
     categories: Mapping[int, int]
+    linear: tuple[np.ndarray, np.ndarray] | None = field(repr=False)
 
     def architecture(self, fewest_layers: int, defaults: Mapping[str, Any]) -> Space:
         """List the seven decisions about the network, with these defaults of four of them."""
@@ -325,9 +335,20 @@ class TabularArchitectures:
             ],
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
+            linear=self.linear,
         )
 
     @cached_property
     def numeric_columns(self):
         """Columns to embed as numbers."""
         return numeric_columns(self.x, self.categories)
+
+
+def _add_linear(inputs: Any, outputs: Any, linear: tuple[np.ndarray, np.ndarray]) -> Any:
+    """Add a frozen linear part, with this kernel and bias, to the outputs of a network."""
+    from skuq.backend import keras
+
+    part = keras.layers.Dense(outputs.shape[-1], name="linear", trainable=False, dtype="float32")
+    total = keras.layers.Add(dtype="float32")([outputs, part(inputs)])
+    part.set_weights(linear)
+    return total

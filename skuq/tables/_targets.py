@@ -208,6 +208,13 @@ class NumberTargets(Targets):
         """Shape of one row's prediction."""
         return () if self.is_1d else (self.n_outputs,)
 
+    def in_units(self, unit: np.ndarray) -> NumberTargets:
+        """Copy the targets, whose scaled y is divided by `unit` (m,)."""
+        other = copy.copy(self)
+        other.scaling = copy.copy(self.scaling)
+        other.scaling.scale_ = self.scaling.scale_ * unit
+        return other
+
     def with_noise(self, scale: np.ndarray) -> NumberTargets:
         """Copy the targets, with a noise standard deviation (m,) of standardised y in the head."""
         other = copy.copy(self)

@@ -288,6 +288,41 @@ def test_fit_validates_on_some_rows_of_large_tables(table, monkeypatch, plan):
             assert len(jobs[0].splits[0][1]) == size
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")  # of columns that are constant
+def test_networks_learn_what_ridge_regression_leaves_where_y_is_linear(rng, plan):
+    X, new = rng.normal(size=(2, 80, 5))
+    slopes, noise = np.arange(1.0, 6), 0.3 * rng.normal(size=80)
+    settings = {"epochs": 1, "learning_rate": 1e-9, "validation": None, "random_state": 0}
+    model = skuq.TabularEnsembleRegressor(1, loss="crps", **settings)
+    # Each output has its own linear part, or none.
+    model.fit(X, np.column_stack([1e6 + X @ slopes + noise, np.square(X[:, 0])]))
+    means = model.predict(new)
+    assert np.std(means[:, 0] - new @ slopes) < 0.2
+    assert np.ptp(means[:, 1]) < 1e-2
+    # Residuals are targets of unit variance, so that no floor makes narrow distributions wide.
+    scale = model.fitted_.targets.scaling.scale_
+    assert_allclose(scale, [noise.std(), np.square(X[:, 0]).std()], rtol=0.1)
+    assert model.fit(X, X @ slopes).score(new, new @ slopes) > 0.99999
+    assert_allclose(model.fitted_.targets.scaling.scale_, 1e-4 * np.std(X @ slopes), rtol=1e-5)
+    # Beyond ten interquartile ranges the linear part stays as it is.
+    far, farther = model.predict([[1e3, 0, 0, 0, 0], [1e6, 0, 0, 0, 0]])
+    assert_allclose(far, farther, rtol=1e-3)
+    assert_array_equal(loads(dumps(model)).predict(new), model.predict(new))
+    # Spectra: many columns that few waves make, and codes, which have no linear part.
+    heights, k = rng.normal(size=(90, 6)), np.arange(1, 7)
+    waves = (heights / k**2) @ np.cos(np.pi * np.outer(k, np.linspace(0, 1, 50)))
+    spectra = pd.DataFrame(waves).assign(site=[f"site {j}" for j in np.arange(90) % 12])
+    spectra.columns = spectra.columns.astype(str)
+    model.fit(spectra[:40], heights[:40] @ k)
+    assert model.score(spectra[40:], heights[40:] @ k) > 0.99
+    # Networks learn what is curved, and rows of groups predict each other too well.
+    curved, nothing = X @ slopes + np.square(X[:, 4]), (np.ones_like(X), noise)
+    for columns, y in ((X, curved), nothing, (X, 0 * noise), (X[:19], X[:19] @ slopes)):
+        assert "Unclip" not in plan(model, columns, y)[0][0].network
+    groups = {"groups": np.arange(80) % 9}
+    assert "Unclip" not in plan(model, X, X @ slopes, **groups)[0][0].network
+
+
 def test_the_limit_counts_what_comes_before_training(table, monkeypatch):
     """And there may be time for the first kind only."""
     X, y, deadlines = table[0], table[1] > 100, []

@@ -158,6 +158,7 @@ class SearchEstimator(Predictor):
         with open_store(self, parts, time_left(self, task)) as store:
             task = replace(task, entropy=self._entropy_of(store) or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
+            task = plan.defaults.prepare(task)
             warn_of_few_validation_rows(task)
             search, decisions = make_search(self, plan, task, store)
             # Everything that is known before the first trial.

@@ -128,6 +128,10 @@ class SearchDefaults:
         """
         return _VALIDATION_SHARE, None
 
+    def prepare(self, task: Task) -> Task:
+        """Learn what networks are given before the search, from rows that are split."""
+        return task
+
     def bind(self, space: Any, task: Task) -> Any:
         """Bind the space to the rows, if networks and training depend on them."""
         return space.bind(len(task.rows.X)) if isinstance(space, WithTraining) else space

@@ -16,6 +16,7 @@ from skuq.estimators._task import Task
 from skuq.estimators.methods._search_plan import SearchDefaults, is_splitter
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._far import with_far_uncertainty
+from skuq.estimators.tabular._linear import with_linear_part
 from skuq.estimators.tabular._targets import make_targets
 from skuq.networks import Decisions
 from skuq.networks._space import Space
@@ -28,6 +29,7 @@ def bind_space(task: Task, *, decides_loss: bool) -> TunedSpace:
     return TunedSpace(
         task.data.x,
         task.inputs.n_codes,
+        task.linear,
         n_rows=task.splits.n_train,
         classes=task.targets.head.classifies,
         decides_loss=decides_loss,
@@ -218,6 +220,10 @@ class TunedDefaults(SearchDefaults):
             if n_in_time < n_folds and not is_stored:
                 return tuned.N_SMALL_FOLDS, max(1, n_in_time)
         return n_folds, None
+
+    def prepare(self, task: Task) -> Task:
+        """Give all networks a frozen linear part, where y is linear in X."""
+        return with_linear_part(task)
 
     def bind(self, space: Any, task: Task) -> TunedSpace:
         """Bind the space to the rows; of numbers the loss is a decision."""

@@ -142,6 +142,15 @@ MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 HEAVY_TAILS = 2.5
 FEWEST_ROWS_WITH_TAILS = 20  # with fewer, one row decides
 
+# ------------------------------------------------------------------------- linear part of networks
+FEWEST_RIDGE_ROWS, MOST_RIDGE_ROWS = 20, 3000
+MOST_COMPARED = 500  # rows on which regressions are compared, in a tenth of a second
+#: Penalties of ridge regression, as powers of ten of the mean eigenvalue: range, number.
+PENALTY_POWERS, N_PENALTIES = (-8, 4), 37
+SMALLEST_UNIT = 1e-4  # of residuals, in standard deviations of y, as float32 resolves it
+JITTER = 1e-10  # added to a kernel, whose rows may repeat
+EXACT = 1e-8  # variance of errors that are none, in variances of y
+
 # ------------------------------------------------------------------------- searches of the space
 # docs/results/equal_time.md, "What each part is worth".
 

@@ -26,6 +26,7 @@ from skuq.estimators.tabular._kinds import (
     train_kinds,
     weigh_members,
 )
+from skuq.estimators.tabular._linear import with_linear_part
 from skuq.estimators.tabular._targets import make_targets
 from skuq.files._registry import saved_as
 from skuq.networks import TabularNetwork
@@ -71,6 +72,7 @@ def _train(estimator, given):
     kinds, n_members = list_kinds(estimator, task, network)
     # The k-th members of all kinds have the same split, so that kinds can be compared.
     task = split_rows(estimator, task, math.ceil(n_members / len(kinds)))
+    task = with_linear_part(task)
     members, origins = train_kinds(estimator, task, network, kinds, fields, n_members)
     kept = find_completed(members)
     return _Trained(task, [members[k] for k in kept], [origins[k] for k in kept], len(kinds))
