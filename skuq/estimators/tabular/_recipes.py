@@ -1,9 +1,8 @@
 """All numbers that were tuned for the recommended estimators of tables, as data.
 
-Each group names its source. Headings in quotes are those of docs/methods/tabular.md, where most
-numbers stand beside the measurement that chose them. RealMLP is the network of D. Holzmueller,
-L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees on
-tabular data", NeurIPS 2024.
+Each group names its source. Headings in quotes are those of docs/methods/tabular.md. RealMLP is the
+network of D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
+and boosted trees on tabular data", NeurIPS 2024.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ FREQUENCY_SCALE = Real("frequency_scale", *FREQUENCY_SCALES, log=True, default=0
 DECAY_OF_CLASSES = Real("weight_decay", 1e-3, 3.0, log=True, default=0.02)
 EPOCHS_OF_CLASSES = Integer("epochs", 32, MOST_EPOCHS, log=True, default=MOST_EPOCHS)
 #: Losses of networks that predict mixtures of normals: the CRPS gives the better means where there
-#: is little noise, the likelihood the better shapes ("How the default was found", heads).
+#: is little noise, the likelihood the better shapes ("Heads and weights").
 LOSS = Categorical("loss", ("crps", "nll"))
 
 #: Number of trials of random search that share an architecture. A small table takes two to seven
@@ -120,7 +119,7 @@ OTHER_CLASS_RECIPES: tuple[dict, ...] = (
     {"residual": True},
     {"embedding": "piecewise-linear"},
 )
-#: Kinds of training of mixtures of normals ("Heads").
+#: Kinds of training of mixtures of normals ("Heads and weights").
 MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
 
 N_MEMBERS = 8  # of numbers; docs/results/tabular.md, "What each part is worth"
@@ -131,7 +130,7 @@ N_FOLDS, N_TENTHS = 5, 3
 FEWEST_FOLDED = 10  # rows, or groups
 
 # ------------------------------------------------------------- weights of kinds, and calibration
-# "Heads" (weights of members), "Calibration by rows that members have not seen", "Classes".
+# "Heads and weights", "Calibration by rows that members have not seen", "Classes".
 
 MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
 

@@ -113,8 +113,7 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     ----------
     n_members : int or "auto", default="auto"
         Number of members. "auto" is 8 for numbers, where more than 5 still improve every score. For
-        classes it is five of each kind up to 2,000 rows, and three of each with more; kinds that
-        the stacking gives nearly no weight are dropped after training.
+        classes it is five of each kind up to 2,000 rows, and three of each with more.
     network : "tabular" or TabularNetwork, default="tabular"
         Modern network for tables, see `skuq.networks.TabularNetwork`.
     loss : str, default="gaussian-mixture"
@@ -177,9 +176,8 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         Records of the trained networks, such as weights and history. They hold validation
         predictions, too.
     weights_ : ndarray of shape (n_members,)
-        Weights of the members, which sum to 1. Members that err more on the rows that they hold out
-        weigh less, where errors differ by more than chance, and so do these rows when distributions
-        are calibrated.
+        Weights of the members, which sum to 1. Members of a kind weigh the same, and kinds are
+        weighed by stacking on the rows that they hold out.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
         transformed y, with a `target_transform`).
@@ -210,7 +208,7 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     X is scaled by its quartiles and y is standardised. Each member holds out other rows for
     validation, and members of one kind keep the epoch that is best for them on average. Members
     whose loss stops being finite are left out, with a warning.
-    docs/methods/tabular.md describes how the recipe was found.
+    docs/methods/tabular.md describes the recipe.
 
     Networks may agree for no reason where they have seen nothing. There the epistemic uncertainty
     grows with the distance from the rows, until the whole is about that of y without X;
@@ -274,18 +272,17 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     """Ensemble of several kinds of networks for tables, calibrated: the recommended classifier.
 
     Members are modern networks for tables, which embed numbers differently and whose weights decay
-    more or less, and logistic regressions. On few rows the members of each kind
-    validate on folds, so that every row is predicted by a member of each kind that was not trained
-    on it. On these rows the kinds are weighted by stacking, and their mixture gets a temperature
-    and a small share of the classes' frequencies: no class is impossible because few rows did not
-    have it. Its log loss is below that of `DeepEnsembleClassifier` on most tables measured.
+    more or less. On few rows the members of each kind validate on folds, so that every row is
+    predicted by a member of each kind that was not trained on it. On these rows the kinds are
+    weighted by stacking, and their mixture gets a temperature and a small share of the classes'
+    frequencies: no class is impossible because few rows did not have it. Its log loss is below that
+    of `DeepEnsembleClassifier` on most tables measured.
 
     Parameters
     ----------
     n_members : int or "auto", default="auto"
         Number of members. "auto" is 8 for numbers, where more than 5 still improve every score. For
-        classes it is five of each kind up to 2,000 rows, and three of each with more; kinds that
-        the stacking gives nearly no weight are dropped after training.
+        classes it is five of each kind up to 2,000 rows, and three of each with more.
     network : "tabular" or TabularNetwork, default="tabular"
         Modern network for tables, see `skuq.networks.TabularNetwork`.
     learning_rate : float or "auto", default="auto"
@@ -363,9 +360,8 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     X is scaled by its quartiles. Members of one kind keep the epoch that is best for all of them
     together, once their probabilities have the temperature that is best then (Berta et al. 2025,
     "Rethinking Early Stopping: Refine, Then Calibrate"). Members whose loss stops being finite are
-    left out, with a warning. Decisions of `network` hold for the modern networks; with one about
-    `embedding` they differ in their training alone. docs/methods/tabular.md describes how the
-    recipe was found.
+    left out, with a warning. Decisions of `network` hold for all members; with one about
+    `embedding` they differ in their training alone. docs/methods/tabular.md describes the recipe.
 
     Networks may agree for no reason where they have seen nothing. The farther a row is from those
     of training, the more its probabilities move to the shares of the classes, and members
