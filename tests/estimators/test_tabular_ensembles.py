@@ -159,9 +159,8 @@ def test_kinds_are_weighed_by_stacking_on_their_common_rows(rng, monkeypatch):
     found = weigh_members(task_of(y, head), members, origins, 2)
     loc, scale = (part[..., 0] for part in head.moments(raw.reshape(2, 96, 2)))
     assert_allclose(seen[0][0], norm.logpdf(y[:, 0], loc, scale))
-    # Members count inversely to their squared mean errors, with 20 rows of the common one.
-    errors = np.square(abs(y[:, 0] - loc).reshape(4, 48).mean(axis=1))
-    errors = (48 * errors + 20 * errors.mean()) / 68
+    # Members count inversely to their squared mean errors, shrunk by 20 rows.
+    errors = abs(y[:, 0] - loc).reshape(4, 48).mean(axis=1) ** (2 * 48 / 68)
     expected = np.array([0.95, 0.95, 0.05, 0.05]) / errors
     assert_allclose(found, expected / expected.sum())
     # A split in which a member diverged compares nothing.
@@ -177,7 +176,7 @@ def test_members_of_one_kind_weigh_by_their_errors(head, rng):
     raws = [np.repeat(y[k] + e, head.n_raw, axis=1) for k, e in zip(rows, (1, 1, 1, 4))]
     origins = [Origin(0, k, (None, part)) for k, part in enumerate(rows)]
     weights = weigh_members(task_of(y, head), [member_of(raw) for raw in raws], origins, 1)
-    errors = (100 * np.array([1, 1, 1, 16]) + 20 * 19 / 4) / 120
+    errors = np.array([1, 1, 1, 16]) ** (100 / 120)
     assert_allclose(weights, 1 / errors / (1 / errors).sum())
     task = task_of(y, head)
     task.splits.validates = False
