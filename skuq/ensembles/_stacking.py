@@ -60,7 +60,7 @@ def stack(
 
 _TEMPERATURES = np.exp(np.linspace(-1.2, 1.6, 15))  # that a mixture's temperature is chosen from
 _TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
-_PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
+PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
 _DROPPED = 0.2  # weight of the members together that are dropped
 _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
 # Rows predicted in five folds are not independent: their mean loss has the variance of that of
@@ -71,7 +71,7 @@ _ROWS_PER_INDEPENDENT_ROW = 2.25
 def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
     """Return the rows that the prior of stacking adds for each model: 20, for the first alike."""
     n_first = n_models if n_first is None else min(n_first, n_models)
-    return np.where(np.arange(n_models) < n_first, _PRIOR_ROWS / n_first, 0.0)
+    return np.where(np.arange(n_models) < n_first, PRIOR_ROWS / n_first, 0.0)
 
 
 def fit_class_mixture(

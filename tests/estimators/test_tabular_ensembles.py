@@ -25,6 +25,7 @@ from skuq.estimators.tabular._kinds import (
 )
 from skuq.files import dumps, loads
 from skuq.networks import GaussianHead, TabularNetwork
+from skuq.networks._head_normals import SquaredErrorHead
 from skuq.predictive import CategoricalMixture, GaussianMixture
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_normals
 from skuq.training import Training
@@ -156,13 +157,30 @@ def test_kinds_are_weighed_by_stacking_on_their_common_rows(rng, monkeypatch):
     origins = [Origin(kind, k, parts[k]) for kind in range(2) for k in range(2)]
     members = [member_of(raw[origin.kind, origin.split]) for origin in origins]
     found = weigh_members(task_of(y, head), members, origins, 2)
-    assert_allclose(found, np.array([0.95, 0.95, 0.05, 0.05]) / 2)
     loc, scale = (part[..., 0] for part in head.moments(raw.reshape(2, 96, 2)))
     assert_allclose(seen[0][0], norm.logpdf(y[:, 0], loc, scale))
+    # Members count inversely to their squared mean errors, shrunk by 20 rows.
+    errors = abs(y[:, 0] - loc).reshape(4, 48).mean(axis=1) ** (2 * 48 / 68)
+    expected = np.array([0.95, 0.95, 0.05, 0.05]) / errors
+    assert_allclose(found, expected / expected.sum())
     # A split in which a member diverged compares nothing.
     found = weigh_members(task_of(y, head), members[:3], origins[:3], 2)
     assert_allclose(seen[1][0], seen[0][0][:, :48])
-    assert_allclose(found, np.array([0.95, 0.95, 0.1]) / 2)
+    assert 5 < found[0] / found[2] < 20 and found.sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("head", [GaussianHead(), SquaredErrorHead()])
+def test_members_of_one_kind_weigh_by_their_errors(head, rng):
+    y = rng.normal(size=(400, 1))
+    rows = np.split(np.arange(400), 4)
+    raws = [np.repeat(y[k] + e, head.n_raw, axis=1) for k, e in zip(rows, (1, 1, 1, 4))]
+    origins = [Origin(0, k, (None, part)) for k, part in enumerate(rows)]
+    weights = weigh_members(task_of(y, head), [member_of(raw) for raw in raws], origins, 1)
+    errors = np.array([1, 1, 1, 16]) ** (100 / 120)
+    assert_allclose(weights, 1 / errors / (1 / errors).sum())
+    task = task_of(y, head)
+    task.splits.validates = False
+    assert_allclose(weigh_members(task, [None] * 4, origins, 1), 0.25)
 
 
 @cases(

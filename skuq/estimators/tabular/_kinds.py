@@ -15,10 +15,7 @@ from sklearn.base import is_classifier
 
 from skuq import backend
 from skuq._random import generator
-from skuq.ensembles._stacking import (
-    fit_class_mixture,
-    stack,
-)
+from skuq.ensembles._stacking import PRIOR_ROWS, fit_class_mixture, stack
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._preset import bind_space, class_recipes
@@ -31,24 +28,38 @@ from skuq.training._job import pad_splits
 
 
 def weigh_members(task, members, origins, n_kinds):
-    """Weigh the members of regressors: kinds by stacking on held-out rows, equally within a kind.
+    """Weigh the members of regressors on the rows that they hold out.
 
-    The members with the same split, one of each kind, are compared on their validation rows.
+    Kinds are weighed by stacking: the members with the same split, one of each kind, are compared
+    on their validation rows. Each member then counts inversely to the square of its mean absolute
+    error, since with little noise some err several times as much as others. Errors also differ by
+    chance: their logarithms are shrunk as the weights of stacking are, by 20 rows.
     """
+    if not task.splits.validates:
+        return np.full(len(members), 1 / len(members))
+    head = task.targets.head
     kinds = np.array([origin.kind for origin in origins])
     counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
     by_split: dict = {}  # log likelihood of each validation row by split and kind, and weights
-    compared = zip(origins, held_out_rows(task, members, origins)) if n_kinds > 1 else ()
-    for origin, (y, weight, raw) in compared:
-        likelihoods, _ = by_split.setdefault(origin.split, ({}, weight))
-        likelihoods[origin.kind] = task.targets.head.log_likelihood(y, raw)
+    errors, n_rows = np.zeros(len(members)), np.zeros(len(members))
+    for k, (member, origin) in enumerate(zip(members, origins)):
+        y, weight = task.data.y_valid, task.data.weight_valid
+        if origin.part is not None and origin.part[1] is not None:
+            y, weight = task.data.y[origin.part[1]], task.data.weight[origin.part[1]]
+        weight = weight if weight.any() else np.ones_like(weight)  # all can underflow in float32
+        raw = member.held_out.astype("float64")
+        n_rows[k] = len(y)
+        errors[k] = np.average(abs(y - head.means(raw)).mean(axis=-1), weights=weight) ** 2
+        if n_kinds > 1:
+            likelihoods, _ = by_split.setdefault(origin.split, ({}, weight))
+            likelihoods[origin.kind] = head.log_likelihood(y, raw)
     # Splits in which a member diverged cannot be compared.
     complete = [found for found in by_split.values() if len(found[0]) == n_kinds]
-    if complete and task.splits.validates:
+    if complete:
         likelihoods = np.hstack([[found[k] for k in range(n_kinds)] for found, _ in complete])
-        weight = np.concatenate([weight for _, weight in complete])
-        shares = stack(likelihoods, weight if weight.any() else None)  # all can underflow
-    weights = (shares / np.maximum(counts, 1))[kinds]
+        shares = stack(likelihoods, np.concatenate([weight for _, weight in complete]))
+    errors = np.maximum(errors, np.finfo(float).tiny) ** (n_rows / (n_rows + PRIOR_ROWS))
+    weights = (shares / np.maximum(counts, 1))[kinds] / errors
     return weights / weights.sum()
 
 
@@ -175,16 +186,6 @@ def split_rows(estimator, task, n_splits):
             parts = [part for found in splits for part in found.parts][:n_splits]
             return task.with_splits(replace(splits[0], parts=parts))
     return task.split(share, n_members=n_splits)
-
-
-def held_out_rows(task, members, origins):
-    """Yield y, weights and raw outputs of the rows that each member holds out."""
-    data = task.data
-    for member, origin in zip(members, origins):
-        y, weight = data.y_valid, data.weight_valid
-        if origin.part is not None and origin.part[1] is not None:
-            y, weight = data.y[origin.part[1]], data.weight[origin.part[1]]
-        yield y, weight, member.held_out.astype("float64")
 
 
 def train_kinds(estimator, task, network, kinds, given, n_members):
