@@ -48,7 +48,6 @@ def _scaled(X):
 
 
 def linear(X, y, rng):
-    """A linear y of the columns, of which noise is 0.3 of the variance."""
     X = _scaled(X)
     signal = X @ rng.normal(size=X.shape[1])
     return X, signal + np.sqrt(0.3 / 0.7) * signal.std() * rng.normal(size=len(X))
@@ -93,13 +92,11 @@ CLASSES |= {
 
 
 def fitted_without(function, **changes):
-    """Replace a function that fits a calibration, last in what it returns, by one that forgets."""
-
     def fit(*args):
         found = function(*args)
-        if not isinstance(found, tuple):
-            return replace(found, **changes)
-        return *found[:-1], replace(found[-1], **changes)
+        *first, last = found if isinstance(found, tuple) else (found,)
+        changed = replace(last, **changes)
+        return (*first, changed) if first else changed
 
     return fit
 
@@ -143,8 +140,6 @@ CLASS_SWITCHES = FAR | {
 
 
 class Trainer:
-    """Trains a stack of networks once; its processor seconds count each time it is asked for."""
-
     def __init__(self):
         self.found, self.seconds = {}, 0.0
 
