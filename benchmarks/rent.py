@@ -1,9 +1,7 @@
 """What each rule of the recommended ensembles for tables is worth: switched off by itself.
 
-A switch replaces a name of a module while an estimator is fitted. Networks that are trained alike
-are trained once for all switches of a table, and their seconds count for each. Problems are inner
-parts of training rows, 400 of them at most, which the seed draws. Kinds of tables have their names
-before a colon.
+A switch replaces a name of a module. Networks that are trained alike are trained once for all
+switches of a table. Problems are inner parts of training rows; kinds of them stand before a colon.
 """
 
 import contextlib
@@ -27,7 +25,6 @@ MOST_ROWS, TEST_ROWS = 400, 300
 
 
 def inner(load, seed, n_rows=MOST_ROWS, change=None, stratify=False):
-    """Rows of a training part to train on, and others to test."""
     X, y = load(0)[:2]
     if change is not None:
         X, y = change(X, y, np.random.RandomState(seed + 1000))
@@ -62,7 +59,6 @@ def spectra(X, y, rng):
 
 
 def heavy(X, y, rng):
-    """A log-normal y of a wide spread."""
     return X, np.exp(1.5 * (y - y.mean()) / y.std())
 
 
@@ -111,8 +107,6 @@ def equal_kinds(logits, *args):
 
 
 def recipes_of(name):
-    """Recipes of classes that are alike in one setting."""
-
     def found(*args, **kwargs):
         recipes = RECIPES(*args, **kwargs)
         return [r for r in recipes if r.get(name) == recipes[0].get(name)]
@@ -158,7 +152,6 @@ class Trainer:
 
 
 def rows(given, methods, seed, kept, *, estimator, score):
-    """Fit with each switch; the first fit also compiles."""
     X, y, X_test, y_test = given
     trainer = Trainer()
     for name, changes in methods.items():

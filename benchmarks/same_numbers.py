@@ -23,12 +23,10 @@ from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import keras
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_diabetes, load_digits, load_iris, make_friedman1
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier
@@ -109,17 +107,6 @@ def image_data():
     return X[:160], y[:160] % 3, X[-N_NEW:]
 
 
-def keras_member(hp, input_shape, n_outputs):
-    """Build a network in Keras-Tuner's language."""
-    return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            keras.layers.Dense(hp.Int("units", 8, 32, sampling="log"), activation="relu"),
-            keras.layers.Dense(n_outputs),
-        ]
-    )
-
-
 def extras(X, y, seed=0):
     """Weights and groups of rows."""
     rng = np.random.default_rng(seed)
@@ -143,10 +130,6 @@ def friedman(n_rows):
 
 def few(data, n_rows):
     return lambda: tuple(part[:n_rows] for part in data())
-
-
-def groups(X, y):
-    return {"groups": extras(X, y)["groups"]}
 
 
 def shifted(X, y):
@@ -193,10 +176,6 @@ FITS = {
         {**PAPER, "n_trials": 12, "search": search.BayesianSearch(), "selection": "hq"},
         regression_data,
     ),
-    "AutoDEUQRegressor, Keras-Tuner space": (
-        {**PAPER, "n_trials": 3, "space": keras_member, "search": search.RandomSearch()},
-        regression_data,
-    ),
     "AutoDEUQClassifier": (PAPER, classification_data),
     "AutoDEUQClassifier, recipes": (RECIPES, mixed_classes),
     "AutoDEUQClassifier, evolution": (
@@ -226,20 +205,12 @@ FITS = {
     "TabularEnsembleRegressor, mixed": (TABLE, mixed_data),
     "TabularEnsembleRegressor, weights and groups": (TABLE, friedman(300), extras),
     "TabularEnsembleRegressor, two outputs": (TABLE, outputs_data),
-    "TabularEnsembleRegressor, nll": (
-        {**TABLE, "loss": "nll", "target_transform": "quantile"},
-        friedman(300),
-    ),
     "TabularEnsembleRegressor, crps": ({**TABLE, "loss": "crps"}, outputs_data),
     "TabularEnsembleClassifier": (CLASSES, classification_data),
     "TabularEnsembleClassifier, mixed": (CLASSES, mixed_classes),
     "TabularEnsembleClassifier, 2500 rows": (
         {**CLASSES, "epochs": 6},
         functools.partial(mixed_classes, 2500),
-    ),
-    "TabularEnsembleClassifier, 6000 rows": (
-        {**CLASSES, "epochs": 2},
-        functools.partial(mixed_classes, 6000),
     ),
     "TabularEnsembleClassifier, weights and groups": (
         {"n_members": 3, "epochs": 10, "class_weight": "balanced", "random_state": 0},
@@ -279,11 +250,6 @@ FITS = {
     "CalibratedUncertaintyRegressor, conditional": (
         {"estimator": PLAIN, "method": "conditional", "cv": 3},
         friedman(200),
-    ),
-    "CalibratedUncertaintyRegressor, folds of groups": (
-        {"estimator": skuq.TabularEnsembleRegressor(**TABLE), "cv": GroupKFold(3)},
-        friedman(150),
-        groups,
     ),
     "CalibratedUncertaintyClassifier": (
         {"estimator": skuq.DeepEnsembleClassifier(**TWO), "cv": 3},
