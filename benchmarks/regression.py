@@ -3,7 +3,6 @@
 - regression: the field. skuq's settings were chosen on inner parts of the training rows of the UCI
   sets (splits 0 to 2) and of bike, those of peers not. Peers of `peer.py` run in virtual
   environments of their own, made if they are missing, with ``--peers-dir``.
-- recipe: the tabular ensemble, one thing changed at a time.
 - baselines: deep ensembles, hyper deep ensembles, MC dropout.
 - neon: NEON's defaults on tables.
 - autodeuq: searches of the paper's space; of "500 trials" seeds are those of the split into
@@ -52,7 +51,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skuq
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import NOMUNetwork, TabularNetwork
+from skuq.networks import NOMUNetwork
 
 
 def estimator(make):
@@ -176,20 +175,6 @@ def in_field(problem, method):
     return method != "gaussian process" or problem not in (*LARGE, "bike", "compactiv")
 
 
-#: Changed parameters of `TabularEnsembleRegressor`.
-CHANGES = {
-    "no embedding": {"network": TabularNetwork(embedding="none")},
-    "piecewise-linear embedding": {"network": TabularNetwork(embedding="piecewise-linear")},
-    "loss: nll": {"loss": "nll"},
-    "loss: gaussian-mixture": {"loss": "gaussian-mixture"},
-    "target: yeo-johnson": {"target_transform": "yeo-johnson"},
-    "target: quantile": {"target_transform": "quantile"},
-}
-RECIPE = {
-    "tabular": seeded("TabularEnsembleRegressor"),
-    "plain": seeded("DeepEnsembleRegressor"),
-    **{name: seeded("TabularEnsembleRegressor", **change) for name, change in CHANGES.items()},
-}
 BASELINES = {
     "deep ensemble": seeded("DeepEnsembleRegressor"),
     "hyper ensemble": seeded("HyperDeepEnsembleRegressor"),
@@ -422,7 +407,6 @@ N_TIMED = dict.fromkeys(TIMED, 3) | dict.fromkeys(("kin8nm", "power", *LARGE_CLA
 
 BENCHMARKS = {
     "regression": Benchmark(REGRESSION, FIELD_METHODS, each(scored), N_SPLITS, in_field),
-    "recipe": Benchmark(uci_sets(*SMALL), RECIPE, each(scored), 5),
     "baselines": Benchmark(uci_sets(*SMALL), BASELINES, each(scored), 5),
     "neon": Benchmark(
         uci_sets(*SMALL),

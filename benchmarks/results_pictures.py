@@ -20,7 +20,7 @@ from scipy.stats import studentized_range
 from tables import rows, values
 from tables_classes import score
 from tables_functions import OF_SUITE, whole_searches
-from tables_regression import TIMED, calibrated, common_scores, mean_ranks, recipe, timed
+from tables_regression import TIMED, calibrated, common_scores, mean_ranks, timed
 from tables_speed import fastest, side
 
 matplotlib.use("Agg")
@@ -82,20 +82,6 @@ def results_equal_time():
                 gap = by[method]["nll_own"] - by[ours]["nll_own"]
                 points.setdefault(f"{name}, {split}", {})[title] = gap
     return dots(points, "NLL minus that of AutoDEUQ (above 0: AutoDEUQ is better)", 0)
-
-
-def results_tabular():
-    def crps(method, name):
-        return np.mean(values(recipe(name, method=method), "crps"))
-
-    changes = {"plain": "plain network", "no embedding": "no embedding"}
-    changes |= {m: m for m in ("loss: nll", "target: yeo-johnson")}
-    points = {
-        title: {s: crps(change, s) / crps("tabular", s) for s in SMALL}
-        for change, title in changes.items()
-    }
-    told = "CRPS relative to the recipe (above 1 is worse)"
-    return dots(points, told, 1, "log", ticks=[0.8, 1, 1.25, 1.5, 2, 3])
 
 
 def results_baselines():
@@ -193,7 +179,7 @@ def bo_suite():
     return figure
 
 
-PICTURES = (results_field, results_equal_time, results_tabular, results_baselines, results_nes)
+PICTURES = (results_field, results_equal_time, results_baselines, results_nes)
 PICTURES += (results_calibration, results_speed, leaderboard, bo_suite)
 
 if __name__ == "__main__":

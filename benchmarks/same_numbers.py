@@ -14,10 +14,8 @@ that both sides may be different versions. Some six minutes on two cores; `cover
 
 import argparse
 import functools
-import inspect
 import os
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -25,21 +23,17 @@ from pathlib import Path
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-import keras
 import numpy as np
 import pandas as pd
 from sklearn.datasets import load_diabetes, load_digits, load_iris, make_friedman1
-from sklearn.gaussian_process import GaussianProcessRegressor
-from sklearn.gaussian_process.kernels import RBF
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.tree import DecisionTreeClassifier
 
 import skuq
 import skuq.exceptions
-from skuq import bayesopt, metrics, networks, plotting, search
+from skuq import networks, search
 from skuq.networks import MLP, NOMUNetwork, OperatorNetwork
 from skuq.training import Training
 
@@ -49,18 +43,8 @@ SEARCH = {"n_trials": 6, "n_members": 3, "epochs": 10, "random_state": 0, "n_job
 TABLE = {"n_members": 2, "epochs": 12, "random_state": 0}
 
 
-def whole(strategy, **settings):
-    """A strategy that trains every trial to its end."""
-    made = getattr(search, strategy)
-    if "discard" in inspect.signature(made).parameters:
-        settings["discard"] = False
-    return made(**settings)
-
-
-PAPER = {**SEARCH, "space": "dense", "search": whole("AgEBO"), "validation": 0.25}
-OF_NUMBERS = "neg_nll", "neg_crps", "coverage_90", "neg_interval_90", "neg_calibration_error"
-OF_CLASSES = "neg_nll", "neg_brier", "neg_ece"
-RECIPES = {**SEARCH, "search": whole("RandomSearch"), "validation": 3}
+PAPER = {**SEARCH, "space": "dense", "search": search.AgEBO(), "validation": 0.25}
+RECIPES = {**SEARCH, "search": search.RandomSearch(), "validation": 3}
 
 
 def regression_data():
@@ -86,24 +70,6 @@ def function_data():
 def friedman_data(n_rows, noise=1.0):
     X, y = make_friedman1(n_rows + N_NEW, n_features=7, noise=noise, random_state=0)
     return X[:-N_NEW], y[:-N_NEW], X[-N_NEW:]
-
-
-def heavy_data():
-    """Targets whose noise has heavy tails on both sides."""
-    X, y, new = friedman_data(300)
-    return X, y + 5 * np.random.default_rng(0).standard_t(1.2, len(y)), new
-
-
-def wide_data():
-    """More columns than rows."""
-    X = np.random.default_rng(0).normal(size=(30 + N_NEW, 40))
-    return X[:30], X[:30, :3].sum(axis=1), X[30:]
-
-
-def linear_data():
-    X = np.random.default_rng(0).normal(size=(200 + N_NEW, 5))
-    y = X[:200] @ np.arange(1.0, 6.0) + np.random.default_rng(1).normal(size=200)
-    return X[:200], y, X[200:]
 
 
 def outputs_data():
@@ -141,17 +107,6 @@ def image_data():
     return X[:160], y[:160] % 3, X[-N_NEW:]
 
 
-def keras_member(hp, input_shape, n_outputs):
-    """Build a network in Keras-Tuner's language."""
-    return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            keras.layers.Dense(hp.Int("units", 8, 32, sampling="log"), activation="relu"),
-            keras.layers.Dense(n_outputs),
-        ]
-    )
-
-
 def extras(X, y, seed=0):
     """Weights and groups of rows."""
     rng = np.random.default_rng(seed)
@@ -177,10 +132,6 @@ def few(data, n_rows):
     return lambda: tuple(part[:n_rows] for part in data())
 
 
-def groups(X, y):
-    return {"groups": extras(X, y)["groups"]}
-
-
 def shifted(X, y):
     return {"shift_validation": [(X + 0.3, y), (X + 0.6, y)]}
 
@@ -201,7 +152,7 @@ TWO = {"n_members": 2, **SMALL}
 CLASSES = {"epochs": 20, "random_state": 0}
 SGD = Training(optimizer="sgd", schedule="cosine", clip_norm=1.0)
 ADVERSARIAL = Training(adversarial_epsilon=0.01, weight_decay=1e-3)
-EVOLUTION = {**SEARCH, "search": whole("NESEvolution")}
+EVOLUTION = {**SEARCH, "search": search.NESEvolution()}
 PLAIN = skuq.DeepEnsembleRegressor(**TWO)
 #: Estimator, and what is special about the fit, to (settings, data) or (settings, data, keywords
 #: of `fit`).
@@ -222,11 +173,7 @@ FITS = {
         friedman(200),
     ),
     "AutoDEUQRegressor, Bayesian search": (
-        {**PAPER, "n_trials": 12, "search": whole("BayesianSearch"), "selection": "hq"},
-        regression_data,
-    ),
-    "AutoDEUQRegressor, Keras-Tuner space": (
-        {**PAPER, "n_trials": 3, "space": keras_member, "search": whole("RandomSearch")},
+        {**PAPER, "n_trials": 12, "search": search.BayesianSearch(), "selection": "hq"},
         regression_data,
     ),
     "AutoDEUQClassifier": (PAPER, classification_data),
@@ -235,7 +182,7 @@ FITS = {
         {
             **PAPER,
             "n_trials": 12,
-            "search": whole("AgE", population_size=4, sample_size=2),
+            "search": search.AgE(population_size=4, sample_size=2),
             "class_weight": "balanced",
         },
         classification_data,
@@ -255,26 +202,15 @@ FITS = {
     "TabularEnsembleRegressor, 300 rows": ({"epochs": 30, "random_state": 0}, friedman(300)),
     "TabularEnsembleRegressor, 2500 rows": (TABLE, friedman(2500)),
     "TabularEnsembleRegressor, 6000 rows": ({**TABLE, "epochs": 4}, friedman(6000)),
-    "TabularEnsembleRegressor, linear": (CLASSES, linear_data),
     "TabularEnsembleRegressor, mixed": (TABLE, mixed_data),
     "TabularEnsembleRegressor, weights and groups": (TABLE, friedman(300), extras),
     "TabularEnsembleRegressor, two outputs": (TABLE, outputs_data),
-    "TabularEnsembleRegressor, heavy tails": (TABLE, heavy_data),
-    "TabularEnsembleRegressor, wide": (TABLE, wide_data),
-    "TabularEnsembleRegressor, nll": (
-        {**TABLE, "loss": "nll", "target_transform": "quantile"},
-        friedman(300),
-    ),
     "TabularEnsembleRegressor, crps": ({**TABLE, "loss": "crps"}, outputs_data),
     "TabularEnsembleClassifier": (CLASSES, classification_data),
     "TabularEnsembleClassifier, mixed": (CLASSES, mixed_classes),
     "TabularEnsembleClassifier, 2500 rows": (
         {**CLASSES, "epochs": 6},
         functools.partial(mixed_classes, 2500),
-    ),
-    "TabularEnsembleClassifier, 6000 rows": (
-        {**CLASSES, "epochs": 2},
-        functools.partial(mixed_classes, 6000),
     ),
     "TabularEnsembleClassifier, weights and groups": (
         {"n_members": 3, "epochs": 10, "class_weight": "balanced", "random_state": 0},
@@ -315,11 +251,6 @@ FITS = {
         {"estimator": PLAIN, "method": "conditional", "cv": 3},
         friedman(200),
     ),
-    "CalibratedUncertaintyRegressor, folds of groups": (
-        {"estimator": skuq.TabularEnsembleRegressor(**TABLE), "cv": GroupKFold(3)},
-        friedman(150),
-        groups,
-    ),
     "CalibratedUncertaintyClassifier": (
         {"estimator": skuq.DeepEnsembleClassifier(**TWO), "cv": 3},
         classification_data,
@@ -329,96 +260,6 @@ FITS = {
         {"estimators": pool(), "metric": "ck", "voting": "hard"},
         classification_data,
     ),
-}
-
-
-def optimisation():
-    """Points that Bayesian optimisation proposes with three surrogates."""
-
-    def bowl(x):
-        return float((x[0] - 0.3) ** 2 + (x[1] + 0.2) ** 2)
-
-    process = GaussianProcessRegressor(RBF(0.5, "fixed"), alpha=1e-6)
-    space = [(-1.0, 1.0), (-1.0, 1.0)]
-    found = {}
-    few = {"n_initial": 4, "random_state": 0}
-    for acquisition in ("ei", "lei", "ucb", "mean", "uncertainty"):
-        optimizer = bayesopt.BayesianOptimizer(process, space, acquisition, **few)
-        found[f"Gaussian process, {acquisition}"] = optimizer.minimize(bowl, 7).x_iters
-    optimizer = bayesopt.BayesianOptimizer(process, space, maximizer="direct", **few)
-    found["DIRECT"] = optimizer.minimize(bowl, 6).x_iters
-    optimizer = bayesopt.BayesianOptimizer(process, space, **few)
-    for _ in range(3):
-        points = optimizer.ask(3)
-        optimizer.tell(points, [bowl(x) for x in points])
-    found["batches"] = np.array(optimizer.ask(2), float)
-    nomu = skuq.NOMURegressor(NOMUNetwork((16,)), epochs=30)
-    optimizer = bayesopt.BayesianOptimizer(nomu, space, "ucb", **few)
-    found["NOMU"] = optimizer.minimize(bowl, 6).x_iters
-    ensemble = skuq.DeepEnsembleRegressor(2, network=MLP((8,)), epochs=20)
-    optimizer = bayesopt.BayesianOptimizer(ensemble, [(-1.0, 1.0), (0, 5)], **few)
-    found["whole numbers"] = np.array(optimizer.minimize(bowl, 6).x_iters, float)
-    neon = skuq.NEONRegressor(**OPERATOR)
-    optimizer = bayesopt.BayesianOptimizer(
-        neon, [(0.5, 1.5)] * 2, "lei", objective=lambda s: -(s**2).sum(-1), **few
-    )
-    result = optimizer.maximize(lambda u: u[0] * np.sin(u[1] * np.linspace(0, 2, 9)), 6)
-    found["NEON"] = np.array(result.x_iters, float)
-    return found
-
-
-def files_and_folders():
-    """Predictions of models that were saved, resumed and exported."""
-    X, y, new = friedman_data(150)
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.skuq"
-        table = skuq.make_pipeline(skuq.TabularEnsembleRegressor(**TABLE)).fit(*mixed_data()[:2])
-        nomu = skuq.NOMURegressor(**NOMU, epochs=5).fit(X, y)
-        for name, model, rows in (("pipeline", table, mixed_data()[2]), ("NOMU", nomu, new)):
-            skuq.save(model, path)
-            found[f"{name} from a file"] = np.stack(skuq.load(path).predict(rows, return_std=True))
-        durable = skuq.AutoDEUQRegressor(**PAPER, catalog_dir=folder).fit(X, y)
-        durable.set_params(n_trials=9).fit(X, y)
-        found["resumed search"] = np.stack(durable.predict(new, return_std=True))
-        again = skuq.AutoDEUQRegressor.from_catalog(durable.catalog_path_)
-        found["from a folder"] = np.stack(again.predict(new, return_std=True))
-        found["reselected"] = again.reselect(n_members=2, selection="top").predict(new)
-        exported = durable.to_keras()(new.astype("float32"))
-        parts = exported.values() if isinstance(exported, dict) else [exported]
-        found["Keras model"] = np.concatenate([np.ravel(part) for part in parts])
-        warm = skuq.AutoDEUQRegressor(**PAPER, warm_start=True).fit(X, y)
-        found["warm start"] = warm.set_params(n_trials=8).fit(X, y).predict(new)
-    return found
-
-
-def scores_and_displays():
-    """Every score, and the displays drawn."""
-    X, y, new = friedman_data(200)
-    model = skuq.DeepEnsembleRegressor(2, **SMALL).fit(X[:150], y[:150])
-    classes, labels = classification_data()[:2]
-    judge = skuq.DeepEnsembleClassifier(2, **SMALL).fit(classes[:80], labels[:80])
-    sides = ((model, X[150:], y[150:]), (judge, classes[80:], labels[80:]))
-    found = {}
-    for names, side in zip((OF_NUMBERS, OF_CLASSES), sides):
-        for name in names:
-            found[f"score {name}"] = metrics.get_scorer(name)(*side)
-    for kind in ("QuantileCalibration", "CoverageWidth", "Retention"):
-        getattr(plotting, f"{kind}Display").from_estimator(*sides[0])
-    narrow = skuq.DeepEnsembleRegressor(2, **SMALL).fit(X[:, :1], y)
-    plotting.PredictionBandDisplay.from_estimator(narrow, np.linspace(0, 1, 20)[:, None])
-    chosen = skuq.HQEnsembleSelector(pool()).fit(classes, labels)
-    plotting.TeamDisplay.from_teams(chosen)
-    searched = skuq.AutoDEUQRegressor(**PAPER).fit(X, y)
-    plotting.SearchHistoryDisplay.from_estimator(searched)
-    found["trials"] = searched.catalog_.to_frame()["score"]
-    return found
-
-
-RUNS = {
-    "BayesianOptimizer": optimisation,
-    "files": files_and_folders,
-    "scores": scores_and_displays,
 }
 
 
@@ -444,11 +285,11 @@ def fit_and_predict(name, settings, data, further=None):
 
 
 def fit_all(only=None):
-    """The arrays of every fit and run, by name and prediction; one that fails has none."""
+    """The arrays of every fit, by name and prediction; one that fails has none."""
     warnings.simplefilter("ignore", UserWarning)  # of few rows, and of few epochs
     fits = {name: functools.partial(fit_and_predict, name, *row) for name, row in FITS.items()}
     arrays = {}
-    for name, run in (fits | RUNS).items():
+    for name, run in fits.items():
         if only and not any(name.startswith(start) for start in only):
             continue
         start = time.perf_counter()

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from data import LARGE, SMALL, SUITE
 from published import TABLE_I
-from regression import BASELINES, CALIBRATIONS, FIELD, N_CALIBRATED, N_SPLITS, RECIPE
+from regression import BASELINES, CALIBRATIONS, FIELD, N_CALIBRATED, N_SPLITS
 from scipy import stats
 from tables import (
     by_seed,
@@ -271,26 +271,22 @@ def baselines():
     return cross("NLL (RMSE)", down, {s: s for s in sorted(SMALL)}, cell)
 
 
-# The recipe
-
-#: (NLL, RMSE) asked for on splits 0-4.
-
-
-def recipe(name, splits=range(5), method="tabular"):
-    return [r for r in rows("recipe", name, method) if r["seed"] in splits]
+# The rules of the recommended ensembles
 
 
 @table
-def tabular_ablations(*scores):
-    names = {"tabular": "**the default**", "plain": "plain network"}
-    names["loss: nll"] = "loss: nll (β = 0)"
-
-    def cell(method, name):
-        runs = recipe(name, method=method)
-        return ", ".join(mean(values(runs, s), 3 if s == "crps" else 2) for s in scores)
-
-    down = {method: names.get(method, method) for method in RECIPE}
-    return cross("", down, {name: name for name in SMALL}, cell)
+def rent(of):
+    """Changes without each rule, in per cent: mean of logarithms, its standard error, largest."""
+    frame = pd.DataFrame(r for r in stored(f"rent_{of}_before") if ":" not in r["problem"])
+    score = "nll" if of == "classes" else "crps"
+    scores = frame.pivot_table(score, ["problem", "seed"], "method", sort=False)
+    logs = np.log(scores.div(scores.pop("as it is"), axis=0))
+    found = []
+    for name, column in logs.items():
+        column = 100 * column.dropna()
+        changed = f"{(abs(column) > 1e-6).sum()} of {len(column)}"
+        found.append([name, mean_error(column, 1), number(column.max(), 1), changed])
+    return markdown(["without", "mean", "most", "tables changed"], found)
 
 
 # Calibration and shift

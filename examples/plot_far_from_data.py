@@ -4,10 +4,11 @@ Unsure where nothing is known
 
 Rows of a function with a gap between them, and nothing beyond. Networks agree for no reason where
 they have seen nothing, as those of the deep ensemble do. The recommended ensembles therefore add
-what a Gaussian process of the same rows leaves open there. Shaded: two standard deviations of the
-whole prediction, and in the title for how many x the truth is inside. Dashed: without that
-addition, which is the disagreement of the members and the noise. Recommended classifiers turn to
-the shares of the classes, and their members disagree; MC dropout does not.
+uncertainty that grows with the distance from the rows, up to that of y. Shaded: two standard
+deviations of the whole prediction, and in the title for how many x the truth is inside. Dashed:
+without that addition, which is the disagreement of the members and the noise. Recommended
+classifiers turn to the shares of the classes, as far as their label stays, and their members
+disagree; MC dropout does not.
 """
 
 # %%

@@ -4,11 +4,11 @@ import numpy as np
 
 from skuq.ensembles import _pruning as _hq
 from skuq.ensembles import _selection as _likelihood
-from skuq.ensembles import _stacking, _teams
+from skuq.ensembles import _teams
 
 SELECTORS, select_by = _likelihood.SELECTORS, _likelihood.select_by
 likelihood_statistics = _likelihood.likelihood_statistics
-select_hq, stacking_weights = _hq.select_hq, _stacking.stacking_weights
+select_hq = _hq.select_hq
 
 
 def diversity_score(right, *, measure="gd", teams=None, sample_weight=None):

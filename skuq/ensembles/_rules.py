@@ -25,7 +25,7 @@ from skuq.ensembles._selection import (
     select_by,
     select_forward,
 )
-from skuq.ensembles._stacking import drop_light, fit_class_mixture, stacking_prior, stacking_weights
+from skuq.ensembles._stacking import drop_light, fit_class_mixture, stack, stacking_prior
 from skuq.files._registry import saved_as
 from skuq.predictive._calibration import Calibration
 
@@ -60,8 +60,6 @@ class Candidates:
         predicted out of folds that share their best epoch, or they are new.
     calibrates : bool
         Whether classes can be calibrated by these rows: they are unseen, or many validation rows.
-    in_folds : bool
-        Whether one network of each candidate predicts a row here, and later all of them on average.
     """
 
     raw: Sequence[np.ndarray]
@@ -72,7 +70,6 @@ class Candidates:
     centers: Sequence[np.ndarray] | None = None
     is_unseen: bool = False
     calibrates: bool = False
-    in_folds: bool = False
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -309,7 +306,7 @@ class StackingSelection(SelectionRule):
             weights, *_ = candidates.fit_class_mixture(n_first=n_members)
         else:
             prior = stacking_prior(len(candidates), n_members)
-            weights = stacking_weights(candidates.log_likelihood, candidates.sample_weight, prior)
+            weights = stack(candidates.log_likelihood, candidates.sample_weight, prior)
         weights[np.argsort(weights)[:-n_members]] = 0
         weights = drop_light(weights / weights.sum(), min(self.min_members, n_members))
         indices = np.argsort(-weights, kind="stable")[: np.count_nonzero(weights)]

@@ -13,28 +13,29 @@ _MOST_STEPS = 1000  # of expectation maximisation
 _TOLERANCE = 1e-6  # the iteration ends when no weight changes by more
 
 
-def stacking_weights(
-    log_likelihood: ArrayLike,
-    sample_weight: ArrayLike | None = None,
+def stack(
+    held_out_log_density: ArrayLike,
+    row_weight: ArrayLike | None = None,
     prior: ArrayLike | None = None,
 ) -> np.ndarray:
     """Find the mixture weights (n_models,) that maximise the likelihood of held-out rows.
 
-    `log_likelihood` (n_models, n_samples) is in nats. `prior` (n_models,) are numbers of further
-    rows that each model alone predicts, a Dirichlet prior: on few rows the weights would otherwise
-    be those of chance. They count beside the effective number of rows. The log likelihood is
-    concave in the weights, so that expectation maximisation converges to the maximum (Yao et al.
-    2018, Eq. 4). Rows to which every model gives probability 0 are ignored.
+    This is the one rule by which skuq weighs models. `held_out_log_density` (n_models, n_samples)
+    is in nats. `prior` (n_models,) are numbers of further rows that each model alone predicts, a
+    Dirichlet prior: on few rows the weights would otherwise be those of chance. By default they
+    are 20 in all, shared equally. They count beside the effective number of rows. The log
+    likelihood is concave in the weights, so that expectation maximisation converges to the maximum
+    (Yao et al. 2018, Eq. 4). Rows to which every model gives probability 0 are ignored.
     """
-    log_likelihood = np.asarray(log_likelihood, dtype=float)
+    log_likelihood = np.asarray(held_out_log_density, dtype=float)
     if log_likelihood.ndim != 2 or not log_likelihood.size or np.isnan(log_likelihood).any():
         raise ValueError(
-            "`log_likelihood` must have shape (n_models, n_samples) and no NaN. "
+            "`held_out_log_density` must have shape (n_models, n_samples) and no NaN. "
             f"Got an array of shape {log_likelihood.shape}."
         )
     n_models = len(log_likelihood)
-    weight = check_weights(sample_weight, log_likelihood.T)
-    further = np.zeros(n_models) if prior is None else np.asarray(prior, dtype=float)
+    weight = check_weights(row_weight, log_likelihood.T)
+    further = np.asarray(stacking_prior(n_models) if prior is None else prior, dtype=float)
     if further.shape != (n_models,) or not (further >= 0).all():
         raise ValueError(f"`prior` must have {n_models} numbers >= 0. Got {prior!r}.")
     largest = log_likelihood.max(axis=0)  # (n_samples,): divided out, against underflow
@@ -59,22 +60,18 @@ def stacking_weights(
 
 _TEMPERATURES = np.exp(np.linspace(-1.2, 1.6, 15))  # that a mixture's temperature is chosen from
 _TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
-_PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
+PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
 _DROPPED = 0.2  # weight of the members together that are dropped
 _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
 # Rows predicted in five folds are not independent: their mean loss has the variance of that of
 # 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
 _ROWS_PER_INDEPENDENT_ROW = 2.25
-#: Factor of a temperature when more members are averaged later, where it is not measured.
-AVERAGING_FACTOR = 0.9
-_ODDS_OF_SHARES = 2.0  # prior odds that classes do not depend on the rows
-_CHANCE = 25.0  # nats that a held-out row may gain by chance, over the number of rows
 
 
 def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
     """Return the rows that the prior of stacking adds for each model: 20, for the first alike."""
     n_first = n_models if n_first is None else min(n_first, n_models)
-    return np.where(np.arange(n_models) < n_first, _PRIOR_ROWS / n_first, 0.0)
+    return np.where(np.arange(n_models) < n_first, PRIOR_ROWS / n_first, 0.0)
 
 
 def fit_class_mixture(
@@ -84,8 +81,6 @@ def fit_class_mixture(
     shares: np.ndarray,
     n_first: int | None = None,
     weights: np.ndarray | None = None,
-    *,
-    evidence: float | None = None,
 ) -> tuple[np.ndarray, Calibration]:
     """Fit a mixture of classifiers: weights w, a temperature T, and the weight a of class shares.
 
@@ -93,9 +88,8 @@ def fit_class_mixture(
     a maximise the likelihood of rows that the models were not trained on, times a prior. On few
     rows the prior divides the weight evenly among the models, T is above 1, and a is at least
     about 1 / n: that no row of n was an error does not show that there are none. The mixture is
-    then averaged with the shares alone, by the probabilities of both given these rows, or given
-    `evidence` of another kind. Classes without such a row keep their whole share, since nothing
-    shows that models would recognise them.
+    then averaged with the shares alone, by the probabilities of both given these rows. Classes
+    without such a row keep their whole share, since nothing shows that models would recognise them.
 
     Parameters
     ----------
@@ -109,17 +103,13 @@ def fit_class_mixture(
         Number of first models that the prior divides the weight among; by default all.
     weights : ndarray of shape (n_models,), optional
         Weights w that are given, so that only T and a are fitted.
-    evidence : float, optional
-        Result of `class_evidence`. Few held-out rows can gain much by chance: the gain then counts
-        less. By default models and shares are equally probable before the held-out rows.
 
     Returns
     -------
     weights : ndarray of shape (n_models,)
         Weights w of the models, which sum to 1.
     calibration : Calibration
-        Its `temperature` is T, for averages of as many members as predict the rows here; see
-        `averaging_factor`. Its `constant` are probabilities c of classes: the mixture predicts
+        Its `temperature` is T. Its `constant` are probabilities c of classes: the mixture predicts
         ``(1 - c.sum()) * p + c``, where p are the weighted probabilities of the models.
 
     References
@@ -129,8 +119,6 @@ def fit_class_mixture(
 
     C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error".
 
-    R. Rahaman and A. Thiery (2021), "Uncertainty Quantification and Deep Ensembles": averages of
-    calibrated members are not sure enough.
     """
     rows = np.arange(len(codes))
     n_models = len(logits) if weights is None else 1
@@ -142,7 +130,7 @@ def fit_class_mixture(
         if weights is not None:  # one model, the mixture
             log_proba = logsumexp(log_proba, axis=0, b=weights[:, None], keepdims=True)
         log_proba = np.append(log_proba, np.log(shares)[codes][None], axis=0)
-        found = stacking_weights(log_proba, weight, prior)
+        found = stack(log_proba, weight, prior)
         fit = np.average(logsumexp(log_proba, axis=0, b=found[:, None]), weights=weight)
         # Members trained on few rows are too sure.
         surprise = (np.log(temperature) - n_effective**-0.5) / _TEMPERATURE_SPREAD
@@ -160,12 +148,7 @@ def fit_class_mixture(
         weights = found[:-1] / found[:-1].sum()
     # Posterior probability that models do not predict better than the shares alone.
     gain = n_effective * (fit - np.average(np.log(shares)[codes], weights=weight))
-    log_odds = gain / _ROWS_PER_INDEPENDENT_ROW
-    if evidence is not None:
-        log_odds = np.logaddexp(
-            evidence - np.log(_ODDS_OF_SHARES), log_odds - _CHANCE / n_effective
-        )
-    p_shares = expit(-log_odds)
+    p_shares = expit(-gain / _ROWS_PER_INDEPENDENT_ROW)
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
     added = found[-1] + p_shares * (1 - found[-1])
     constant = shares * np.where(judged, added, 1.0)

@@ -192,10 +192,7 @@ def read_task(
         named = [("shift_validation", shift_validation)]
         if several:
             named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
-    has_groups = given.groups is not None
-    rows = read_rows(
-        estimator, inputs, targets, *given[:3], min_rows=min_rows, has_groups=has_groups
-    )
+    rows = read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
     groups = check_groups(given.groups, rows.X)
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)

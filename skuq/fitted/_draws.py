@@ -13,7 +13,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -30,7 +30,6 @@ from skuq.predictive._calibration import ROOT_FLOOR, NumberArrays, calibrated_mo
 from skuq.predictive._posterior import Posterior
 from skuq.tables._scaling import ImageScaling, hard_clip
 
-_AGREES = 1e-12  # difference of members' means below which they agree, in standardised y
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
 SMALLEST_STD = 1e-9
 
@@ -40,8 +39,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
 
     Members count by how often they are drawn. Where weights are fractions of a small number, there
     are that many draws; `n_draws` is for other weights. With an uncertainty away from the training
-    rows, or errors that the members share, there are at least 16, and each is a member plus a
-    random function of that size.
+    rows each is a member plus a random function of that size.
     """
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
     far = ensemble.far
@@ -49,8 +47,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     scaled_only = inputs.scales_only and not targets.is_transformed
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
         weights = ensemble.raw_weights
-        n_columns = _count_columns(ensemble, len(weights))
-        counts, normals = _draw_normals(n_columns, _count_draws(weights, n_draws), rng)
+        counts, normals = _draw_normals(far, _count_draws(weights, n_draws), rng)
         drawn = np.repeat(np.arange(len(weights)), counts)
         # Unlike a closure, this pickles.
         predicted = functools.partial(_member_means, ensemble, drawn, normals)
@@ -64,7 +61,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     order = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
     counts = _count_draws(ensemble.raw_weights[order], n_draws)
     weights = counts / counts.sum()
-    counts, normals = _draw_normals(_count_columns(ensemble, len(counts)), counts, rng)
+    counts, normals = _draw_normals(far, counts, rng)
     calibration = ensemble.calibration.arrays
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
@@ -73,18 +70,15 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
         n_masks=len(masks),
         repeats=bool(repeats),
         calibrated=calibration is not None,
-        shared=ensemble.calibration.shares_errors,
         clip=type(inputs.scaling).clip,
         head=targets.head.without_noise(),
-        far=None if far is None else far.draws,
+        far=None if far is None else type(far),
     )
     scalers = _scalers(inputs, targets)
     if calibration is not None:
         scalers += [weights, *calibration]
-    if normals is not None:
-        scalers.append(normals)
     if far is not None:
-        scalers += far.padded_arrays()
+        scalers += [normals, *(np.asarray(getattr(far, field.name)) for field in fields(far))]
     arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
     return Posterior(
         function,
@@ -95,22 +89,15 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     )
 
 
-def _count_columns(ensemble: Any, n_members: int) -> int:
-    """Count the functions of which a draw has a random multiple each."""
-    n_far = 0 if ensemble.far is None else ensemble.far.draws.n_functions
-    return n_far + n_members * ensemble.calibration.shares_errors
-
-
-def _draw_normals(
-    n_columns: int, counts: np.ndarray, rng: np.random.Generator
-) -> tuple[np.ndarray, Any]:
-    """Draw normal numbers (T, n_columns) of random functions, and count the draws of members (K,).
+def _draw_normals(far: Any, counts: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
+    """Draw normal numbers (T, r) of r random functions, and count the draws of members (K,).
 
     Each member is drawn with every number and its negative, and columns are orthogonal: the draws
     have exactly the variance of the members plus that of the functions.
     """
-    if not n_columns:
+    if far is None:
         return counts, None
+    n_columns = 2 * far.frequencies.shape[1]
     n_half = counts.sum() * math.ceil(n_columns / counts.sum())
     columns = np.linalg.qr(rng.standard_normal((n_half, n_columns)))[0] * math.sqrt(n_half)
     normals = np.stack([columns, -columns], axis=1).reshape(2 * n_half, n_columns)
@@ -124,10 +111,10 @@ def _member_means(
     encoded = ensemble.inputs.encode_array(X, mark_unseen=True)
     mixture = ensemble.distribution_of_encoded(encoded)
     means: np.ndarray = mixture.member_means[drawn]
-    functions = None if normals is None else mixture.shared_functions
+    functions = None if normals is None else mixture.spread
     if functions is None:
         return means
-    # Those away from the rows come last, and are missing where no row is.
+    # They are missing where no row is far.
     return means + np.tensordot(normals[:, : len(functions)], functions, axes=1)
 
 
@@ -171,20 +158,17 @@ class _MemberMeans:
     n_masks: int  # of dropout layers
     repeats: bool
     calibrated: bool
-    shared: bool  # whether members share errors
     clip: Callable[[Any, Any], Any]  # of `Scaling`
     head: Any
-    far: Any = None  # adds the uncertainty away from the training rows
+    far: Any = None  # class of the uncertainty away from the training rows
 
     def __call__(self, xp: Any, arguments: Any, X: Any) -> Any:
         (x_mean, x_scale, y_mean, y_scale), rest = arguments[:4], iter(arguments[4:])
         x, run = self.clip(xp, (X - x_mean) / x_scale), Run(ARRAYS if xp is np else tensors())
         if self.calibrated:
             weights, arrays = next(rest), NumberArrays(*islice(rest, len(NumberArrays._fields)))
-        if self.shared or self.far is not None:
-            normals = next(rest)
         if self.far is not None:
-            far_arrays = list(islice(rest, self.far.n_arrays))
+            normals, far_arrays = next(rest), list(islice(rest, len(fields(self.far))))
         repeats = next(rest) if self.repeats else None
         if self.n_masks:
             masks = list(islice(rest, self.n_masks))
@@ -192,25 +176,16 @@ class _MemberMeans:
         # Members of one plan together, (K_plan, n, n_raw), or a single one, (n, n_raw).
         raws = [_output(plan, rest, x, run) for plan in self.plans]
         means = xp.concatenate([raw if len(raw.shape) == 3 else raw[None] for raw in raws], axis=0)
-        functions = []  # of which each draw has a random multiple
         if self.calibrated:
-            of_members = self.head.normals(means, xp)
-            means, _, variance = calibrated_moments(of_members, weights, arrays, xp)
-            if self.shared:  # in directions in which the members differ from their mean
-                apart = means - xp.tensordot(weights, means, axes=1)
-                # Members that agree, such as a single one, have the same error.
-                apart = (apart + _AGREES) * xp.sqrt(weights)[:, None, None]
-                length = xp.sum(xp.square(apart), axis=0) + ROOT_FLOOR
-                functions.append(apart * xp.sqrt((variance + ROOT_FLOOR) / length))
+            means, _ = calibrated_moments(self.head.normals(means, xp), weights, arrays, xp)
         else:
             means = self.head.means(means, xp)  # (K, n, m)
         # (T, K) times (K, n, m): members of larger weight are several draws.
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
         if self.far is not None:
-            functions.append(self.far(xp, far_arrays, X, xp.mean(means, axis=0)))
-        if functions:
-            means = means + xp.tensordot(normals, xp.concatenate(functions, axis=0), axes=1)
+            functions = self.far.draws(xp, far_arrays, X)
+            means = means + xp.tensordot(normals, functions, axes=1)
         means = means * y_scale + y_mean
         return means[..., 0] if self.y_is_1d else means
 

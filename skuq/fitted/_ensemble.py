@@ -246,12 +246,7 @@ class FittedEnsemble(Fitted):
     def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
         mixture = self.distribution_of_raw(self.raw_of_encoded(encoded))
-        if self.far is None:
-            return mixture
-        unseen = unseen_rows(self.inputs, encoded)
-        if len(unseen):
-            encoded = self.inputs.fill_unseen(encoded, 0, 1)
-        return self.far.widen(mixture, encoded, self.targets, unseen)
+        return mixture if self.far is None else self.far.widen(mixture, encoded, self.targets)
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
         """Predict the mean of each row; what is added away from the rows is not computed."""
@@ -323,16 +318,15 @@ class FittedEnsemble(Fitted):
         ops, targets = backend.ops, cast(Any, self.targets)
         # Members come first where moments are computed, and rows everywhere else.
         normals = targets.head.normals(ops.transpose(raw, (1, 0, 2)), ops)
-        means, noise, shared = calibrated_moments(normals, weights, self.calibration.arrays, ops)
+        means, noise = calibrated_moments(normals, weights, self.calibration.arrays, ops)
         means, noise = (ops.transpose(part, (1, 0, 2)) for part in (means, noise))
         # Law of total variance, as in `Mixture`, in standardised units.
         mean = _average(means, weights, ops)
         aleatoric = _average(noise, weights, ops)
         factor = epistemic_factor(weights, ddof)
         epistemic = _average(ops.square(means - ops.expand_dims(mean, 1)), weights, ops) * factor
-        epistemic = epistemic + shared
         if self.far is not None:
-            epistemic = epistemic + self.far.variance_of_tensors(ops, inputs, mean)
+            epistemic = epistemic + self.far.look(ops, inputs)[1]
         stds = {
             "aleatoric": ops.sqrt(aleatoric),
             "epistemic": ops.sqrt(epistemic),
@@ -348,7 +342,7 @@ class FittedEnsemble(Fitted):
         ops, targets = backend.ops, cast(Any, self.targets)
         proba = targets.head.probabilities(raw, ops, self.calibration)
         if self.far is not None:
-            proba = self.far.classes_of_tensors(ops, inputs, proba, weights)
+            proba = self.far.classes(ops, inputs, proba, weights)
 
         def entropy(p: Any) -> Any:
             return -ops.sum(p * ops.log(ops.maximum(p, _NO_PROBABILITY)), axis=-1)

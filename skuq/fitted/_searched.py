@@ -19,12 +19,11 @@ import pandas as pd
 from skuq.ensembles import Selection, SelectionRule, TopSelection
 from skuq.ensembles._rules import Candidates
 from skuq.ensembles._selection import check_selection
-from skuq.ensembles._stacking import AVERAGING_FACTOR
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, FittedEnsemble
 from skuq.networks import Member
 from skuq.predictive import Posterior
-from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_out_of_bag
+from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_calibration
 from skuq.search import SearchResult, TrialRecord
 from skuq.search._folder import with_decisions
 from skuq.training import predict_members
@@ -52,14 +51,11 @@ class EnsembleRule:
         Number of members asked for.
     calibrates : bool
         Whether to calibrate. Without, the members predict alone.
-    refits : bool
-        Whether one network refitted on all rows will predict for each trial, also with folds.
     """
 
     selection: SelectionRule
     n_members: int
     calibrates: bool = True
-    refits: bool = False
 
     def choose(self, candidates: Candidates, positions: np.ndarray) -> Choice:
         """Choose among candidates, which are the trials at these positions of the catalog."""
@@ -86,15 +82,11 @@ class EnsembleRule:
         if not candidates.calibrates:
             return UNCALIBRATED
         _, found = candidates.fit_class_mixture(selection.indices, weights=selection.weights)
-        # One network of each trial has predicted a row, and the average of all will: averages are
-        # less sure of themselves.
-        if candidates.in_folds and not self.refits:
-            return replace(found, temperature=found.temperature * AVERAGING_FACTOR)
         return found
 
 
 def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibration:
-    """Learn factor, floor and tail of an ensemble from its out-of-fold predictions."""
+    """Learn factor and share of an ensemble from its out-of-fold predictions."""
     if candidates.centers is None:
         return UNCALIBRATED
     rows = np.arange(len(candidates.y))
@@ -123,12 +115,9 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
     loc += (centers - means)[:, None]
     weight: Any = candidates.sample_weight
     unseen = np.ones((len(raws), len(rows)), dtype=bool)
-    found = fit_out_of_bag(
+    return fit_calibration(
         loc, scale, probability, selection.weights, unseen, candidates.y[rows], weight[rows]
     )
-    # The differences between trials explain the errors of their mean, so that no further error
-    # that all members share is learnt.
-    return replace(found, shared=0.0)
 
 
 def without_networks(inputs: Any, targets: Any) -> FittedEnsemble:

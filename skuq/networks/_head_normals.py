@@ -40,15 +40,11 @@ class NormalsHead(Head):
         self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
     ) -> Mixture:
         """Calibrate the members' normals, convert them to units of y, and mix them."""
-        normals, shared = calibrate_normals(self.normals(raw), weights, calibration.arrays)
-        loc, scale, probability = normals
-        arrays = {"loc": loc, "scale": scale}
-        if calibration.shares_errors:
-            arrays["shared_scale"] = shared
+        normals = self.normals(raw)
+        loc, scale, probability = calibrate_normals(normals, weights, calibration.arrays)
         if not targets.is_transformed:  # otherwise in the end, by the map
-            arrays["loc"], _ = targets.restore(loc, 1.0)
-            scales = [name for name in arrays if name != "loc"]
-            arrays |= {name: targets.restore(0.0, arrays[name])[1] for name in scales}
+            loc, scale = targets.restore(loc, scale)
+        arrays = {"loc": loc, "scale": scale}
         if loc.shape[1] == 1:  # a single normal has no probabilities
             arrays = {name: array[:, 0] for name, array in arrays.items()}
         else:

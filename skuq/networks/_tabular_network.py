@@ -46,7 +46,7 @@ class TabularNetwork(Settings):
 
     "auto" is the default of `TabularSpace`, the recipe that docs/methods/tabular.md describes. In
     classifiers members of several kinds are mixed, which differ in `embedding` and
-    `frequency_scale` and in the decay of their weights; some are logistic regressions.
+    `frequency_scale` and in the decay of their weights.
 
     Parameters
     ----------

@@ -22,7 +22,6 @@ from skuq.files._registry import saved_as
 from skuq.predictive._distributions import FILLED_IN, Mixture, Uncertainty, check_parameters
 
 _CHUNK = 2**20  # parameters of members that the root finder handles at a time
-_NO_LENGTH = 1e-300  # squared length of no direction
 
 # Nodes (normal scores) and weights of the quadrature rule for expectations of functions of y. The
 # trapezoidal rule converges as fast as Gauss' rule for smooth functions, and faster for functions
@@ -54,17 +53,11 @@ class GaussianMixture(Mixture):
         Uncertainty of the function that all members share, in units of y: they are off by the sum
         of the r arrays, each times a standard normal number that all rows share (each output has
         its own). It is epistemic. None, the default, means that there is none.
-    shared_scale : ndarray of the shape of `scale`, optional
-        Part of `scale` that is epistemic, too: from 0 to below `scale`, in units of y. The squares
-        of both differ by the variance of the noise. Members are off by this part together, in
-        directions in which they also differ from each other; of several normals, their mean is off
-        by the average. None, the default, means 0.
 
     Raises
     ------
     ValueError
-        If shapes disagree, scales are not positive, probabilities or weights do not sum to 1, or
-        `shared_scale` is not below `scale`.
+        If shapes disagree, scales are not positive, or probabilities or weights do not sum to 1.
 
     References
     ----------
@@ -92,7 +85,6 @@ class GaussianMixture(Mixture):
     weights: np.ndarray = FILLED_IN
     probabilities: np.ndarray | None = None
     spread: np.ndarray | None = None
-    shared_scale: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.probabilities is None:
@@ -110,7 +102,14 @@ class GaussianMixture(Mixture):
             self.weights, len(arrays["loc"]), positive=True, tolerance=1e-9
         )
         vars(self).update(arrays, weights=weights)
-        self._check_shared()
+        if self.spread is not None:
+            spread = np.asarray(self.spread, dtype=float)
+            if spread.shape[1:] != self._shape or not len(spread):
+                raise ValueError(
+                    f"spread must have shape (r, {', '.join(map(str, self._shape))}). Got "
+                    f"{spread.shape}."
+                )
+            vars(self)["spread"] = spread
 
     @property
     def is_normal(self) -> bool:
@@ -125,26 +124,6 @@ class GaussianMixture(Mixture):
     @property
     def _leading_axes(self) -> int:  # type: ignore[override]
         return 1 if self.probabilities is None else 2  # members, and their normals
-
-    def _check_shared(self) -> None:
-        """Check the arrays of what members share, and store them as floats."""
-        if self.spread is not None:
-            spread = np.asarray(self.spread, dtype=float)
-            if spread.shape[1:] != self._shape or not len(spread):
-                raise ValueError(
-                    f"spread must have shape (r, {', '.join(map(str, self._shape))}). Got "
-                    f"{spread.shape}."
-                )
-            vars(self)["spread"] = spread
-        if self.shared_scale is not None:
-            shared = np.asarray(self.shared_scale, dtype=float)
-            sound = shared.shape == self.scale.shape
-            if not (sound and (shared >= 0).all() and (shared < self.scale).all()):
-                raise ValueError(
-                    f"shared_scale must have the shape {self.scale.shape} of `scale`, and numbers "
-                    "from 0 to below `scale`."
-                )
-            vars(self)["shared_scale"] = shared
 
     def widened(self, spread: np.ndarray) -> Self:
         """Return the mixture with this spread, given as (r, n, m) also where y was 1-D."""
@@ -188,60 +167,19 @@ class GaussianMixture(Mixture):
     @property
     def member_variances(self) -> np.ndarray:
         """Variances of the members' noise, of shape (K, n[, m]), in squared units of y."""
-        return self._combine_normals(self.loc, self.scale**2)[1] - self.member_shared
-
-    @property
-    def member_shared(self) -> np.ndarray:
-        """Variances (K, n[, m]) of the means of each member by `shared_scale`."""
-        if self.shared_scale is None:
-            return np.zeros((len(self.weights), *[1] * len(self._shape)))
-        return np.square(self._member_average(self.shared_scale))
+        return self._combine_normals(self.loc, self.scale**2)[1]
 
     @property
     def shared_variance(self) -> float | np.ndarray:  # type: ignore[override]
         """Variance of the function that all members share, in squared units of y."""
-        spread = 0.0 if self.spread is None else (self.spread**2).sum(axis=0)
-        return spread if self.shared_scale is None else spread + self._average(self.member_shared)
-
-    @property
-    def _weighted_distances(self) -> np.ndarray:
-        """Distances (K, n[, m]) of members from their mean, whose squares sum to the variance."""
-        distances: np.ndarray = self.member_means - self.mean
-        return np.sqrt(self.weights.reshape(-1, *[1] * (distances.ndim - 1))) * distances
-
-    @property
-    def _directions(self) -> np.ndarray:
-        """Directions (K, n[, m]) of length 1, in which the members differ from their mean.
-
-        Where members agree, and where there is only one, all have the same error.
-        """
-        directions = self._weighted_distances
-        length = (directions**2).sum(axis=0)
-        alike = np.sqrt(self.weights).reshape(-1, *[1] * (directions.ndim - 1))
-        return np.where(
-            length > _NO_LENGTH, directions / np.sqrt(np.maximum(length, _NO_LENGTH)), alike
-        )
+        return 0.0 if self.spread is None else (self.spread**2).sum(axis=0)
 
     @property
     def functions(self) -> np.ndarray | None:
         """Arrays (r, n[, m]) whose squares sum to the epistemic variance, as errors of a model."""
-        apart, shared = self._weighted_distances, self.shared_functions
-        return apart if shared is None else np.concatenate([apart, shared])
-
-    @property
-    def shared_functions(self) -> np.ndarray | None:
-        """Arrays (r, n[, m]) whose squares sum to `shared_variance`, as `spread` has them."""
-        if self.shared_scale is None:
-            return self.spread
-        own = np.sqrt(self._average(self.member_shared)) * self._directions
-        return own if self.spread is None else np.concatenate([own, self.spread])
-
-    def without_shared(self) -> Self:
-        """Return the mixture of the noise alone: members share no errors."""
-        scale = self.scale
-        if self.shared_scale is not None:
-            scale = np.sqrt(scale**2 - self.shared_scale**2)
-        return replace(self, scale=scale, spread=None, shared_scale=None)
+        distances: np.ndarray = self.member_means - self.mean
+        apart = np.sqrt(self.weights.reshape(-1, *[1] * (distances.ndim - 1))) * distances
+        return apart if self.spread is None else np.concatenate([apart, self.spread])
 
     @property
     def _arrays(self) -> tuple[np.ndarray, ...]:
@@ -252,24 +190,14 @@ class GaussianMixture(Mixture):
         return loc, scale, *others
 
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
-        if self.spread is None and self.shared_scale is None:
+        if self.spread is None:
             return super()._map_arrays(change)
-        # A changed scale alone would be checked against what is shared of the former one.
-        alone: Any = replace(self, spread=None, shared_scale=None)
-        shared = {
-            name: change(array, "scale")
-            for name in ("spread", "shared_scale")
-            if (array := getattr(self, name)) is not None
-        }
-        return replace(alone._map_arrays(change), **shared)
+        # Of other rows the former spread would not have the shape.
+        alone: Any = replace(self, spread=None)
+        return replace(alone._map_arrays(change), spread=change(self.spread, "scale"))
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
-        noise, multiples, shared = self, np.empty(0), self.shared_scale
-        if self.spread is not None or self.shared_scale is not None:
-            noise = self.without_shared()
-        if shared is not None:
-            # A draw moves each normal by a multiple of what it shares, smooth over the rows.
-            multiples = _combine(self._directions, n_samples, [seed, 2])
+        noise = replace(self, spread=None)
         # All rows of a draw have the same member.
         members = np.random.default_rng(seed).choice(
             len(self.weights), size=n_samples, p=self.weights
@@ -277,8 +205,7 @@ class GaussianMixture(Mixture):
         draws = np.empty((n_samples, *self._shape))
         for k, parameters in enumerate(zip(*noise._arrays)):
             chosen = members == k
-            moves = () if shared is None else (shared[k], multiples[chosen])
-            draws[chosen] = _draw_noisy((chosen.sum(), *self._shape), rng, parameters, *moves)
+            draws[chosen] = _draw_noisy((chosen.sum(), *self._shape), rng, parameters)
         return draws if self.spread is None else draws + _combine(self.spread, n_samples, [seed, 1])
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
@@ -375,34 +302,22 @@ def _log_density(
 
 
 def _draw_noisy(
-    shape: tuple[int, ...],
-    rng: np.random.Generator,
-    parameters: Sequence[np.ndarray],
-    shared: Any = None,
-    multiples: Any = None,
+    shape: tuple[int, ...], rng: np.random.Generator, parameters: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Draw (n_draws, n[, m]) of one member, with noise of each row and output.
-
-    Normals are moved by `multiples` (n_draws, n[, m]) of what they share.
-    """
+    """Draw (n_draws, n[, m]) of one member, with noise of each row and output."""
     loc, scale, *probabilities = parameters
-    if probabilities:
-        uniform, z = rng.random(shape), rng.standard_normal(shape)
-        edges = np.cumsum(probabilities[0], axis=0)
-        edges /= edges[-1]  # exactly 1 from the last possible component on
-        component = np.zeros(shape, dtype=int)
-        for edge in edges[:-1]:
-            component += uniform >= edge
-        # The parameters of each draw's normal.
-        loc, scale, *moved = (
-            np.take_along_axis(a[None], component[:, None], 1)[:, 0]
-            for a in (loc, scale, *(() if shared is None else (shared,)))
-        )
-        shared = moved[0] if moved else None
-    else:
-        z = rng.standard_normal(shape)
-    draws = loc + scale * z
-    return draws if shared is None else draws + shared * multiples
+    if not probabilities:
+        return loc + scale * rng.standard_normal(shape)
+    uniform, z = rng.random(shape), rng.standard_normal(shape)
+    edges = np.cumsum(probabilities[0], axis=0)
+    edges /= edges[-1]  # exactly 1 from the last possible component on
+    component = np.zeros(shape, dtype=int)
+    for edge in edges[:-1]:
+        component += uniform >= edge
+    # The parameters of each draw's normal.
+    loc, scale = (np.take_along_axis(a[None], component[:, None], 1)[:, 0] for a in (loc, scale))
+    draws: np.ndarray = loc + scale * z
+    return draws
 
 
 def _mixture_cdf(y: Any, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> Any:
@@ -489,8 +404,8 @@ class EpistemicNormal(GaussianMixture):
     """Normal distribution for every row, with known aleatoric and epistemic variance.
 
     It is a `GaussianMixture` of one member with the scale ``sqrt(aleatoric**2 + epistemic**2)``.
-    Either part can be 0, which `shared_scale` does not allow, both keep their digits as given, and
-    outputs can share the errors of a draw. Outputs are independent otherwise.
+    Either part can be 0, both keep their digits as given, and outputs can share the errors of a
+    draw. Outputs are independent otherwise.
 
     Parameters
     ----------

@@ -103,18 +103,10 @@ class TransformedMixture(Mixture):
     @cached_property
     def _shared(self) -> float | np.ndarray:
         """Variances (K, n[, m]) that members have by their common spread, before the factor."""
-        inner = self.inner
-        if inner.spread is not None:
-            rest = replace(inner, spread=None)._moments_of(self.transform.inverse)[1]
-        elif inner.shared_scale is not None:
-            rest = self._moments[1]
-        else:
+        if self.inner.spread is None:
             return 0.0
-        # The variance of a member is noise and shared error in the ratio that they have in the
-        # transformed y.
-        own = inner.member_shared
-        noise = rest * inner.member_variances / (inner.member_variances + own)
-        return np.maximum(self._moments[1] - noise, 0)
+        alone = replace(self.inner, spread=None)._moments_of(self.transform.inverse)[1]
+        return np.maximum(self._moments[1] - alone, 0)
 
     @property
     def shared_variance(self) -> float | np.ndarray:  # type: ignore[override]
@@ -123,9 +115,9 @@ class TransformedMixture(Mixture):
         return self.factor**2 * self._average(shared) if isinstance(shared, np.ndarray) else 0.0
 
     @property
-    def shared_functions(self) -> np.ndarray | None:
+    def spread(self) -> np.ndarray | None:
         """Arrays (r, n[, m]) whose squares sum to the variance that members share."""
-        inner = self.inner.shared_functions
+        inner = self.inner.spread
         if inner is None:
             return None
         return inner * np.sqrt(

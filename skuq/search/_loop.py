@@ -125,7 +125,6 @@ class SearchResult:
             centers if is_known else None,
             is_unseen,
             is_unseen or (len(self.sets) == 1 and len(y) >= CALIBRATION_ROWS),
-            in_folds=is_unseen,
         )
 
     def check_complete(self) -> None:

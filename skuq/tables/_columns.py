@@ -1,11 +1,10 @@
-"""Validate tables of any kind, read their columns, and find far values and recurring ones."""
+"""Validate tables of any kind, read their columns, and find far values."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple
@@ -270,7 +269,7 @@ class Labels(NamedTuple):
         return bool((self.codes < 0).any())
 
 
-_ROWS_LOOKED_AT = 10_000  # rows from which quartiles are computed, and recurring values are found
+_ROWS_LOOKED_AT = 10_000  # rows from which quartiles are computed
 
 
 class FarValues(NamedTuple):
@@ -326,78 +325,6 @@ def find_far_values(table: np.ndarray, *, ratio: float = 1000.0) -> FarValues | 
     rows = [np.flatnonzero(far) for far in is_far.values()]
     columns = np.repeat(list(is_far), [len(of_column) for of_column in rows])
     return FarValues(np.concatenate(rows), columns, low, high)
-
-
-@dataclass(frozen=True)
-class _Recurrence:
-    """What makes values recurring ones, set by eye on tables of the benchmark."""
-
-    few_values: int = 10  # of a column: networks learn what each of so few means
-    least_rows: int = 3  # rows that share a recurring value
-    rows_of_values: int = 20  # for each value on average, so that vectors of values can be learnt
-    uneven: int = 10  # largest distance of neighbouring values, in medians: grids are measured
-    windows: tuple[int, int] = (8, 64)  # least rows on each side that smooth predictions average
-    rows_of_smooth: int = 4  # rows that a smooth prediction counts as, beside those of the value
-    # Gains in standard errors, where rows are independent, and where values are.
-    clear_by_rows: float = 4.0
-    clear_by_values: float = 2.0
-
-
-_RECURRENCE = _Recurrence()
-
-
-def find_recurring_values(table: np.ndarray, y: np.ndarray) -> dict[int, np.ndarray]:
-    """Find columns of (n, d) whose recurring values rather name classes y than measure something.
-
-    A gain of 7298 may go with another class than one of 7688. The other rows predict a row's class
-    in two ways: those of its value and of values nearby, as smooth functions do, and those of its
-    value alone. The second must be clearly better, and at more values than both sides of one step.
-
-    Returns
-    -------
-    dict of int to ndarray
-        Columns, and the sorted values that two rows or more have in each.
-    """
-    every, found = math.ceil(len(table) / _ROWS_LOOKED_AT), {}
-    y = pd.factorize(y[::every])[0]
-    for k, column in enumerate(table[::every].T):
-        values, place, count = np.unique(column, return_inverse=True, return_counts=True)
-        if not _RECURRENCE.few_values < len(values) <= len(y) / _RECURRENCE.rows_of_values:
-            continue
-        distances = np.diff(values)[1:-1]  # a value far out can be a code for missing ones
-        if distances.max() < _RECURRENCE.uneven * np.median(distances):
-            continue
-        gain = _gain_of_values(place, count, y)
-        total, of_values = gain.sum(), np.bincount(place, gain)
-        is_clear = total > _RECURRENCE.clear_by_rows * np.sqrt(len(y)) * gain.std()
-        if is_clear and total > _RECURRENCE.clear_by_values * np.linalg.norm(of_values):
-            values, count = np.unique(table[:, k], return_counts=True)
-            found[k] = values[count > 1]
-    return found
-
-
-def _gain_of_values(place: np.ndarray, count: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Compute each row's gain in log-likelihood (n,) by the other rows of exactly its value.
-
-    `place` (n,) has the place of each row's value among the distinct ones in their order, `count`
-    their numbers of rows.
-    """
-    one_hot, rows = np.eye(y.max() + 1)[y], np.arange(len(y))
-    # Numbers of rows of each class before each row, in the order of the column.
-    counts = np.insert(one_hot[np.argsort(place, kind="stable")].cumsum(axis=0), 0, 0, axis=0)
-    end = count.cumsum()
-    start, smooth = end - count, []
-    for window in _RECURRENCE.windows:
-        # Both sides have equally many rows, so that a linear effect cancels.
-        reach = np.minimum(np.maximum(window, count), np.minimum(start, len(y) - end))
-        near = (counts[end + reach] - counts[start - reach])[place]
-        share = near[rows, y] - 1 + one_hot.mean(axis=0)[y]
-        smooth.append(share / near.sum(axis=1))
-    smooth_rows = _RECURRENCE.rows_of_smooth
-    best = max(smooth, key=lambda share: np.log(share).sum())
-    same = (counts[end] - counts[start])[place, y] - 1 + smooth_rows * best
-    gain = np.log(same / (count[place] - 1 + smooth_rows) / best)
-    return np.where(count[place] < _RECURRENCE.least_rows, 0.0, gain)
 
 
 _SHARE = 0.9  # share of texts of one kind; others may be words for a missing value

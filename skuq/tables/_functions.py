@@ -118,9 +118,7 @@ class FunctionInputs(Inputs):
             estimator, fill_masked(X), reset=reset, dtype="float64", ensure_min_samples=min_rows
         )
 
-    def fit_encoder(
-        self, X: Any, y: np.ndarray, weight: Any, estimator: Any, *, has_groups: bool = False
-    ) -> np.ndarray:
+    def fit_encoder(self, X: Any, y: np.ndarray, weight: Any, estimator: Any) -> np.ndarray:
         """Return X, and check that there is a query point for each value of y (n[, q[, m]])."""
         n_queries = y.shape[1] if y.ndim > 1 else 1
         # Numbers stand for the columns, at equal distances.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pandas as pd
 from scipy import sparse
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, check_X_y, validate_data
 
@@ -48,13 +48,8 @@ class Inputs:
     #: stores the number and names of features.
     validate: Callable[..., Any]
 
-    def fit_encoder(
-        self, X: Any, y: Any, weight: np.ndarray, estimator: Any, *, has_groups: bool = False
-    ) -> np.ndarray:
-        """Learn the encoding from the rows of positive weight, and return X as numbers (n, d).
-
-        With `has_groups`, rows of a group are alike.
-        """
+    def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
+        """Learn the encoding from the rows of positive weight, and return X as numbers (n, d)."""
         return X
 
     def encode(self, X: Any, *, mark_unseen: bool = False) -> np.ndarray:
@@ -141,24 +136,20 @@ class TableInputs(Inputs):
             self.feature_names = getattr(estimator, "feature_names_in_", None)
         return X
 
-    def fit_encoder(
-        self, X: Any, y: Any, weight: np.ndarray, estimator: Any, *, has_groups: bool = False
-    ) -> np.ndarray:
+    def fit_encoder(self, X: Any, y: Any, weight: np.ndarray, estimator: Any) -> np.ndarray:
         """Fit the preprocessor on the rows with positive weight, and encode X.
 
         Rows of weight 0 are encoded as zeros, unless `preprocess` is None.
         """
         used = np.flatnonzero(weight > 0)
-        # A value may recur in one group alone, and would tell which one it is.
-        finds = self.embed and is_classifier(estimator) and not has_groups
         if self.preprocessor is None:
             numbers, learnt = X, X[used]
         elif len(used) == len(weight):
-            numbers = learnt = self._fit_preprocessor(X, y, finds)
+            numbers = learnt = self._fit_preprocessor(X, y)
         else:
             # Rows of weight 0 may hold anything: no encoder sees them.
             X, y = safe_split(estimator, X, y, used)
-            numbers, learnt = None, self._fit_preprocessor(X, y, finds)
+            numbers, learnt = None, self._fit_preprocessor(X, y)
         # A few absurd values would ruin a column. Robust scaling bounds them by itself, and a
         # scaling that is given has its own rules.
         far = None
@@ -189,7 +180,7 @@ class TableInputs(Inputs):
             return [f"{k} of what `preprocess` gives" for k in range(n_columns)]
         return [f"x{k}" for k in range(n_columns)] if names is None else [repr(n) for n in names]
 
-    def _fit_preprocessor(self, X: Any, y: Any, find_recurring: bool) -> np.ndarray:
+    def _fit_preprocessor(self, X: Any, y: Any) -> np.ndarray:
         """Fit the preprocessor, and encode the same rows."""
         preprocessor = self.preprocessor
         if isinstance(preprocessor, str):
@@ -198,7 +189,7 @@ class TableInputs(Inputs):
         else:
             preprocessor = clone(preprocessor)
         if isinstance(preprocessor, TablePreprocessor):
-            numbers = preprocessor.fit_encode(X, y, find_recurring=find_recurring)
+            numbers = preprocessor.fit_encode(X, y)
             codes = list(preprocessor.code_columns_)
             if codes and not self.embed:
                 names = preprocessor.get_feature_names_out()[codes]
@@ -411,7 +402,6 @@ def read_rows(
     sample_weight: Any = None,
     *,
     min_rows: int = 1,
-    has_groups: bool = False,
 ) -> Rows:
     """Validate the user's arguments of `fit`, and encode them as numbers.
 
@@ -427,8 +417,6 @@ def read_rows(
         The user's arguments.
     min_rows : int, default=1
         Minimum number of rows.
-    has_groups : bool, default=False
-        Whether rows are grouped, so that rows of a group are alike.
     """
     y = targets.validate(y, estimator)
     X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
@@ -436,7 +424,7 @@ def read_rows(
     # Weights first: encoders must not learn from rows of weight 0.
     weight = check_weights(sample_weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
-    numbers = inputs.fit_encoder(X, y, weight, estimator, has_groups=has_groups)
+    numbers = inputs.fit_encoder(X, y, weight, estimator)
     return targets.weigh(Rows(numbers, values, weight))
 
 

@@ -19,7 +19,7 @@ from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context
 from skuq.exceptions import TableWarning
 from skuq.files._registry import saved_as
-from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, find_recurring_values, read_table
+from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
 
 # Smallest number of rows with which a category gets a code of its own. Rarer categories share the
 # code of unseen ones, which is trained by them.
@@ -56,8 +56,6 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     code_columns_ : tuple of int
         Positions in the output of columns of codes. Code 0 stands for categories that `fit` has
         not seen, or only once. A missing value has a code of its own if `fit` has seen one.
-        Tabular classifiers fit further columns of codes, of numbers whose recurring values classes
-        depend on; they follow the indicators.
     n_codes_ : tuple of int
         Number of codes of each of these columns.
     n_features_in_ : int
@@ -129,15 +127,14 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return self
 
     @fit_context(prefer_skip_nested_validation=True)
-    def fit_encode(self, X, y=None, *, find_recurring: bool = False) -> np.ndarray:
+    def fit_encode(self, X, y=None) -> np.ndarray:
         """Fit, and encode the same table, whose columns are read once.
 
-        y, of numbers or classes, orders the categories for `fill_unseen`. With `find_recurring`,
-        for classes, numbers found by `find_recurring_values` get further columns of codes.
+        y, of numbers or classes, orders the categories for `fill_unseen`.
         """
-        return self.encode(self._fit_columns(X, y, find_recurring))
+        return self.encode(self._fit_columns(X, y))
 
-    def _fit_columns(self, X, y=None, find_recurring=False) -> Columns:
+    def _fit_columns(self, X, y=None) -> Columns:
         """Read the columns of a table, and learn from them."""
         self.__dict__.pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
         table = read_table(self, X)
@@ -161,10 +158,6 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         with np.errstate(over="ignore"):
             self.medians_ = np.nanmedian(numbers, axis=0)
         self._indicated = np.flatnonzero(missing if self.missing == "indicator" else [])
-        self._recurring: dict[int, np.ndarray] = {}  # values that have codes, by column of numbers
-        if find_recurring:
-            filled = np.where(np.isnan(numbers), self.medians_, numbers)
-            self._recurring = find_recurring_values(filled, np.ravel(y))
         # Categories: vocabularies, and an encoder for columns of few and of many.
         labels = [columns.labels(k) for k in self.categorical_columns_]
         for column, k in zip(labels, self.categorical_columns_):
@@ -208,16 +201,9 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             known = column >= 0
             sums, counts = (np.bincount(column[known].astype(int), w) for w in (ranks[known], None))
             self._by_target.append(np.argsort(sums / counts, kind="stable"))
-        of_numbers = [1 + len(values) for values in self._recurring.values()]
-        n_codes = [n for encoder in self._encoders for n in encoder.n_codes]
-        self.n_codes_ = (*of_numbers, *n_codes)
-        # Codes of numbers follow the indicators; those of categories are the last columns.
-        first = len(self.numeric_columns_) + len(self._indicated)
-        n_others = len(self.get_feature_names_out()) - len(n_codes)
-        self.code_columns_ = (
-            *range(first, first + len(of_numbers)),
-            *range(n_others, n_others + len(n_codes)),
-        )
+        self.n_codes_ = tuple(n for encoder in self._encoders for n in encoder.n_codes)
+        n_columns = len(self.get_feature_names_out())  # codes are the last of them
+        self.code_columns_ = tuple(range(n_columns - len(self.n_codes_), n_columns))
 
     def _gaps(self, missing, labels) -> list[int]:
         """List the columns of X with missing values, from those of numbers and of labels."""
@@ -229,7 +215,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def is_identity(self) -> bool:
         """Whether `transform` leaves finite numbers unchanged."""
         everything = len(self.numeric_columns_) == self.n_features_in_
-        return everything and not len(self._indicated) and not self._recurring
+        return everything and not len(self._indicated)
 
     def transform(self, X):
         """Encode a table as numbers.
@@ -294,11 +280,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
                 TableWarning,
             )
         parts = [encoder.transform(places) for encoder in self._encoders]
-        codes = np.zeros((len(columns), len(self._recurring)))
-        for code, (position, values) in zip(codes.T, self._recurring.items()):
-            is_known = np.isin(filled[:, position], values) & ~missing[:, position]
-            code[is_known] = 1 + np.searchsorted(values, filled[is_known, position])
-        parts = [filled, missing[:, self._indicated], codes, *parts]
+        parts = [filled, missing[:, self._indicated], *parts]
         encoded = np.concatenate(parts, axis=1, dtype="float64")
         if mark_unseen:
             # A gap is a category of its own only if `fit` has seen one.
@@ -344,7 +326,6 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         names = check_feature_names_in(self, input_features)
         numeric, categorical = names[self.numeric_columns_], names[self.categorical_columns_]
         parts = [numeric, [f"missingindicator_{name}" for name in numeric[self._indicated]]]
-        parts.append([f"code_{name}" for name in numeric[list(self._recurring)]])
         parts += [encoder.names(categorical, self.categories_) for encoder in self._encoders]
         unique: dict[str, None] = {}
         for name in itertools.chain(*parts):

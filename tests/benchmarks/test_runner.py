@@ -72,5 +72,5 @@ def test_what_the_command_shows_and_refuses(capsys):
     with pytest.raises(SystemExit):
         command.main(["operators", "--methods", "nothing"])
     assert "Unknown methods: ['nothing']" in capsys.readouterr().err
-    command.main(["recipe", "--summary", "--score", "crps"])
+    command.main(["baselines", "--summary", "--score", "crps"])
     assert "| yacht " in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 import copy
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from skuq.ensembles import GreedySelection, Selection, select_forward
 from skuq.exceptions import SmallValidationWarning
 from skuq.files import dumps, loads
 from skuq.networks import DenseSpace
-from skuq.predictive._calibration import UNCALIBRATED, fit_out_of_bag
+from skuq.predictive._calibration import UNCALIBRATED, fit_calibration
 from skuq.search import Catalog, TrialRecord
 
 TINY = {"n_trials": 4, "n_members": 3, "epochs": 25, "random_state": 0}
@@ -216,12 +215,12 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave, monkeypatch):
 
     def noted(*arguments):
         given.append(arguments)
-        return fit_out_of_bag(*arguments)
+        return fit_calibration(*arguments)
 
-    monkeypatch.setattr("skuq.fitted._searched.fit_out_of_bag", noted)
+    monkeypatch.setattr("skuq.fitted._searched.fit_calibration", noted)
     model = copy.copy(fitted).reselect()
     ((loc, scale, probability, weights, unseen, y, _),) = given
-    assert model.calibration_ == replace(fit_out_of_bag(*given[0]), shared=0.0)
+    assert model.calibration_ == fit_calibration(*given[0])
     assert model.fitted_.ensemble.calibration == model.calibration_ == fitted.calibration_
     assert_array_equal(weights, fitted.selection_.weights)
     assert_array_equal(y, fitted.catalog_.held_out.y)

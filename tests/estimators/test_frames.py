@@ -15,7 +15,7 @@ from tiers import cases
 from training_data import NumberTargets
 
 import skuq
-from skuq.estimators.tabular._before_training import ScalingByTails
+from skuq.estimators.tabular._targets import ScalingByTails
 from skuq.exceptions import TableWarning
 from skuq.networks import (
     MLP,

@@ -238,8 +238,9 @@ def test_build_nomu_has_penalties_and_first_weights_per_part():
 
 
 def net(input_shape, n_outputs):
-    hidden = layers.Dense(6, activation="tanh"), layers.BatchNormalization()
-    return plans.sequential(input_shape, *hidden, layers.Dense(n_outputs))
+    inputs = keras.Input(input_shape)
+    x = layers.BatchNormalization()(layers.Dense(6, activation="tanh")(inputs))
+    return keras.Model(inputs, layers.Dense(n_outputs)(x))
 
 
 def relu(input_shape, n_outputs, *first):

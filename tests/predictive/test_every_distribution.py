@@ -65,13 +65,6 @@ def spread(m):
     return m.widened(m.scale.mean(axis=0) * arrays)
 
 
-def shared(m):
-    """A part of each normal's width is an error that all members share."""
-    share = np.random.default_rng(2).uniform(size=m.scale.shape)
-    share.flat[0] = 0
-    return replace(m, shared_scale=m.scale * share)
-
-
 PLAIN = {"gaussian": lambda m: m, "nested": nested}
 MIXTURES = PLAIN | {"transformed": lambda m: transformed(nested(m))}
 KINDS = MIXTURES | {
@@ -81,10 +74,8 @@ KINDS = MIXTURES | {
 }
 SPREAD = {
     "spread": spread,
-    "shared": lambda m: spread(shared(m)),
-    "shared_nested": lambda m: shared(nested(m)),
-    "transformed_shared": lambda m: transformed(spread(shared(m))),
-    "transformed_shared_nested": lambda m: transformed(shared(nested(m))),
+    "nested_spread": lambda m: spread(nested(m)),
+    "transformed_spread": lambda m: transformed(spread(nested(m))),
 }
 SHAPES = [(6,), (4, 2)]
 
@@ -109,7 +100,7 @@ def members_of(m):
         return [(weight, replace(m, inner=alone)) for weight, alone in members_of(m.inner)]
     if isinstance(m, EpistemicNormal | TwoPieceNormal):
         return [(1.0, m)]
-    names = ("loc", "scale", "probabilities", "shared_scale")
+    names = ("loc", "scale", "probabilities")
     arrays = {name: getattr(m, name) for name in names if getattr(m, name) is not None}
     return [
         (weight, replace(m, **{name: a[k : k + 1] for name, a in arrays.items()}, weights=None))
@@ -153,7 +144,7 @@ def test_quantiles_invert_the_cdf_and_are_ends_of_intervals(kind, shape, global_
     assert np.isfinite(m.log_prob(m.mean + 100 * m.std)).all()
 
 
-@pytest.mark.parametrize("kind", [*PLAIN, "shared", "two_piece"])
+@pytest.mark.parametrize("kind", [*PLAIN, "spread", "two_piece"])
 def test_cdf_goes_from_0_to_1(kind):
     # The sum of these weights, added up, is larger than 1 by rounding.
     m = (KINDS | SPREAD)[kind](GaussianMixture(np.zeros((50, 6)), np.ones((50, 6))))
@@ -176,11 +167,11 @@ def test_density_is_the_slope_of_the_cdf_and_jointly_a_sum_of_products(kind, glo
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["shared", "shared_nested", "transformed_shared"])
+@pytest.mark.parametrize("kind", [*SPREAD])
 def test_a_single_member_draws_what_it_is_off_by(kind):
     m = make(kind, (3,), k=1)
     assert (m.epistemic_variance > 0).all()
-    assert_allclose(np.square(m.shared_functions).sum(axis=0), m.epistemic_variance, rtol=1e-12)
+    assert_allclose(np.square(m.spread).sum(axis=0), m.epistemic_variance, rtol=1e-12)
     assert_allclose(m.sample(40_000, rng=0).std(axis=1), m.std, rtol=0.03)
 
 
@@ -189,13 +180,12 @@ def test_a_single_member_draws_what_it_is_off_by(kind):
 def test_spread_is_epistemic_and_shared_by_the_rows_of_a_draw(kind, shape):
     m = make(kind, shape)
     inner = getattr(m, "inner", m)
-    parts, plain = m.uncertainty(1), inner.without_shared().uncertainty(1)
+    parts, plain = m.uncertainty(1), replace(inner, spread=None).uncertainty(1)
     assert (m.shared_variance > 0).all()
     assert_allclose(parts.total**2, parts.aleatoric**2 + parts.epistemic**2)
-    assert_allclose((m.shared_functions**2).sum(axis=0), m.shared_variance)
+    assert_allclose((m.spread**2).sum(axis=0), m.shared_variance)
     if inner is m:
         assert_allclose(parts.epistemic**2, plain.epistemic**2 + m.shared_variance)
-    if kind == "spread":
         assert_allclose(parts.aleatoric, plain.aleatoric)
         assert_allclose(m.shared_variance, (m.spread**2).sum(axis=0))
     assert_allclose(m.sample(40_000, rng=0).std(axis=-1), m.std, rtol=0.03)
@@ -383,7 +373,6 @@ ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
     (GaussianMixture, (PAIR, PAIR, None, 0.6 * PAIR), "sum to 1"),
     (GaussianMixture, (PAIR, PAIR, None, [[[1.5], [-0.5]]]), "non-negative"),
     (GaussianMixture, (ONE, ONE, None, None, TWO.T), r"spread must have shape \(r, 1\). Got"),
-    (GaussianMixture, (ONE, ONE, None, None, None, ONE), "shared_scale must have the shape"),
     (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
     (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
     (EpistemicNormal, ([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -"),

@@ -143,23 +143,6 @@ def test_many_categories_and_numbers_that_name_classes_become_codes(rng):
     with pytest.warns(TableWarning, match="33.3 % of the rows"):
         assert encoder.transform(unseen)[:, 1].tolist() == [0, 13, 2]
     assert encoder.get_feature_names_out().tolist() == ["size", "city"]
-    # Numbers whose values name classes have codes, too.
-    k = np.arange(600) % 20
-    gain = 2.0**k
-    gain[7:600:60] = NAN
-    X = pd.DataFrame({"size": np.arange(600.0), "gain": gain, "city": np.array(list("abc"))[k % 3]})
-    encoder = TablePreprocessor(2)
-    encoder.fit_encode(X, np.where(k % 2, "yes", "no"), find_recurring=True)
-    names = ["size", "gain", "missingindicator_gain", "code_gain", "city"]
-    assert encoder.get_feature_names_out().tolist() == names
-    assert encoder.code_columns_ == (3, 4) and encoder.n_codes_ == (21, 4)
-    new = pd.DataFrame({"size": 0, "gain": [2.0, 3.0, NAN], "city": ["a", "b", "zz"]})
-    expected = [[0, 2, 0, 2, 1], [0, 3, 0, 0, 2], [0, 1024, 1, 0, 0]]
-    with pytest.warns(TableWarning, match="'city'"):
-        assert_array_equal(encoder.transform(new), expected)
-        marked = encoder.encode(new, mark_unseen=True)
-    assert np.isnan(marked).sum() == 1 and encoder.fill_unseen(marked, 0, 1)[2, 4]
-    assert encoder.fit(X).code_columns_ == (3,)
 
 
 def test_missing_values_and_new_categories():

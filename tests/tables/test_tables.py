@@ -266,28 +266,3 @@ def test_far_targets_are_named(rng, recwarn):
     recwarn.clear()
     read_rows(X, y, NumberTargets("quantile"))  # for which no value is far
     assert not recwarn
-
-
-def test_recurring_values_that_name_classes_are_found_and_smooth_effects_are_not(rng):
-    n, gains = 2000, np.sort(np.exp(rng.uniform(2, 11, 40)))
-    k, smooth = rng.integers(0, 40, n), rng.normal(size=n)
-    column = np.where(rng.random(n) < 0.5, gains[k], 0)
-    column[0] = 1e6  # seen only once
-    y = np.where((column > 0) & (k % 2 == 0), "high", "low")
-    values = _columns.find_recurring_values(np.column_stack([smooth, column]), y)
-    assert list(values) == [1]
-    assert_array_equal(values[1], np.append(0, gains))
-    # Smooth effects
-    rng = np.random.default_rng(0)
-    noise = rng.logistic(size=2000)
-    hours, counts = rng.integers(0, 48, n), rng.poisson(20, n)
-    amounts = np.where(rng.random(n) < 0.8, 0, np.round(np.exp(rng.normal(6, 1, n)), -1))
-    effects = [4 * np.sin(hours / 7.6), counts / 2 - 10, np.log1p(amounts) - 3, np.zeros(n)]
-    for effect in (*effects, 1000 * (hours > 20) - 500):  # one step
-        table = np.column_stack([hours, counts, amounts, noise, np.ones(n), effect > 0])
-        assert not _columns.find_recurring_values(table, effect + noise > 0)
-        assert not _columns.find_recurring_values(table[:12], effect[:12] + noise[:12] > 0)
-    names = rng.integers(0, 2, 48)[hours]  # a grid is measured, even so
-    marked = np.where(rng.random(n) < 0.02, 9999.0, hours)  # a code for missing ones
-    for column in (hours.astype(float), marked):
-        assert not _columns.find_recurring_values(column[:, None], names)

@@ -172,7 +172,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         other spaces, with `refit` or with a splitter, which has no other folds.
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
-        factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
+        factor of its width and a share that is wider, as that of `TabularEnsembleRegressor`.
         Without folds, and with `shift_validation`, only `reselect` on new rows calibrates. False
         lets the members predict alone, without more uncertainty far from the rows.
     preprocess : "auto", transformer or None, default="auto"
@@ -229,9 +229,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : Calibration
-        Calibration of the ensemble, in units of the standardised y: `factor` of the standard
-        deviation, `floor` of the noise, and the scale, a further floor and the share of each
-        distribution of which those of the networks are mixed (`tail`).
+        Calibration of the ensemble: `factor` of all standard deviations, and `share` of what each
+        member predicts that is three times as wide.
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     preprocessor_ : transformer or None
@@ -265,9 +264,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     quartiles instead. Zero-weight rows are dropped; weights count in the training loss, the
     validation loss and the selection.
 
-    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
-    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
+    Networks may agree for no reason where they have seen nothing. There the epistemic uncertainty
+    grows with the distance from the rows, until the whole is about that of y without X;
+    docs/methods/ensembles.md has the formula. It needs 10 rows, and at most 256 encoded columns.
 
     References
     ----------

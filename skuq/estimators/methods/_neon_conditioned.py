@@ -46,7 +46,7 @@ from skuq.estimators.methods._neon_training import train_bases, train_briefly
 from skuq.fitted._fitted_operator import ConditionedDraws
 from skuq.networks._dense import Derivatives
 from skuq.networks._operator_network import PRIOR_SCALE
-from skuq.predictive._calibration import fit_scale, minimise, root_mean_square
+from skuq.predictive._calibration import fit_factor_and_floor, minimise, root_mean_square
 from skuq.training._predict import parts_of
 
 # Largest number of values that are conditioned on exactly, and largest number that are conditioned
@@ -520,9 +520,7 @@ def _learn_group(errors, overall, least, most):
     best, scale = _likeliest_process(errors, overall)
     epistemic = scale**2 * np.maximum(errors.variances[best] - _NOISES[best], _TINY)
     # The networks' errors say how large these variances are, and how large the noise is.
-    factor, std = fit_scale(
-        squares[:, None], epistemic[:, None], errors.weight, prior_rows=0, fewest_rows=1
-    )
+    factor, std = fit_factor_and_floor(squares, epistemic, errors.weight, fewest_rows=1)
     if not least <= std <= most:
         std = np.clip(std, least, most)
         factor = _likeliest_factor(squares, epistemic, std**2, errors.weight)
@@ -644,7 +642,7 @@ def _likeliest_factor(squares, epistemic, variance, weight):
     def loss(log_factor):
         total = np.exp(log_factor) * epistemic + variance
         nll = (weight * (np.log(total) + squares / total)).sum()
-        return nll + log_factor**2  # standard normal prior of the logarithm, as in `fit_scale`
+        return nll + log_factor**2  # standard normal prior, as in `fit_factor_and_floor`
 
     bounds = (-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR)
     found = optimize.minimize_scalar(loss, bounds=bounds, method="bounded")

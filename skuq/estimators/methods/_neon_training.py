@@ -28,7 +28,7 @@ from skuq.networks import Member
 from skuq.networks._keras_models import rebuild
 from skuq.networks._operations import ARRAYS
 from skuq.networks._operator_network import PRIOR_SCALE, EpistemicNetwork, OperatorHead
-from skuq.predictive._calibration import fit_scale
+from skuq.predictive._calibration import fit_factor_and_floor
 from skuq.tables import TrainingData
 from skuq.training import Recipe
 from skuq.training._job import seed_words, template_of_model
@@ -333,14 +333,14 @@ def fit_widths(
             columns = slice(place[0], place[0] + 1)
         squared, predicted = (v[:, columns, place[1]] for v in (error, variance))
         rows = np.repeat(weight, squared.shape[1])
-        squared, predicted = squared.reshape(-1, 1), predicted.reshape(-1, 1)
+        squared, predicted = squared.ravel(), predicted.ravel()
         if not squared.any():
             continue
         # Errors larger than predicted are attributed to noise first, not to the factor: equal
         # predicted variances cannot tell them apart.
-        ratio = np.average(squared[:, 0], weights=rows) / np.average(predicted[:, 0], weights=rows)
+        ratio = np.average(squared, weights=rows) / np.average(predicted, weights=rows)
         ratio = min(ratio, 1.0)
-        a, floor = fit_scale(squared, ratio * predicted, rows, prior_rows=0)
+        a, floor = fit_factor_and_floor(squared, ratio * predicted, rows)
         factor[place], noise[place] = np.sqrt(ratio) * a, floor
     return factor, noise
 

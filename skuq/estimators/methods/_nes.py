@@ -491,7 +491,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         count towards `max_time`. If a training fails, the networks of the search are kept.
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
-        factor, a floor and a tail, as that of `TabularEnsembleRegressor`.
+        factor of its width and a share that is wider, as that of `TabularEnsembleRegressor`.
         Without folds, and with `shift_validation`, only `reselect` on new rows calibrates. False
         lets the members predict alone, without more uncertainty far from the rows.
     image_shape : tuple (h, w) or (h, w, c), or None, default=None
@@ -551,9 +551,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     repeated_ : dict of int to FoldedMember
         The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : Calibration
-        Calibration of the ensemble, in units of the standardised y: `factor` of the standard
-        deviation, `floor` of the noise, and the scale, a further floor and the share of each
-        distribution of which those of the networks are mixed (`tail`).
+        Calibration of the ensemble: `factor` of all standard deviations, and `share` of what each
+        member predicts that is three times as wide.
     decisions_ : Decisions
         Decisions that the search could vary: the spaces `architecture` and `hyperparameters`.
     image_shape_ : tuple (h, w, c) or None

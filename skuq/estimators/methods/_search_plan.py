@@ -6,8 +6,8 @@ import contextlib
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -101,8 +101,6 @@ class SearchDefaults:
         Makes the strategy that AutoDEUQ's ``search="auto"`` means; None is the paper's.
     starts_with_recipes : bool
         Whether a search starts with the recipes that its space knows.
-    identity : dict
-        What identifies the trials besides parameters and rows, for numbers.
     """
 
     n_trials: int = 50
@@ -111,7 +109,6 @@ class SearchDefaults:
     varies: str = "architecture"
     strategy: Callable[[], SearchStrategy] | None = None
     starts_with_recipes: bool = True
-    identity: Mapping[str, str] = field(default_factory=dict)
 
     def targets(self, estimator: Any) -> ClassTargets | NumberTargets:
         """Make the encoding of y: a network predicts one normal of the standardised y."""

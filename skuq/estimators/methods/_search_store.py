@@ -87,7 +87,7 @@ def identify(estimator: Any, plan: Any, task: Any, folds: Any) -> dict[str, Any]
     parts["random_state"] = None if estimator.random_state is None else task.entropy
     parts["estimator"] = type(estimator).__name__
     if not is_classifier(estimator):
-        return parts | plan.defaults.identity
+        return parts
     # Trials of classes keep the epoch that has the best score.
     at_best = estimator.calibrate and not task.shifted
     score = "log loss at the best temperature" if at_best else "log loss"

@@ -6,95 +6,61 @@ Both are learnt from rows that members have not trained on.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
-import time
-import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.spatial.distance import cdist
-from scipy.special import entr, logsumexp, softmax
 from sklearn.base import is_classifier
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 from skuq import backend
 from skuq._random import generator
-from skuq.ensembles._stacking import (
-    AVERAGING_FACTOR,
-    drop_light,
-    fit_class_mixture,
-    stacking_weights,
-)
+from skuq.ensembles._stacking import PRIOR_ROWS, fit_class_mixture, stack
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._preset import bind_space, class_recipes
 from skuq.networks import Member
 from skuq.networks._space import Space
-from skuq.networks._tabular_network import embed_categories, numeric_columns
-from skuq.predictive._calibration import UNCALIBRATED, fit_out_of_bag, limit_noise, pool_variances
+from skuq.networks._tabular_network import numeric_columns
+from skuq.predictive._calibration import UNCALIBRATED, fit_calibration
 from skuq.training import TrainingJob, predict_members
 from skuq.training._job import pad_splits
-from skuq.training._train import has_diverged
 
 
 def weigh_members(task, members, origins, n_kinds):
     """Weigh the members of regressors on the rows that they hold out.
 
-    Kinds are weighed by stacking. The members with the same split, one of each kind, are compared
-    on their validation rows, as in `mix_classes`. Each member then counts inversely to its mean
-    squared error: where there is little noise, some members err several times as much as others.
+    Kinds are weighed by stacking: the members with the same split, one of each kind, are compared
+    on their validation rows. Each member then counts inversely to the square of its mean absolute
+    error, since with little noise some err several times as much as others. Errors also differ by
+    chance: their logarithms are shrunk as the weights of stacking are, by 20 rows.
     """
+    if not task.splits.validates:
+        return np.full(len(members), 1 / len(members))
+    head = task.targets.head
     kinds = np.array([origin.kind for origin in origins])
     counts, shares = np.bincount(kinds, minlength=n_kinds), np.full(n_kinds, 1 / n_kinds)
-    by_split: dict = {}  # log likelihood and weight of each validation row, by split and kind
-    errors = []  # squared errors of each member, and the weights of its rows
-    for origin, (y, weight, raw, mean) in zip(origins, held_out_rows(task, members, origins)):
+    by_split: dict = {}  # log likelihood of each validation row by split and kind, and weights
+    errors, n_rows = np.zeros(len(members)), np.zeros(len(members))
+    for k, (member, origin) in enumerate(zip(members, origins)):
+        y, weight = task.data.y_valid, task.data.weight_valid
+        if origin.part is not None and origin.part[1] is not None:
+            y, weight = task.data.y[origin.part[1]], task.data.weight[origin.part[1]]
+        weight = weight if weight.any() else np.ones_like(weight)  # all can underflow in float32
+        raw = member.held_out.astype("float64")
+        n_rows[k] = len(y)
+        errors[k] = np.average(abs(y - head.means(raw)).mean(axis=-1), weights=weight) ** 2
         if n_kinds > 1:
-            likelihood = task.targets.head.log_likelihood(y, raw)
-            by_split.setdefault(origin.split, {})[origin.kind] = likelihood, weight
-        errors.append((np.square(y - mean).mean(axis=-1), weight))
+            likelihoods, _ = by_split.setdefault(origin.split, ({}, weight))
+            likelihoods[origin.kind] = head.log_likelihood(y, raw)
     # Splits in which a member diverged cannot be compared.
-    complete = [found for found in by_split.values() if len(found) == n_kinds]
+    complete = [found for found in by_split.values() if len(found[0]) == n_kinds]
     if complete:
-        likelihoods, weights = (
-            np.concatenate([np.stack([f[k][i] for k in range(n_kinds)]) for f in complete], axis=1)
-            for i in range(2)
-        )
-        # All weights can underflow in float32.
-        weight = weights[0] if weights[0].any() else None
-        # Averaged with equal shares, which count as much as some rows.
-        trust = likelihoods.shape[1] / (likelihoods.shape[1] + tuned.EQUAL_ROWS)
-        shares += trust * (stacking_weights(likelihoods, weight) - shares)
-    weights = (shares / np.maximum(counts, 1))[kinds]
-    if sum(len(squares) for squares, _ in errors) >= tuned.FEWEST_HELD_OUT * n_kinds:
-        weights = weights * _precisions(errors)
-    # Every member keeps a step, and steps too many are taken from the heaviest members.
-    n_steps = tuned.WEIGHT_STEPS * len(members)
-    exact = weights / weights.sum() * n_steps
-    steps = np.clip(np.round(exact), 1, None)
-    gap = n_steps - steps.sum()
-    for _ in range(int(abs(gap))):
-        steps[(exact - steps if gap > 0 else steps).argmax()] += np.sign(gap)
-    return steps / n_steps
-
-
-def _precisions(errors):
-    """Estimate the precisions (K,) of members, up to a factor, from squared errors on their rows.
-
-    Mean squared errors are shrunk towards a common one, since they also differ by chance.
-    """
-    most = max(squares.max() for squares, _ in errors) or 1.0  # fourth powers could overflow
-    mean, fourth = (
-        np.array([np.average((s / most) ** k, weights=w if w.any() else None) for s, w in errors])
-        for k in (1, 2)
-    )
-    # The mean of n squared errors of kurtosis k has 2 n / (k - 1) degrees of freedom.
-    kurtosis = max((fourth / np.maximum(mean**2, TINY)).mean(), 3.0)
-    n_rows = np.array([len(squares) for squares, _ in errors])
-    return 1 / np.maximum(pool_variances(mean, 2 * n_rows / (kurtosis - 1)), TINY)
+        likelihoods = np.hstack([[found[k] for k in range(n_kinds)] for found, _ in complete])
+        shares = stack(likelihoods, np.concatenate([weight for _, weight in complete]))
+    errors = np.maximum(errors, np.finfo(float).tiny) ** (n_rows / (n_rows + PRIOR_ROWS))
+    weights = (shares / np.maximum(counts, 1))[kinds] / errors
+    return weights / weights.sum()
 
 
 def mix_classes(task, members, origins):
@@ -132,32 +98,8 @@ def mix_classes(task, members, origins):
             y[used, 0].astype(int),
             weight,
             counted / counted.sum(),
-            evidence=_weigh_evidence(task),
         )
-        # With many rows the factor is measured, by how much the kinds disagree on rows held out. A
-        # single member of a kind predicts new rows as it does these.
-        temperature = calibration.temperature
-        if in_folds and len(found) > 1 and len(data.x) > tuned.FEW_ROWS_OF_CLASSES:
-            temperature *= averaging_factor(logits / temperature, weight, counts.min())
-        elif in_folds and counts.max() > 1:
-            temperature *= AVERAGING_FACTOR
-        calibration = replace(calibration, temperature=temperature)
-        weights = drop_light(weights)
     return (weights / counts)[kinds], calibration
-
-
-def _weigh_evidence(task):
-    """Compute the evidence of few rows that their classes depend on them; None for many rows.
-
-    Rows of a group may be alike, and would be evidence of what does not hold for other groups.
-    """
-    data, weight = task.data, task.data.weight
-    used = np.flatnonzero((weight > 0) & (weight >= tuned.LEAST_WEIGHT * weight.mean()))
-    is_grouped = task.groups is not None and task.validation is None
-    if is_grouped or len(used) > tuned.MOST_EVIDENCE_ROWS:
-        return None
-    columns = indicate(data.x[used], task.inputs.n_codes)
-    return class_evidence(np.concatenate(columns, axis=1), data.y[used, 0].astype(int))
 
 
 def calibrate(task, members, weights, origins):
@@ -182,95 +124,9 @@ def calibrate(task, members, weights, origins):
     rows = np.tile(rows, times)
     # Rows count as the members that predict them do: one that errs much hardly predicts new rows.
     share = weights @ unseen / np.maximum(unseen.sum(axis=0), 1)
-    fitted = fit_out_of_bag(
+    return fit_calibration(
         loc, scale, probability, weights, unseen, data.y[rows], data.weight[rows] * share
     )
-    return limit_noise(normals, weights, fitted)
-
-
-def averaging_factor(logits: np.ndarray, weight: np.ndarray, n_members: int) -> float:
-    """Estimate the factor of a temperature when more members of each model are averaged later.
-
-    An average is less sure than its members. How much less is seen in the average of one member of
-    each model; members of one model are taken to disagree as much as those of two models do.
-
-    Parameters
-    ----------
-    logits : ndarray of shape (n_models, n, n_classes)
-        Predictions of rows by one member of each of two or more models, divided by the temperature.
-    weight : ndarray of shape (n,)
-        Weights of the rows.
-    n_members : int
-        Number of members of each model that are averaged later.
-    """
-
-    def entropy(factor: float) -> Any:
-        """Compute the mean entropy of the average of the models."""
-        return entr(softmax(logits / factor, axis=-1).mean(axis=0)).sum(axis=-1) @ weight
-
-    factors = np.geomspace(tuned.SMALLEST_FACTOR, 1.0, tuned.N_FACTORS)
-    alone = (entr(softmax(logits, axis=-1)).sum(axis=-1) @ weight).mean()
-    # The entropy rises with the factor.
-    log_factor = np.interp(alone, [entropy(factor) for factor in factors], np.log(factors))
-    # An average of n members has 1 - 1 / n of what two disagree about.
-    n_models = len(logits)
-    before, later = 1 - 1 / n_models, 1 - 1 / (n_models * n_members)
-    return float(np.exp(log_factor * (later / before - 1)))
-
-
-def class_evidence(x: np.ndarray, codes: np.ndarray) -> float:
-    """Compute the log Bayes factor of classes that depend on x over classes that do not.
-
-    Gaussian processes of the indicators of classes, with several lengths and shares of noise, are
-    averaged, and compared with noise alone. Half of them see all columns, and half the first
-    principal component: where columns repeat each other, it says most of what they say. All rows
-    count at once, so that of ten rows of noise fewer seem to depend on x than held-out rows do.
-
-    Parameters
-    ----------
-    x : ndarray of shape (n, d)
-        Encoded rows.
-    codes : ndarray of shape (n,)
-        Classes of the rows.
-
-    Returns
-    -------
-    float
-        Log Bayes factor in nats; 0 if all rows or all classes are equal.
-
-    References
-    ----------
-    C. Rasmussen and C. Williams (2006), "Gaussian Processes for Machine Learning", Sections 5.4
-    and 6.5 (labels as numbers).
-    """
-    x = x[:, np.ptp(x, axis=0) > 0]
-    if not x.size or not np.ptp(codes):
-        return 0.0
-    n = len(x)
-    x = (x - x.mean(axis=0)) / x.std(axis=0)
-    left, scales, _ = np.linalg.svd(x, full_matrices=False)
-    first = left[:, :1] * scales[0]
-    # Uncorrelated contrasts of the classes, each with a mean square of 1.
-    indicators = np.eye(codes.max() + 1)[codes]
-    vectors, scales, _ = np.linalg.svd(indicators - indicators.mean(axis=0), full_matrices=False)
-    contrasts = vectors[:, scales > 1e-9 * scales[0]] * np.sqrt(n)
-    log_factors = []
-    for columns, length in itertools.product((x, first), tuned.PROCESS_LENGTHS):
-        squares = cdist(columns, columns, "sqeuclidean") / columns.var(axis=0).sum()
-        kernel = np.exp(-0.5 * squares / length**2)
-        # The mean of a process is unknown: it is taken out. With variance 1 it does not count.
-        kernel = kernel - kernel.mean(axis=0)
-        kernel -= kernel.mean(axis=1, keepdims=True)
-        values, vectors = np.linalg.eigh(kernel * (n / np.trace(kernel)) + 1 / n)
-        power, values = np.square(vectors.T @ contrasts).sum(axis=1), np.maximum(values, 0)
-        for signal in tuned.PROCESS_SIGNALS:
-            variances = signal * values + 1 - signal
-            log_factor = power - power / variances - contrasts.shape[1] * np.log(variances)
-            log_factors.append(0.5 * log_factor.sum())
-    return float(logsumexp(log_factors) - np.log(len(log_factors)))
-
-
-TINY = 1e-30  # smallest squared error, in units of the largest
 
 
 class Origin(NamedTuple):
@@ -291,16 +147,11 @@ def list_kinds(estimator, task, network):
         kinds = [{**change, **decisions} for change in changes]
         return kinds[:n_members], n_members
     n_rows, validates = len(task.rows.used), task.validation or estimator.validation is not None
-    # Decisions of the user hold for all networks. If the user decides about embeddings, there are
-    # neither kinds with other embeddings nor logistic regressions.
-    is_given = "embedding" in decisions
+    # Decisions of the user hold for all networks.
+    given = ("embedding", "frequency_scale") if "embedding" in decisions else ()
     columns, kinds = numeric_columns(task.rows.X, task.inputs.code_columns), []
     for recipe in class_recipes(n_rows, has_numbers=bool(columns)):
-        if not _is_linear(recipe):
-            given = ("embedding", "frequency_scale") if is_given else ()
-            recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
-        elif is_given:
-            continue
+        recipe = {k: v for k, v in recipe.items() if k not in given} | decisions
         # Without validation nothing ends longer trainings in time.
         is_first = not kinds or recipe["epochs"] == kinds[0]["epochs"]
         if recipe not in kinds and (validates or is_first):
@@ -337,54 +188,6 @@ def split_rows(estimator, task, n_splits):
     return task.split(share, n_members=n_splits)
 
 
-def train_better(estimator, tasks, *given):
-    """Train all members for each task; return the task whose members err less, and `train_kinds`.
-
-    Errors are those on the rows that members hold out. Without such rows the first task is the only
-    one, also if it took more than half of `max_time`. A training that lost more members than
-    another, for want of time or because they diverged, is not kept.
-    """
-    found, limit = [], estimator.max_time
-    for task in tasks if tasks[0].splits.validates else tasks[:1]:
-        if found and limit is not None and task.seconds_left(limit) < limit / 2:
-            break
-        found.append((task, *train_kinds(estimator, task, *given)))
-    return min(found, key=lambda each: _error(*each)) if len(found) > 1 else found[0]
-
-
-def _error(task, members, origins):
-    """Compute a key by which the better of several trainings comes first.
-
-    It is a pair: minus the number of members that did not diverge, then the logarithm of their mean
-    absolute error on the rows that they hold out, averaged over outputs.
-    """
-    found = [k for k, member in enumerate(members) if not has_diverged(member)]
-    members, origins = [members[k] for k in found], [origins[k] for k in found]
-    held_out = [
-        (np.abs(y - mean), weight) for y, weight, _, mean in held_out_rows(task, members, origins)
-    ]
-    if not held_out:
-        return 0, np.inf
-    errors, weights = map(np.concatenate, zip(*held_out))
-    mean = np.average(errors, axis=0, weights=weights if weights.any() else None)
-    targets = task.targets  # a nonlinear transform is the same for all tasks
-    scale = 1.0 if targets.is_transformed else targets.scaling.scale_
-    scaled = np.maximum(mean * scale, TINY)
-    return -len(members), np.log(scaled).mean()
-
-
-def held_out_rows(task, members, origins):
-    """Yield y, weights, raw outputs and means of the rows that each member holds out."""
-    data, head = task.data, task.targets.head
-    for member, origin in zip(members, origins):
-        y, weight = data.y_valid, data.weight_valid
-        if origin.part is not None and origin.part[1] is not None:
-            y, weight = data.y[origin.part[1]], data.weight[origin.part[1]]
-        raw = member.held_out.astype("float64")
-        if len(raw):
-            yield y, weight, raw, head.means(raw)
-
-
 def train_kinds(estimator, task, network, kinds, given, n_members):
     """Train all members, and list their origins; members of all kinds train at the same time."""
     data, parts = task.data, task.splits.parts
@@ -398,25 +201,18 @@ def train_kinds(estimator, task, network, kinds, given, n_members):
         [task.seeds(1, first=k)[0] for k in range(kind, n_members, len(kinds))]
         for kind in range(len(kinds))
     ]
-    linear, origins_of_linear, origins = [], [], []
-    for kind, own_seeds in enumerate(seeds):
-        found = [Origin(kind, k, parts and parts[k]) for k in range(len(own_seeds))]
-        if _is_linear(kinds[kind]):  # the networks have the time that is left
-            linear += _fit_linear(task, [origin.part for origin in found], own_seeds)
-            origins_of_linear += found
-        else:
-            origins += found
+    origins = [
+        Origin(kind, k, parts and parts[k])
+        for kind, own in enumerate(seeds)
+        for k in range(len(own))
+    ]
     jobs = _make_jobs(estimator, task, network, kinds, given, seeds, padded)
-    members = shared.train_jobs(estimator, task, jobs, data) if jobs else []
+    members = shared.train_jobs(estimator, task, jobs, data)
     origins = origins[: len(members)]  # kinds for which there was no time are the last ones
     for k, (member, origin) in enumerate(zip(members, origins)):
         if uneven and isinstance(member, Member):
             members[k] = member.with_held_out(member.held_out[: len(origin.part[1])])
-    return members + linear, origins + origins_of_linear
-
-
-def _is_linear(decisions):
-    return decisions.get("n_layers") == 0
+    return members, origins
 
 
 @backend.in_thread
@@ -433,8 +229,6 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
     decisions = sum(space.decisions(), Space())
     jobs = []
     for changes, own_seeds in zip(kinds, seeds):
-        if _is_linear(changes):
-            continue
         configuration = decisions.check(changes, "network")
         model = space.build(configuration, data.x.shape[1:], targets.head.n_raw)
         head = space.head(configuration, targets.head)
@@ -443,84 +237,3 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
         job = TrainingJob.of_model(model, head, recipe, own_seeds, stacked=True, splits=splits)
         jobs.append(job)
     return [TrainingJob.joined(jobs)] if decides_loss else jobs
-
-
-@backend.in_thread
-def _fit_linear(task, parts, seeds):
-    """Fit logistic regressions, with the penalty that is best on the rows held out.
-
-    A member is a dense layer. Columns of codes have a vector of one number for each class.
-    """
-    started, data, head = time.perf_counter(), task.data, task.targets.head
-    n_codes, columns = task.inputs.n_codes, indicate(data.x, task.inputs.n_codes)
-    x, y, n_classes = data.x, data.y[:, 0].astype(int), head.n_classes
-    design = np.concatenate(columns, axis=1)
-    keras = backend.keras
-    inputs = keras.Input(data.x.shape[1:], dtype="float32")
-    logits = keras.layers.Dense(n_classes, dtype="float32")
-    outputs = logits(embed_categories(inputs, n_codes, n_classes))
-    network = keras.Model(inputs, outputs, dtype="float32").to_json()
-    best, least, last = None, np.zeros(1), None  # losses are of single rows
-    for strength in (
-        (*tuned.STRENGTHS, *tuned.WEAK_STRENGTHS)
-        if task.splits.validates
-        else (tuned.STRENGTH_WITHOUT_VALIDATION,)
-    ):
-        if strength in tuned.WEAK_STRENGTHS and last is not best:
-            break
-        found, of_parts = [], []
-        for part, seed in zip(parts, seeds):
-            train = np.arange(len(x)) if part is None else part[0]
-            kernel, bias = _logistic_regression(
-                design[train], y[train], data.weight[train], n_classes, strength
-            )
-            # Numbers of each class, then tables of codes, whose vectors the layer passes on.
-            tables = np.split(kernel, np.cumsum([c.shape[1] for c in columns])[:-1])
-            passed = [tables[0], *[np.eye(n_classes)] * len(n_codes)]
-            blocks = [*tables[1:], np.concatenate(passed), bias]
-            weights = np.concatenate([block.ravel() for block in blocks]).astype("float32")
-            history = {name: np.zeros(1) for name in ("loss", "val_loss", "learning_rate")}
-            member = Member(network, weights, (), history, 0, None, seed, 0.0, "graph")
-            x_valid, y_valid, weight = data.x_valid, data.y_valid, data.weight_valid
-            if part is not None and part[1] is not None:
-                x_valid, y_valid, weight = data.x[part[1]], data.y[part[1]], data.weight[part[1]]
-            raw = predict_members([member], x_valid, cache=False)[0]
-            found.append(member.with_held_out(raw.astype("float32")))
-            of_parts.append(weight * head.scores(y_valid, raw) if len(raw) else np.zeros(1))
-        last, losses = found, np.concatenate(of_parts)
-        gain = least - losses
-        chance = (
-            tuned.CLEARLY_BETTER * gain.std() * math.sqrt(len(gain))
-            if strength in tuned.WEAK_STRENGTHS
-            else 0.0
-        )
-        if best is None or gain.sum() > chance:
-            best, least = found, losses
-    seconds = (time.perf_counter() - started) / len(parts)
-    return [replace(member, seconds=seconds) for member in best]
-
-
-def indicate(x, n_codes):
-    """List columns of numbers, and indicators of each column of codes, as arrays (n, k)."""
-    x = x.astype("float64")
-    columns = [x[:, [k for k in range(x.shape[1]) if k not in n_codes]]]
-    return columns + [np.eye(n)[x[:, k].astype(int)] for k, n in sorted(n_codes.items())]
-
-
-def _logistic_regression(x, y, weight, n_classes, strength):
-    """Fit a kernel (d, n_classes) and a bias; classes without a row are nearly impossible."""
-    kernel, bias = np.zeros((x.shape[1], n_classes)), np.full(n_classes, tuned.IMPOSSIBLE)
-    used = weight > 0  # others would be classes of their own
-    present = np.unique(y[used])
-    bias[present] = 0.0
-    if len(present) > 1:
-        model = LogisticRegression(C=strength, max_iter=tuned.MOST_NEWTON_STEPS)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model.fit(x[used], y[used], weight[used])
-        coefficients, intercept = model.coef_, model.intercept_
-        if len(present) == 2:  # one logit, that of the second class
-            coefficients = np.concatenate([-coefficients, coefficients]) / 2
-            intercept = np.concatenate([-intercept, intercept]) / 2
-        kernel[:, present], bias[present] = coefficients.T, intercept
-    return kernel, bias

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,8 +15,9 @@ from sklearn.base import is_classifier
 from skuq.estimators._task import Task
 from skuq.estimators.methods._search_plan import SearchDefaults, is_splitter
 from skuq.estimators.tabular import _recipes as tuned
-from skuq.estimators.tabular._before_training import linear_tasks, make_targets
-from skuq.estimators.tabular._far_learning import with_far_uncertainty
+from skuq.estimators.tabular._far import with_far_uncertainty
+from skuq.estimators.tabular._linear import with_linear_part
+from skuq.estimators.tabular._targets import make_targets
 from skuq.networks import Decisions
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import TabularArchitectures
@@ -64,7 +65,6 @@ def class_recipes(n_rows: int, has_numbers: bool = True) -> list[dict]:
     embeddings = tuned.CLASS_EMBEDDINGS[:2] if has_numbers else ({},)
     return [
         *({**first, **embedding} for embedding in embeddings),
-        {**first, **tuned.LINEAR},
         *({**training, **embedding} for training in others for embedding in embeddings),
     ]
 
@@ -189,12 +189,6 @@ class TunedDefaults(SearchDefaults):
     embeds: bool = True
     varies: str = "both"
     strategy: Callable[[], SearchStrategy] | None = RandomSearch  # after recipes none was better
-    # Trials of earlier versions learnt y itself.
-    identity: Mapping[str, str] = field(
-        default_factory=lambda: {
-            "targets of trials": "what ridge regression leaves, where y is linear"
-        }
-    )
 
     def targets(self, estimator: Any) -> Any:
         """Make the encoding of y: numbers are mixtures of normals."""
@@ -228,8 +222,8 @@ class TunedDefaults(SearchDefaults):
         return n_folds, None
 
     def prepare(self, task: Task) -> Task:
-        """Give all networks a frozen linear part, where it is clear that y is linear in X."""
-        return linear_tasks(task)[0]
+        """Give all networks a frozen linear part, where y is linear in X."""
+        return with_linear_part(task)
 
     def bind(self, space: Any, task: Task) -> TunedSpace:
         """Bind the space to the rows; of numbers the loss is a decision."""

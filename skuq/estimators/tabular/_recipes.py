@@ -1,9 +1,8 @@
 """All numbers that were tuned for the recommended estimators of tables, as data.
 
-Each group names its source. Headings in quotes are those of docs/methods/tabular.md, where most
-numbers stand beside the measurement that chose them. RealMLP is the network of D. Holzmueller,
-L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees on
-tabular data", NeurIPS 2024.
+Each group names its source. Headings in quotes are those of docs/methods/tabular.md. RealMLP is the
+network of D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-tuned MLPs
+and boosted trees on tabular data", NeurIPS 2024.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ FREQUENCY_SCALE = Real("frequency_scale", *FREQUENCY_SCALES, log=True, default=0
 DECAY_OF_CLASSES = Real("weight_decay", 1e-3, 3.0, log=True, default=0.02)
 EPOCHS_OF_CLASSES = Integer("epochs", 32, MOST_EPOCHS, log=True, default=MOST_EPOCHS)
 #: Losses of networks that predict mixtures of normals: the CRPS gives the better means where there
-#: is little noise, the likelihood the better shapes ("How the default was found", heads).
+#: is little noise, the likelihood the better shapes ("Heads and weights").
 LOSS = Categorical("loss", ("crps", "nll"))
 
 #: Number of trials of random search that share an architecture. A small table takes two to seven
@@ -98,15 +97,14 @@ RECIPES_OF_FEW_ROWS: tuple[dict, ...] = (
 # ----------------------------------------------------------------------------- kinds of members
 # "Classes: kinds of members, mixed", and docs/results/tabular.md, "Classes".
 
-#: How columns are embedded, the network without hidden layers, and the lengths and decays of the
-#: training. Few rows need few epochs, and a decay that leaves no noise learnt; some classes can be
-#: told apart exactly, with little decay, which is enough for many rows.
+#: How columns are embedded, and the lengths and decays of the training. Few rows need few epochs,
+#: and a decay that leaves no noise learnt; some classes can be told apart exactly, with little
+#: decay, which is enough for many rows.
 CLASS_EMBEDDINGS: tuple[dict, ...] = (
     {"frequency_scale": 0.3},
     {"embedding": "none"},
     {"frequency_scale": 3.0},
 )
-LINEAR: dict = {"n_layers": 0, "embedding": "none", "weight_decay": 0.1}
 CLASS_TRAININGS_OF_FEWEST_ROWS: tuple[dict, ...] = (
     {"epochs": 128, "weight_decay": 0.1},
     {"epochs": 64, "weight_decay": 1.0},
@@ -116,8 +114,12 @@ CLASS_TRAININGS: tuple[dict, ...] = (
     {"epochs": 256, "weight_decay": 0.02},
 )
 #: Further recipes of classes, which searches try.
-OTHER_CLASS_RECIPES: tuple[dict, ...] = ({"residual": True}, {"embedding": "piecewise-linear"})
-#: Kinds of training of mixtures of normals ("Heads").
+OTHER_CLASS_RECIPES: tuple[dict, ...] = (
+    {"n_layers": 0, "embedding": "none", "weight_decay": 0.1},
+    {"residual": True},
+    {"embedding": "piecewise-linear"},
+)
+#: Kinds of training of mixtures of normals ("Heads and weights").
 MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
 
 N_MEMBERS = 8  # of numbers; docs/results/tabular.md, "What each part is worth"
@@ -127,29 +129,10 @@ VALIDATION, MOST_VALIDATION_ROWS = 0.1, 10_000
 N_FOLDS, N_TENTHS = 5, 3
 FEWEST_FOLDED = 10  # rows, or groups
 
-#: Inverse penalties that logistic regression tries, and weaker penalties, each of which must be
-#: better than the one before by so many standard errors: where classes can be told apart, few rows
-#: favour them.
-STRENGTHS, WEAK_STRENGTHS = (0.003, 0.03, 0.3, 3.0, 30.0), (300.0, 3000.0)
-CLEARLY_BETTER = 3
-STRENGTH_WITHOUT_VALIDATION = 0.3
-MOST_NEWTON_STEPS = 200
-IMPOSSIBLE = -10.0  # logit of classes without a training row
-
 # ------------------------------------------------------------- weights of kinds, and calibration
-# "Heads" (weights of members), "Calibration by rows that members have not seen", "Classes".
+# "Heads and weights", "Calibration by rows that members have not seen", "Classes".
 
-EQUAL_ROWS = 100  # rows that equal shares of the kinds count as
-FEWEST_HELD_OUT = 30  # rows of each kind; with fewer, members of a kind are equal
-WEIGHT_STEPS = 4  # of an average weight: a few draws then stand for all members
-MOST_EVIDENCE_ROWS = 256  # with more rows the held-out ones alone are evidence
-LEAST_WEIGHT = 1e-3  # of a row that counts, in weights of the average row
 MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
-#: Factors of temperatures at which averages are as sure as what they average: smallest, number.
-SMALLEST_FACTOR, N_FACTORS = 0.3, 13
-#: Processes that weigh the evidence of few rows: lengths, where a column has the standard
-#: deviation 1, and shares of the variance of classes that they explain.
-PROCESS_LENGTHS, PROCESS_SIGNALS = (0.5, 1.0, 2.0), (0.2, 0.5, 0.8, 0.95)
 
 # ------------------------------------------------------------------------------ transforms of y
 # "Transformed targets": standard deviation of heavy tails, in those that a normal with the same
@@ -158,20 +141,14 @@ PROCESS_LENGTHS, PROCESS_SIGNALS = (0.5, 1.0, 2.0), (0.2, 0.5, 0.8, 0.95)
 HEAVY_TAILS = 2.5
 FEWEST_ROWS_WITH_TAILS = 20  # with fewer, one row decides
 
-# ---------------------------------------------------------------------- linear part, "Linear parts"
+# ------------------------------------------------------------------------- linear part of networks
 FEWEST_RIDGE_ROWS, MOST_RIDGE_ROWS = 20, 3000
-LOW_RANK = 0.25  # largest effective rank of X, as a share of the rows
-SMALLEST_UNIT = 1e-4  # of residuals, in standard deviations of y, as float32 resolves it
+MOST_COMPARED = 500  # rows on which regressions are compared, in a tenth of a second
 #: Penalties of ridge regression, as powers of ten of the mean eigenvalue: range, number.
 PENALTY_POWERS, N_PENALTIES = (-8, 4), 37
-CLEAR = 0.55  # mean error, to the power 1.5, that is clearly less, as a share of another
-LIKELY = 0.9  # the same, if noise may hide by how much it is less
-ERROR_POWERS = {"wide": 2.0, "other": 1.5}  # of squared errors a few rows decide
-FARTHEST = 10.0  # from the median, in interquartile ranges, in a table of few columns
-NOISY = 0.05  # mean error, to the power 1.5, that noise may dominate, as a share of a constant's
-EXACT = 1e-4  # errors that are none, as a share of those of a constant
+SMALLEST_UNIT = 1e-4  # of residuals, in standard deviations of y, as float32 resolves it
 JITTER = 1e-10  # added to a kernel, whose rows may repeat
-MOST_COMPARED = 1000  # rows on which regressions are compared, in a second or two
+EXACT = 1e-8  # variance of errors that are none, in variances of y
 
 # ------------------------------------------------------------------------- searches of the space
 # docs/results/equal_time.md, "What each part is worth".

@@ -16,17 +16,18 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._task import Task, read_task
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
-from skuq.estimators.tabular._before_training import linear_tasks, make_targets
-from skuq.estimators.tabular._far_learning import with_far_uncertainty
+from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.estimators.tabular._kinds import (
     Origin,
     calibrate,
     list_kinds,
     mix_classes,
     split_rows,
-    train_better,
+    train_kinds,
     weigh_members,
 )
+from skuq.estimators.tabular._linear import with_linear_part
+from skuq.estimators.tabular._targets import make_targets
 from skuq.files._registry import saved_as
 from skuq.networks import TabularNetwork
 from skuq.predictive._calibration import UNCALIBRATED
@@ -71,9 +72,8 @@ def _train(estimator, given):
     kinds, n_members = list_kinds(estimator, task, network)
     # The k-th members of all kinds have the same split, so that kinds can be compared.
     task = split_rows(estimator, task, math.ceil(n_members / len(kinds)))
-    task, members, origins = train_better(
-        estimator, linear_tasks(task), network, kinds, fields, n_members
-    )
+    task = with_linear_part(task)
+    members, origins = train_kinds(estimator, task, network, kinds, fields, n_members)
     kept = find_completed(members)
     return _Trained(task, [members[k] for k in kept], [origins[k] for k in kept], len(kinds))
 
@@ -113,8 +113,7 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     ----------
     n_members : int or "auto", default="auto"
         Number of members. "auto" is 8 for numbers, where more than 5 still improve every score. For
-        classes it is five of each kind up to 2,000 rows, and three of each with more; kinds that
-        the stacking gives nearly no weight are dropped after training.
+        classes it is five of each kind up to 2,000 rows, and three of each with more.
     network : "tabular" or TabularNetwork, default="tabular"
         Modern network for tables, see `skuq.networks.TabularNetwork`.
     loss : str, default="gaussian-mixture"
@@ -147,10 +146,9 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         Further settings of the training, such as optimiser, schedule and penalties, see
         `skuq.training.Training`. Settings without effect here are refused.
     calibrate : bool or "auto", default="auto"
-        Whether predicted distributions are scaled, and given a floor and a tail, by the rows that
+        Whether predicted distributions are scaled, and a share of them more, by the rows that
         single members have not trained on. It needs a loss other than "mse", and a validation split
-        of each member's own: no `groups`, no `validation_data` and not ``validation=None``. With
-        fewer than 30 such rows distributions only get the tail and the limit of the noise. "auto"
+        of each member's own: no `groups`, no `validation_data` and not ``validation=None``. "auto"
         calibrates where it can; True refuses what it cannot.
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
@@ -178,9 +176,8 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         Records of the trained networks, such as weights and history. They hold validation
         predictions, too.
     weights_ : ndarray of shape (n_members,)
-        Weights of the members, which sum to 1. Members that err more on the rows that they hold out
-        weigh less, where errors differ by more than chance, and so do these rows when distributions
-        are calibrated.
+        Weights of the members, which sum to 1. Members of a kind weigh the same, and kinds are
+        weighed by stacking on the rows that they hold out.
     noise_std_ : float or ndarray of shape (n_outputs,)
         With ``loss="mse"``, known or estimated standard deviation of the noise, in units of y (of
         transformed y, with a `target_transform`).
@@ -211,11 +208,11 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     X is scaled by its quartiles and y is standardised. Each member holds out other rows for
     validation, and members of one kind keep the epoch that is best for them on average. Members
     whose loss stops being finite are left out, with a warning.
-    docs/methods/tabular.md describes how the recipe was found.
+    docs/methods/tabular.md describes the recipe.
 
-    Networks may agree for no reason where they have seen nothing. The epistemic uncertainty there
-    is what a Gaussian process of the same rows leaves open; docs/methods/ensembles.md has the
-    formula. It needs 10 rows and a loss that predicts normals or mixtures of them.
+    Networks may agree for no reason where they have seen nothing. There the epistemic uncertainty
+    grows with the distance from the rows, until the whole is about that of y without X;
+    docs/methods/ensembles.md has the formula. It needs 10 rows, and at most 256 encoded columns.
 
     References
     ----------
@@ -275,18 +272,17 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     """Ensemble of several kinds of networks for tables, calibrated: the recommended classifier.
 
     Members are modern networks for tables, which embed numbers differently and whose weights decay
-    more or less, and logistic regressions. On few rows the members of each kind
-    validate on folds, so that every row is predicted by a member of each kind that was not trained
-    on it. On these rows the kinds are weighted by stacking, and their mixture gets a temperature
-    and a small share of the classes' frequencies: no class is impossible because few rows did not
-    have it. Its log loss is below that of `DeepEnsembleClassifier` on most tables measured.
+    more or less. On few rows the members of each kind validate on folds, so that every row is
+    predicted by a member of each kind that was not trained on it. On these rows the kinds are
+    weighted by stacking, and their mixture gets a temperature and a small share of the classes'
+    frequencies: no class is impossible because few rows did not have it. Its log loss is below that
+    of `DeepEnsembleClassifier` on most tables measured.
 
     Parameters
     ----------
     n_members : int or "auto", default="auto"
         Number of members. "auto" is 8 for numbers, where more than 5 still improve every score. For
-        classes it is five of each kind up to 2,000 rows, and three of each with more; kinds that
-        the stacking gives nearly no weight are dropped after training.
+        classes it is five of each kind up to 2,000 rows, and three of each with more.
     network : "tabular" or TabularNetwork, default="tabular"
         Modern network for tables, see `skuq.networks.TabularNetwork`.
     learning_rate : float or "auto", default="auto"
@@ -364,17 +360,12 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     X is scaled by its quartiles. Members of one kind keep the epoch that is best for all of them
     together, once their probabilities have the temperature that is best then (Berta et al. 2025,
     "Rethinking Early Stopping: Refine, Then Calibrate"). Members whose loss stops being finite are
-    left out, with a warning. Decisions of `network` hold for the modern networks; with one about
-    `embedding` there are no linear members. docs/methods/tabular.md describes
-    how the recipe was found.
+    left out, with a warning. Decisions of `network` hold for all members; with one about
+    `embedding` they differ in their training alone. docs/methods/tabular.md describes the recipe.
 
-    Some numbers are rather names, such as gains of exactly 7298 and 7688 that go with different
-    classes. Where this shows clearly, `preprocessor_` adds a column of codes of the values that
-    recur, which networks embed beside the number.
-
-    Networks may agree for no reason where they have seen nothing. There a Gaussian process of the
-    same rows turns the probabilities towards the shares of the classes, and members disagree;
-    docs/methods/ensembles.md has the formula.
+    Networks may agree for no reason where they have seen nothing. The farther a row is from those
+    of training, the more its probabilities move to the shares of the classes, and members
+    disagree; the predicted class stays. docs/methods/ensembles.md has the formula.
 
     References
     ----------
