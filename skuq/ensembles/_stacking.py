@@ -60,6 +60,8 @@ def stack(
 
 _TEMPERATURES = np.exp(np.linspace(-1.2, 1.6, 15))  # that a mixture's temperature is chosen from
 _TEMPERATURE_SPREAD = 0.5  # standard deviation of the prior of its logarithm
+#: Factor of the temperature when more networks are averaged later: averages are less sure.
+AVERAGING_FACTOR = 0.9
 PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
 _DROPPED = 0.2  # weight of the members together that are dropped
 _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
@@ -109,7 +111,8 @@ def fit_class_mixture(
     weights : ndarray of shape (n_models,)
         Weights w of the models, which sum to 1.
     calibration : Calibration
-        Its `temperature` is T. Its `constant` are probabilities c of classes: the mixture predicts
+        Its `temperature` is T, for averages of as many networks as predict the rows here. Its
+        `constant` are probabilities c of classes: the mixture predicts
         ``(1 - c.sum()) * p + c``, where p are the weighted probabilities of the models.
 
     References

@@ -19,6 +19,7 @@ import pandas as pd
 from skuq.ensembles import Selection, SelectionRule, TopSelection
 from skuq.ensembles._rules import Candidates
 from skuq.ensembles._selection import check_selection
+from skuq.ensembles._stacking import AVERAGING_FACTOR
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, FittedEnsemble
 from skuq.networks import Member
@@ -51,11 +52,14 @@ class EnsembleRule:
         Number of members asked for.
     calibrates : bool
         Whether to calibrate. Without, the members predict alone.
+    refits : bool
+        Whether one network refitted on all rows will predict for each trial, also with folds.
     """
 
     selection: SelectionRule
     n_members: int
     calibrates: bool = True
+    refits: bool = False
 
     def choose(self, candidates: Candidates, positions: np.ndarray) -> Choice:
         """Choose among candidates, which are the trials at these positions of the catalog."""
@@ -82,6 +86,9 @@ class EnsembleRule:
         if not candidates.calibrates:
             return UNCALIBRATED
         _, found = candidates.fit_class_mixture(selection.indices, weights=selection.weights)
+        # One network of each trial has predicted a row, and the average of all will.
+        if candidates.is_unseen and not self.refits:
+            return replace(found, temperature=AVERAGING_FACTOR * found.temperature)
         return found
 
 

@@ -265,7 +265,7 @@ def test_fit_refuses(tiny_space, iris, settings, shift, message):
         model.fit(*iris, shift_validation=shift and shift(*iris))
 
 
-def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path):
+def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monkeypatch):
     X, y = iris
     model = NESClassifier(2, fixed=ONE, epochs=2, random_state=0, catalog_dir=tmp_path)
     model.fit(X, y)
@@ -284,3 +284,7 @@ def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path):
     alone = [one.predict_proba(X) for _, one in plain.member_estimators()]
     mixed = np.tensordot(plain.selection_.weights, alone, 1)
     assert_allclose(plain.predict_proba(X), mixed, atol=1e-9)
+    # All networks of a trial predict new rows, and one predicts each row held out.
+    temperature = model.reselect().calibration_.temperature
+    monkeypatch.setattr("skuq.fitted._searched.AVERAGING_FACTOR", 1.0)
+    assert_allclose(temperature, 0.9 * model.reselect().calibration_.temperature)

@@ -203,7 +203,7 @@ class SearchEstimator(Predictor):
         return store.entropy
 
     def _ensemble_rule(self, rule: Any) -> EnsembleRule:
-        return EnsembleRule(rule, self.n_members, self.calibrate)
+        return EnsembleRule(rule, self.n_members, self.calibrate, self.refit)
 
     def reselect(self, X=None, y=None, sample_weight=None, **settings):
         """Select another ensemble from the networks of the search, without training.

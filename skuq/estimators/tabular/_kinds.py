@@ -15,7 +15,13 @@ from sklearn.base import is_classifier
 
 from skuq import backend
 from skuq._random import generator
-from skuq.ensembles._stacking import PRIOR_ROWS, fit_class_mixture, stack
+from skuq.ensembles._stacking import (
+    AVERAGING_FACTOR,
+    PRIOR_ROWS,
+    drop_light,
+    fit_class_mixture,
+    stack,
+)
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._preset import bind_space, class_recipes
@@ -99,6 +105,10 @@ def mix_classes(task, members, origins):
             weight,
             counted / counted.sum(),
         )
+        if in_folds and counts.max() > 1:  # one member of a kind predicts a row here, later all
+            temperature = AVERAGING_FACTOR * calibration.temperature
+            calibration = replace(calibration, temperature=temperature)
+        weights = drop_light(weights)
     return (weights / counts)[kinds], calibration
 
 
