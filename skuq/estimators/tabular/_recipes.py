@@ -46,7 +46,7 @@ MOST_EPOCHS = 512
 LONG_TRAINING, PATIENCE = 128, 64
 
 # ------------------------------------------------------------------------- decisions and recipes
-# "Searched" has the table of these decisions. Width and depth: docs/results/tabular.md.
+# "Searched" has the table of these decisions.
 
 #: Defaults of decisions that depend on the rows: few and many rows, numbers and classes.
 WIDTHS = {"few": 64, "many": 128}
@@ -95,7 +95,7 @@ RECIPES_OF_FEW_ROWS: tuple[dict, ...] = (
 )
 
 # ----------------------------------------------------------------------------- kinds of members
-# "Classes: kinds of members, mixed", and docs/results/tabular.md, "Classes".
+# "Classes: kinds of members, mixed", and "What each rule is worth".
 
 #: How columns are embedded, and the lengths and decays of the training. Few rows need few epochs,
 #: and a decay that leaves no noise learnt; some classes can be told apart exactly, with little
@@ -122,7 +122,7 @@ OTHER_CLASS_RECIPES: tuple[dict, ...] = (
 #: Kinds of training of mixtures of normals ("Heads and weights").
 MIXTURE_KINDS: tuple[dict, ...] = ({"loss": "crps"}, {"loss": "nll"})
 
-N_MEMBERS = 8  # of numbers; docs/results/tabular.md, "What each part is worth"
+N_MEMBERS = 8  # of numbers
 #: Share of the rows that each member holds out, up to so many rows ("Large tables").
 VALIDATION, MOST_VALIDATION_ROWS = 0.1, 10_000
 #: Members of each kind of classes: on few rows every row validates, in folds, with more some do.
