@@ -121,7 +121,6 @@ def fit_class_mixture(
     Predictive Distributions", Section 3 (pseudo-Bayesian model averaging).
 
     C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error".
-
     """
     rows = np.arange(len(codes))
     n_models = len(logits) if weights is None else 1
