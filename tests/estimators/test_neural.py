@@ -209,17 +209,18 @@ def test_mc_dropout_passes_are_the_papers_masks():
     X, y = table()
     model = clone(DROPOUT).set_params(dropout=0.4, n_passes=200).fit(X, y)
     y_ = model.fitted_.targets.scaling
-    passes = (model.predict_distribution(X[:3]).loc - y_.mean_) / y_.scale_
+    passes = (model.predict_distribution(X).loc - y_.mean_) / y_.scale_
     (member,) = model.members_
     w = member.weights.astype(float)
     k1, b1 = w[:64].reshape(4, 16), w[64:80]
-    hidden = np.maximum(model.fitted_.inputs.transform(X[:3]) @ k1 + b1, 0)
+    hidden = np.maximum(model.fitted_.inputs.transform(X) @ k1 + b1, 0)
     k_mean, b_mean = w[80:96], w[96]
     contributions = hidden * k_mean / 0.6
     # Each pass is the sum of a subset of the contributions, the same for all rows.
     target = (passes - b_mean).T
     kept, *_ = np.linalg.lstsq(contributions, target, rcond=None)
     assert_allclose(contributions @ kept, target, atol=1e-8)
+    assert_allclose(kept, kept > 0.5, atol=1e-6)  # all of a unit or nothing
     # And on average nothing is lost: 200 passes.
     full = hidden @ k_mean + b_mean
     spread = np.sqrt((contributions**2 * 0.6 * 0.4).sum(axis=1) / 200)
