@@ -1,4 +1,4 @@
-"""What each rule of the recommended ensembles for tables is worth: switched off by itself.
+"""Switch off each rule of the recommended ensembles by itself, and see what it is worth.
 
 A switch replaces a name of a module. Networks that are trained alike are trained once for all
 switches of a table. Problems are inner parts of training rows; kinds of them stand before a colon.

@@ -20,12 +20,28 @@ def stack(
 ) -> np.ndarray:
     """Find the mixture weights (n_models,) that maximise the likelihood of held-out rows.
 
-    This is the one rule by which skuq weighs models. `held_out_log_density` (n_models, n_samples)
-    is in nats. `prior` (n_models,) are numbers of further rows that each model alone predicts, a
-    Dirichlet prior: on few rows the weights would otherwise be those of chance. By default they
-    are 20 in all, shared equally. They count beside the effective number of rows. The log
-    likelihood is concave in the weights, so that expectation maximisation converges to the maximum
-    (Yao et al. 2018, Eq. 4). Rows to which every model gives probability 0 are ignored.
+    This is the one rule by which skuq weighs kinds of models.
+
+    Parameters
+    ----------
+    held_out_log_density : array-like of shape (n_models, n_samples)
+        In nats. Rows to which every model gives probability 0 are ignored.
+    row_weight : array-like of shape (n_samples,), optional
+        Non-negative weights of the rows.
+    prior : array-like of shape (n_models,), optional
+        Numbers of further rows that each model alone predicts, a Dirichlet prior: on few rows the
+        weights would otherwise be those of chance. By default they are 20 in all, shared equally.
+        They count beside the effective number of rows.
+
+    Raises
+    ------
+    ValueError
+        If densities are NaN or of another shape, or there is no prior of each model.
+
+    Notes
+    -----
+    The log likelihood is concave in the weights, so that expectation maximisation converges to the
+    maximum (Yao et al. 2018, Eq. 4).
     """
     log_likelihood = np.asarray(held_out_log_density, dtype=float)
     if log_likelihood.ndim != 2 or not log_likelihood.size or np.isnan(log_likelihood).any():

@@ -192,7 +192,7 @@ class GaussianMixture(Mixture):
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
         if self.spread is None:
             return super()._map_arrays(change)
-        # Of other rows the former spread would not have the shape.
+        # The spread of all rows does not have the shape of some rows, so it is put back last.
         alone: Any = replace(self, spread=None)
         return replace(alone._map_arrays(change), spread=change(self.spread, "scale"))
 

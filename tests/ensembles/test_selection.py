@@ -514,8 +514,8 @@ def test_select_teams_of_identical_and_perfect_models_and_any_labels():
     chosen = select_teams([y, *proba.argmax(axis=2)], y)
     assert 0 in chosen.selected_
     pairs = chosen.teams_[chosen.teams_["size"] == 2].set_index("team")["hq"]
-    # As focal models only the others see anything: they are scaled over their own teams,
-    # and none is more diverse than the one with the model that is right where they err.
+    # Pairs are scaled over the teams of one focal model. With any model but 0 as the focal one,
+    # no pair is more diverse than that with model 0, which is right where the focal one errs.
     assert_allclose([pairs[0, k] for k in range(1, 6)], 0)
     chosen = select_teams([["yes", "no", "no"], ["no", "no", "no"]], ["yes", "no", "no"])
     assert_allclose(chosen.accuracies_, [1, 2 / 3])
@@ -538,7 +538,7 @@ def test_select_teams_counts_teams_before_they_are_made(monkeypatch, rng):
         ):
             with pytest.raises(ValueError, match=message):
                 select_teams(np.eye(n_models, 10, dtype=int), np.zeros(10, int), **settings)
-    # Of large pools it lists only what was scored.
+    # In a large pool not all teams are scored: only those that were are listed.
     y = rng.integers(0, 3, 100)
     labels = np.where(rng.random((18, 100)) < 0.6, y, rng.integers(0, 3, (18, 100)))
     chosen = select_teams(labels, y, beta=0.3)

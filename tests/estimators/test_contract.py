@@ -182,7 +182,7 @@ class Recorder:
 
 
 def unit_of(model):
-    """What a callback and the progress of a fit count, and how many of them there are."""
+    """Return the unit that callbacks and progress bars of a fit count, and its number."""
     if isinstance(model, skuq.HQEnsembleSelector):
         return "model", len(POOL)
     if hasattr(model, "estimator"):

@@ -87,7 +87,7 @@ def test_make_splits_trains_on_every_class():
         folds = make_splits(given_rows, 0, cv=5, labels=labels).parts
         assert_array_equal(np.sort(np.concatenate([valid for _, valid in folds])), np.arange(n))
         assert all(len(valid) == len(set(labels[valid])) for _, valid in folds)
-    # Of some folds those are used that train on every class.
+    # If only some folds are used, they are folds that train on every class.
     labels = np.repeat([0, 1, 2], [30, 29, 1])
     rows = Rows(np.zeros((60, 1)), np.zeros((60, 1)), np.ones(60))
     with warnings.catch_warnings():

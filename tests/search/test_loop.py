@@ -326,7 +326,7 @@ def test_stacks_are_of_equal_size_with_seeds_by_numbers_and_are_kept_after_an_in
     assert [(r.trial_number, r.score) for r in records] == [(k, k / 40) for k in range(40)]
     search_in_stacks(alone, 1)
     assert alone.asked[0] == together.asked[0][:1]
-    # What a store has is not trained again.
+    # Trials that a store has are not trained again.
     store, together = Kept([records[k] for k in (4, 0, 7)]), Together()
     again = search_in_stacks(together, 10, store=store)
     assert [r.trial_number for r in again] == list(range(10))

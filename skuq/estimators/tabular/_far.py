@@ -254,6 +254,6 @@ def _choose_references(
         nearest = np.minimum(nearest, apart)
         nearest[k] = 0.0
     nearest[list(chosen)] = list(chosen.values())
-    # What is nearer than the maximum's second part is rounding.
+    # Smaller squares are rounding errors of the squared lengths.
     nearest = np.sqrt(np.maximum(nearest, _LEAST * lengths.max()))
     return np.resize(list(chosen), _SOME), np.quantile(nearest, _LEVEL, method="weibull")

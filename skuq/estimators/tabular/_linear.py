@@ -56,7 +56,11 @@ def with_linear_part(task: Task) -> Task:
 
 
 def is_linear(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Whether ridge regression predicts the outputs y (n, m) best of rows that are left out."""
+    """Tell for which outputs (m,) of y (n, m) ridge regression is best on rows that are left out.
+
+    It is compared with kernel ridge regression on at most 500 rows. `share` (n,) are weights that
+    sum to 1. Errors that float32 does not resolve count as none.
+    """
     rows = np.flatnonzero(share)
     some = rows[:: -(-len(rows) // tuned.MOST_COMPARED)]
     x, y, share = x[some], y[some], share[some]
