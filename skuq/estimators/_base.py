@@ -273,9 +273,9 @@ class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
         return make, arguments, {**state, **_oracles_by_value(params)}, *rest
 
     def __copy__(self) -> Any:
-        """Copy an estimator: the copy has the same parameters and fitted attributes."""
+        """Copy an estimator with everything that it holds, which a pickle of it may not."""
         copied = object.__new__(type(self))
-        copied.__setstate__(self.__getstate__())
+        vars(copied).update(vars(self))
         return copied
 
     def __sklearn_tags__(self) -> Any:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import field
 from numbers import Integral
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,10 +195,8 @@ class CalibratedUncertainty(Predictor):
         """
         return self._fit_by(Given(X, y, sample_weight, others=fit_params))
 
-    @property
-    def estimator_(self):
-        """Estimator fitted on all rows."""
-        return self.fitted_.estimator
+    # Parts of the fitted model, which the class docstrings describe.
+    estimator_ = property(attrgetter("fitted_.estimator"), doc="")
 
     def get_metadata_routing(self):
         """Describe the metadata that the estimator and `cv` request.
@@ -343,15 +342,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             )
         return Fit(FittedCalibrated(held_out.model, calibration), rows.features)
 
-    @property
-    def scale_(self):
-        """Factor of the standard deviations."""
-        return self.fitted_.calibration.scale
-
-    @property
-    def scores_(self):
-        """Sorted absolute errors of conformal intervals, or None."""
-        return self.fitted_.calibration.scores
+    scale_ = property(attrgetter("fitted_.calibration.scale"), doc="")
+    scores_ = property(attrgetter("fitted_.calibration.scores"), doc="")
 
     def predict(self, X, return_std=False):
         """Predict as the estimator does, and on request the calibrated standard deviation.
@@ -489,10 +481,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         fitted = FittedCalibrated(held_out.model, ClassRecalibration(temperature, classes))
         return Fit(fitted, {**rows.features, "classes_": classes})
 
-    @property
-    def temperature_(self):
-        """Divisor of the log probabilities."""
-        return self.fitted_.calibration.temperature
+    temperature_ = property(attrgetter("fitted_.calibration.temperature"), doc="")
 
     def predict(self, X, return_std=False):
         """Predict as the classifier does, and on request how much its members differ.

@@ -306,10 +306,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 _check_has_proba(name, model)
         return pool
 
-    @property
-    def estimators_(self):
-        """Members, in the order of `selected_`."""
-        return list(self.fitted_.estimators)
+    # Members, in the order of `selected_`.
+    estimators_ = property(lambda self: list(self.fitted_.estimators), doc="")
 
     @property
     def named_estimators_(self):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,11 @@ class OneArchitecture(Predictor):
     _settings = SETTINGS
     _exports_keras = True
 
+    # Parts of the fitted model, which the class docstrings describe.
+    members_ = property(lambda self: list(self.fitted_.members), doc="")
+    weights_ = property(attrgetter("fitted_.weights"), doc="")
+    preprocessor_ = property(attrgetter("fitted_.inputs.preprocessor"), doc="")
+
     def fit(
         self,
         X,
@@ -111,21 +117,6 @@ class OneArchitecture(Predictor):
         return self._fit_by(
             Given(X, y, sample_weight, validation_data, groups, validation_parts=parts)
         )
-
-    @property
-    def members_(self):
-        """Records of the trained networks."""
-        return list(self.fitted_.members)
-
-    @property
-    def weights_(self):
-        """Weights of the members in the mixture."""
-        return self.fitted_.weights
-
-    @property
-    def preprocessor_(self):
-        """Fitted preprocessor, or None."""
-        return self.fitted_.inputs.preprocessor
 
     def member_estimators(self):
         """Return each network as a fitted estimator of its own.

@@ -470,12 +470,6 @@ class SearchEstimator(Predictor):
             state["fitted_"] = self.fitted_.members_only()
         return state
 
-    def __copy__(self) -> Any:
-        """Copy the estimator with everything that it holds, unlike a pickle."""
-        other = object.__new__(type(self))
-        other.__dict__.update(vars(self))
-        return other
-
     def __deepcopy__(self, memo: Any) -> Any:
         other = memo[id(self)] = object.__new__(type(self))
         other.__dict__.update(copy.deepcopy(vars(self), memo))
