@@ -22,11 +22,11 @@ from .estimators.methods._calibrated import (
 )
 from .estimators.methods._deep import DeepEnsembleClassifier as DeepEnsembleClassifier
 from .estimators.methods._deep import DeepEnsembleRegressor as DeepEnsembleRegressor
+from .estimators.methods._deep import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
+from .estimators.methods._deep import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
 from .estimators.methods._deep import MCDropoutClassifier as MCDropoutClassifier
 from .estimators.methods._deep import MCDropoutRegressor as MCDropoutRegressor
 from .estimators.methods._hq import HQEnsembleSelector as HQEnsembleSelector
-from .estimators.methods._hyper import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
-from .estimators.methods._hyper import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
 from .estimators.methods._neon import NEONRegressor as NEONRegressor
 from .estimators.methods._neon import OperatorEnsembleRegressor as OperatorEnsembleRegressor
 from .estimators.methods._nes import NESClassifier as NESClassifier
