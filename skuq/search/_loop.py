@@ -23,7 +23,6 @@ from skuq.files._registry import saved_as
 from skuq.networks import Member
 from skuq.networks._member import FoldedMember
 from skuq.search import Catalog
-from skuq.search._process_slots import Slots
 from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._records import (
     CALIBRATION_ROWS,
@@ -35,7 +34,7 @@ from skuq.search._records import (
     TrialLog,
     TrialRecord,
 )
-from skuq.search._slots import open_slots
+from skuq.search._slots import Slots, open_slots
 
 
 @saved_as("search.SearchResult")

@@ -16,7 +16,7 @@ import numpy as np
 from skuq._messages import Progress, warn_user
 from skuq.exceptions import SearchFailedError, SlotsLostError
 from skuq.files._registry import saved_as
-from skuq.search._process_slots import Slots
+from skuq.search._slots import Slots
 
 #: Validation rows of a single split that calibrate classes, though epochs are chosen by them, too.
 CALIBRATION_ROWS = 1_000
