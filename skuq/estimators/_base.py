@@ -275,7 +275,7 @@ class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
     def __copy__(self) -> Any:
         """Copy an estimator with everything that it holds, which a pickle of it may not."""
         copied = object.__new__(type(self))
-        vars(copied).update(vars(self))
+        copied.__dict__.update(vars(self))
         return copied
 
     def __sklearn_tags__(self) -> Any:

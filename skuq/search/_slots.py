@@ -1,6 +1,15 @@
 """Slots: places that run trials, one at a time in each slot.
 
-Processes are replaced when they die, are stopped or have grown large.
+A slot is a process of its own (joblib's loky), a thread, a thread of a Dask cluster, or the
+caller itself; all have the interface `Slots`. A process that dies loses only its own trial and is
+replaced. A process that has compiled many programs is replaced, too, because a backend keeps
+memory for each of them.
+
+On Dask, the evaluation is sent as a worker plugin, which the scheduler gives once to each worker,
+also to workers that start later. A worker that dies loses only the trial it was running, and Dask
+gives that trial to another worker. Scattered data, the alternative, would be lost with the last
+worker that has a copy, and Dask would prefer workers that have one. Dask is optional: functions
+that need it import it.
 """
 
 from __future__ import annotations
