@@ -32,7 +32,6 @@ from skuq.bayesopt._results import SMALL_DOMAIN, Domain, Results
 from skuq.bayesopt._surrogate import Fits, SearchSettings, Surrogate, derived_seed
 
 
-@dataclass(frozen=True)
 class _Limits:
     """Distances and numbers of points of a step.
 
@@ -61,9 +60,6 @@ class _Limits:
     first_threshold: float = 1 / 16
     last_threshold: float = 0.01
     max_moves: int = 50  # of one climb over a grid
-
-
-_LIMITS = _Limits()
 
 
 @dataclass(frozen=True)
@@ -130,7 +126,7 @@ class Step:
         self._root = math.sqrt(len(self.domain.encoded_bounds))
         # Smallest distance of points without results; on a grid neighbours are far enough.
         is_infinite = math.isinf(self.domain.n_points)
-        self._min_gap = (_LIMITS.min_gap if is_infinite else _LIMITS.same_point) * self._root
+        self._min_gap = (_Limits.min_gap if is_infinite else _Limits.same_point) * self._root
         # Whether the domain can be searched exhaustively.
         self._is_small = self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
         # The best value of the results; with noise that of each draw, (n_draws,).
@@ -149,7 +145,7 @@ class Step:
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
         rng = generator(self._entropy, "width")
-        X = self.domain.sample(self._limit_n_points(_LIMITS.n_widths), rng)
+        X = self.domain.sample(self._limit_n_points(_Limits.n_widths), rng)
         unit, values = self.acquisition.at(1.0), self._draw(X)
         # With beta 1 the bound exceeds the mean by the deviation, by whichever measure.
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
@@ -177,9 +173,9 @@ class Step:
                 "draw counts for the point that is best in it, so that some points would count "
                 f"for none. Got {q}."
             )
-        if q > _LIMITS.large_batch:
+        if q > _Limits.large_batch:
             warn_user(
-                f"q={q} points at once are hard to optimise jointly: above {_LIMITS.large_batch} "
+                f"q={q} points at once are hard to optimise jointly: above {_Limits.large_batch} "
                 "consider several batches."
             )
         settings, threshold = self._settings, None
@@ -187,7 +183,7 @@ class Step:
             beta = self.acquisition.beta_at(len(self.results.X))
         if getattr(self.acquisition, "dynamic_c", False):
             n_steps = max(0, self.results.n_told - settings.n_initial)
-            first, last = _LIMITS.first_threshold, _LIMITS.last_threshold
+            first, last = _Limits.first_threshold, _Limits.last_threshold
             threshold = first * (last / first) ** min(n_steps / settings.n_steps, 1.0)
         if self.posterior.joint:
             return self._propose_at_once(q, beta, threshold)
@@ -210,7 +206,7 @@ class Step:
         """Propose q points at once; double beta while they are nearer than a threshold."""
         known = np.vstack([self._known, self.pending])
         # NOMU's dynamic c (appendix B.3.2): explore more as long as the proposal is nearly known.
-        for n_doublings in range(_LIMITS.max_doublings + 1):
+        for n_doublings in range(_Limits.max_doublings + 1):
             raised = None if beta is None else beta * 2**n_doublings
             acquisition = self.acquisition.at(raised)
             x = self._maximize(q, acquisition)
@@ -266,7 +262,7 @@ class Step:
                 chosen = np.vstack([chosen, left[np.argmax(values)]])
             return chosen
         # The acquisition is often high near the best known points: searches start there, too.
-        best = np.argsort(-self.results.values, kind="stable")[: _LIMITS.n_starts]
+        best = np.argsort(-self.results.values, kind="stable")[: _Limits.n_starts]
         # Without an objective the draws are the values: searches share one compiled program.
         is_plain = self.objective == SignedObjective(None)
         task = AcquisitionTask(
@@ -310,7 +306,7 @@ class Step:
             point, value = start, -np.inf
             if self._is_available(start[None], given)[0]:
                 value = self._values_with(given, start[None], acquisition)[0]
-            for _ in range(_LIMITS.max_moves):
+            for _ in range(_Limits.max_moves):
                 # Steepest ascent over the neighbours, as long as a neighbour is better.
                 near = self.domain.neighbours(point, self.domain.n_columns, rng)
                 near = near[self._is_available(near, given)]
@@ -343,7 +339,7 @@ class Step:
                     continue
             # Points near x and points of the whole domain, or all points of a small one.
             rng = generator(self._entropy, "candidates")
-            n = self._limit_n_points(_LIMITS.n_candidates)
+            n = self._limit_n_points(_Limits.n_candidates)
             candidates = (
                 self.domain.grid()
                 if self._is_small
@@ -364,13 +360,13 @@ class Step:
         """Tell which points (n, d) may be proposed given others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known
-        free = self.domain.distance(X, known) > _LIMITS.same_point * self._root
+        free = self.domain.distance(X, known) > _Limits.same_point * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points) and len(self.results.failed):
             # A point near a failure is likely to fail, too, unless a usable result is nearer.
             from_failures = self.domain.distance(X, self.results.failed)
-            free &= from_failures > _LIMITS.failure_gap * self._root
-            is_far = from_failures > _LIMITS.failure_reach * self._root
+            free &= from_failures > _Limits.failure_gap * self._root
+            is_far = from_failures > _Limits.failure_reach * self._root
             free &= is_far | (from_failures > self.domain.distance(X, self.results.X))
         return free
 
@@ -387,7 +383,7 @@ class Step:
     def _draw(self, X):
         """Draw the objective at points X (n, d): (n_draws, n)."""
         encoded, outputs = self.domain.encode(X), math.prod(self.posterior.output_shape)
-        rows = max(1, _LIMITS.entries_at_once // (self.posterior.n_draws * outputs))
+        rows = max(1, _Limits.entries_at_once // (self.posterior.n_draws * outputs))
         parts = [
             np.asarray(self.objective(self.posterior(encoded[k : k + rows])), dtype="float64")
             for k in range(0, len(encoded), rows)
@@ -397,7 +393,7 @@ class Step:
     def _limit_n_points(self, n):
         """Limit a number of points to what the size of their draws allows."""
         outputs = self.posterior.n_draws * math.prod(self.posterior.output_shape)
-        return max(_LIMITS.least_points, min(n, _LIMITS.entries // outputs))
+        return max(_Limits.least_points, min(n, _Limits.entries // outputs))
 
 
 def moves_off_faces(

@@ -19,9 +19,9 @@ from skuq.metrics import (
 from skuq.metrics._scores import read_pit
 from skuq.plotting._display import (
     BLUE,
-    SIZES,
     CurveDisplay,
     Display,
+    Sizes,
     check_rows,
     draw_line,
     from_zero,
@@ -202,7 +202,7 @@ class PredictionBandDisplay(Display):
             facecolor=_AMBER_TINT,
             edgecolor=_AMBER,
             linestyle="--",
-            linewidth=SIZES.edge,
+            linewidth=Sizes.edge,
             label=label,
         )
         self.total_band_ = ax.fill_between(x, mean - n_stds * total, mean + n_stds * total, **look)
@@ -220,7 +220,7 @@ class PredictionBandDisplay(Display):
             # Drawn after the total band, so that it lies on top and leaves the rim visible.
             ends = mean - n_stds * aleatoric, mean + n_stds * aleatoric
             self.aleatoric_band_ = ax.fill_between(x, *ends, **look)
-        look = {"color": "black", "linewidth": SIZES.line, "label": "mean"}
+        look = {"color": "black", "linewidth": Sizes.line, "label": "mean"}
         self.line_ = draw_line(ax, x, mean, line_kwargs, **look)
         self.scatter_ = None
         if self.x_train is not None and self.y_train is not None:
@@ -231,10 +231,10 @@ class PredictionBandDisplay(Display):
                 scatter_kwargs,
                 color="black",
                 marker="o",
-                s=SIZES.point_area,
+                s=Sizes.point_area,
                 edgecolor="white",
-                linewidth=SIZES.rim,
-                zorder=SIZES.points_layer,
+                linewidth=Sizes.rim,
+                zorder=Sizes.points_layer,
                 label="training points",
             )
             self.scatter_ = ax.scatter(x, y, **look)
@@ -651,7 +651,7 @@ class CoverageWidthDisplay(CurveDisplay):
                 marker="o",
                 linestyle="none",
                 markeredgecolor="white",
-                markersize=SIZES.mark,
+                markersize=Sizes.mark,
                 label=with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}"),
             )
         ax.set(

@@ -15,9 +15,9 @@ from skuq.metrics._scores import check_choice
 from skuq.plotting._display import (
     BLUE,
     GREY,
-    SIZES,
     VERMILION,
     Display,
+    Sizes,
     curve_style,
     draw_line,
     legend,
@@ -176,7 +176,7 @@ class SearchHistoryDisplay(Display):
             look = {**curve_style(ax), "label": self.name}
             points = {"color": look["color"]}
         points = style(
-            "points", scatter_kwargs, s=SIZES.point_area, alpha=0.7, linewidth=0, **points
+            "points", scatter_kwargs, s=Sizes.point_area, alpha=0.7, linewidth=0, **points
         )
         self.scatter_ = ax.scatter(x[within], scores[within], **points)
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
@@ -377,11 +377,11 @@ class TeamDisplay(Display):
                 here["accuracy"],
                 selected_kwargs,
                 marker="*",
-                markersize=SIZES.star,
+                markersize=Sizes.star,
                 color=VERMILION,
                 markeredgecolor="black",
                 linestyle="none",
-                zorder=SIZES.star_layer,
+                zorder=Sizes.star_layer,
                 label="selected",
             )
         self.colorbar_ = colours.draw(ax)
@@ -403,7 +403,7 @@ class TeamDisplay(Display):
 
     def _draw_single_models(self, ax, given):
         """Draw the best and the average accuracy of the single models."""
-        shared = {"linewidth": SIZES.reference, "zorder": 1}
+        shared = {"linewidth": Sizes.reference, "zorder": 1}
         best = {"color": VERMILION, "linestyle": "-.", "label": "best single model", **shared}
         average = {"color": "black", "linestyle": ":", "label": "average single model"}
         look = style("line", given, **best)
@@ -425,7 +425,7 @@ class TeamDisplay(Display):
                 given,
                 linestyle="--",
                 color="black" if alone else colours.colours_of([size])[0],
-                linewidth=SIZES.reference,
+                linewidth=Sizes.reference,
                 label=f"{_TITLES[name]} threshold",
             )
             lines.append(ax.axvline(value, **look))
@@ -434,7 +434,7 @@ class TeamDisplay(Display):
 
 def _scatter(ax, teams, score, colours, look, given):
     """Draw the marks of one kind of teams, coloured by size, and their entry of the legend."""
-    look = {"s": SIZES.team_area, "linewidth": SIZES.edge, "alpha": 0.85, **look}
+    look = {"s": Sizes.team_area, "linewidth": Sizes.edge, "alpha": 0.85, **look}
     label = f"{look.pop('label')} ({len(teams)})"
     paint = "edgecolor" if "facecolor" in look else "color"
     # The legend explains the marks in a neutral colour, as colours are the sizes of teams.
