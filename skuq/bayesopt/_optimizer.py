@@ -1,7 +1,5 @@
 """Bayesian optimisation: propose points of an expensive function and learn from its results."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import logging

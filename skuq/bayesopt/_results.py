@@ -7,8 +7,6 @@ the latter, scaled to [-1, 1]. An output is what the function returns for a poin
 shape. The objective makes a value of it, here with the sign of the user.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

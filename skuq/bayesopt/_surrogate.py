@@ -1,7 +1,5 @@
 """Settings of a search with their checks, and the surrogate that is fitted to its results."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math

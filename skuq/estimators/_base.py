@@ -4,8 +4,6 @@ Every estimator has the attribute `fitted_`, a `Fitted` of ``skuq/fitted``. Shap
 rows, m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

@@ -3,8 +3,6 @@
 Notation: n rows, m outputs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 

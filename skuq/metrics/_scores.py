@@ -1,7 +1,5 @@
 """Scores of predictive distributions of numbers and of classes."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

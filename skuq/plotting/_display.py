@@ -4,8 +4,6 @@ The colours are those of Okabe and Ito, which readers with any colour vision can
 Line styles repeat the distinction, for print without colour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

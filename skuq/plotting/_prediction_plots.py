@@ -1,7 +1,5 @@
 """Displays of predictions: bands, calibration curves, coverage with width, and retention."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Displays of what was tried: the trials of searches and optimisers, and the teams of a pool."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 

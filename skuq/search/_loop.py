@@ -5,8 +5,6 @@ be trained again: refits on all rows, and repeats with other seeds. Their networ
 the trials of the search, and a resumed fit takes them from there.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

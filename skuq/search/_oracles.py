@@ -1,7 +1,5 @@
 """Use skuq's proposers as a Keras-Tuner oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

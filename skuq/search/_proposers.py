@@ -6,8 +6,6 @@ Those of the AutoDEUQ paper are ageing evolution (Real et al., 2018) on architec
 Bayesian optimisation (a random forest) in AgEBO.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import tempfile

@@ -4,8 +4,6 @@ They are the objects for the parameter `search` of AutoDEUQ and NES, and stand i
 papers: AutoDEUQ's, NES', and any Keras-Tuner oracle.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real

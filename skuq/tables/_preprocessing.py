@@ -1,7 +1,5 @@
 """Encode tables with columns of any kind as arrays of finite numbers."""
 
-from __future__ import annotations
-
 import itertools
 import reprlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Fit an estimator and calibrate its uncertainty on rows that it has not seen."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Deep ensembles, MC dropout and hyper deep ensembles: networks of one architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """HQ: select a small, diverse and accurate team from a pool of classifiers."""
 
-from __future__ import annotations
-
 from dataclasses import field, fields
 from numbers import Integral
 from typing import Any

@@ -5,8 +5,6 @@ authors' code where the paper leaves them open. Their optimiser is Optax' Adam, 
 1e-8.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -7,8 +7,6 @@ those whose draws come from gradient steps alone. `train_bases` trains those tha
 Notation: n functions, each known at q query points, with m outputs.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """NOMU: one network for a prediction and its model uncertainty."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from numbers import Integral, Real
 from operator import attrgetter

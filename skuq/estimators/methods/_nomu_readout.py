@@ -5,8 +5,6 @@ and a factor of the noise. The rules for few rows were chosen on toy functions o
 "Few rows" in docs/methods/nomu.md.
 """
 
-from __future__ import annotations
-
 import types
 from dataclasses import dataclass, replace
 from numbers import Integral, Real

@@ -1,7 +1,5 @@
 """Base class of ensembles of one architecture, and the steps that they share, as functions."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time

@@ -1,7 +1,5 @@
 """Fit estimators of any kind on parts of the rows, and predict the rows left out."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

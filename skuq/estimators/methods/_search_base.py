@@ -4,8 +4,6 @@ AutoDEUQ and NES share `SearchEstimator.fit`. They differ in the `SearchPlan` th
 parameters: the strategy, the space of networks, the rule of the selection, and defaults.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import math

@@ -1,7 +1,5 @@
 """What a search reads from its estimator's parameters, and how these meet the user's rows."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import inspect

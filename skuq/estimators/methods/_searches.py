@@ -1,7 +1,5 @@
 """AutoDEUQ and NES: ensembles from searches of architectures and hyperparameters."""
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The networks of folds are the jobs of one trial, with a joint record. Importing 
 no backend, because a trainer is made in the caller's process and often used only in its workers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math
