@@ -10,21 +10,11 @@ from sklearn.utils import column_or_1d
 from skuq._formulas import QUARTILES
 from skuq._params import unwrap_estimator
 from skuq.metrics._scores import check_choice
-from skuq.plotting._display import (
-    BLUE,
-    GREY,
-    VERMILION,
-    Display,
-    Sizes,
-    curve_style,
-    draw_line,
-    legend,
-    style,
-)
+from skuq.plotting import _display
 
 
 @dataclass(eq=False, repr=False)
-class SearchHistoryDisplay(Display):
+class SearchHistoryDisplay(_display.Display):
     """Score of each trial and the best so far, by trial or by time.
 
     Any sequence of values that a search minimises will do, such as the regret of an optimiser.
@@ -169,25 +159,25 @@ class SearchHistoryDisplay(Display):
         # Another history on these axes may need more room than this one.
         shared = ax.get_ylim() if ax.has_data() else None
         look = {"color": "black", "label": "best so far"}
-        points = {"color": BLUE, "label": "trial"}
+        points = {"color": _display.BLUE, "label": "trial"}
         if self.name is not None:
-            look = {**curve_style(ax), "label": self.name}
+            look = {**_display.curve_style(ax), "label": self.name}
             points = {"color": look["color"]}
-        points = style(
-            "points", scatter_kwargs, s=Sizes.point_area, alpha=0.7, linewidth=0, **points
+        points = _display.style(
+            "points", scatter_kwargs, s=_display.Sizes.point_area, alpha=0.7, linewidth=0, **points
         )
         self.scatter_ = ax.scatter(x[within], scores[within], **points)
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
         begun = np.isfinite(best)
         look["drawstyle"] = "steps-post"
-        self.line_ = draw_line(ax, x[begun], best[begun], line_kwargs, **look)
+        self.line_ = _display.draw_line(ax, x[begun], best[begun], line_kwargs, **look)
         # Marks of failed trials lie below all scores, and those beyond the fence above it.
         low = scores[done].min()
         margin = 0.08 * (fence - low or abs(low) or 1.0)
-        look = {"marker": "^", "color": GREY}
+        look = {"marker": "^", "color": _display.GREY}
         beyond = x[done & ~within]
         self.beyond_ = _mark(ax, beyond, fence + margin, look, f"above {fence:.3g}", None)
-        look = {"marker": "x", "color": VERMILION}
+        look = {"marker": "x", "color": _display.VERMILION}
         self.failed_ = _mark(ax, x[~done], low - margin, look, "failed", failed_kwargs)
         ends = [low - 2 * margin, fence + 2 * margin]
         if shared is not None:
@@ -200,7 +190,7 @@ class SearchHistoryDisplay(Display):
         )
         if by == "trial":
             ax.xaxis.get_major_locator().set_params(integer=True)
-        legend(ax, headroom=0.2, loc="upper left", ncols=2)
+        _display.legend(ax, headroom=0.2, loc="upper left", ncols=2)
         return self
 
 
@@ -209,10 +199,10 @@ def _mark(ax, x, height, defaults, label, given):
     if not len(x):
         return None
     look = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}
-    return draw_line(ax, x, np.full(len(x), height), given, **look)
+    return _display.draw_line(ax, x, np.full(len(x), height), given, **look)
 
 
-_ONE_SIZE = BLUE
+_ONE_SIZE = _display.BLUE
 _TITLES = {"kmeans": "K-means", "mean": "mean"}
 _MARKS = {
     "alpha": {"marker": "x", "label": "pruned by alpha"},
@@ -223,7 +213,7 @@ _MARKS = {
 
 
 @dataclass(eq=False, repr=False)
-class TeamDisplay(Display):
+class TeamDisplay(_display.Display):
     """Accuracy of teams against their diversity score, as in the figures of the HQ paper.
 
     There is one mark for each team; its colour is the size of the team. Filled marks are kept
@@ -369,17 +359,17 @@ class TeamDisplay(Display):
         # Teams are tuples, which pandas would compare element by element.
         here = scored[[team == self.selected for team in scored["team"]]]
         if len(here):  # the team that predicts is among the drawn teams
-            self.selected_ = draw_line(
+            self.selected_ = _display.draw_line(
                 ax,
                 here[score],
                 here["accuracy"],
                 selected_kwargs,
                 marker="*",
-                markersize=Sizes.star,
-                color=VERMILION,
+                markersize=_display.Sizes.star,
+                color=_display.VERMILION,
                 markeredgecolor="black",
                 linestyle="none",
-                zorder=Sizes.star_layer,
+                zorder=_display.Sizes.star_layer,
                 label="selected",
             )
         self.colorbar_ = colours.draw(ax)
@@ -390,7 +380,7 @@ class TeamDisplay(Display):
         # Remove the ticks of the headroom at the legend: no accuracy is above 1.
         low, high = ax.get_ylim()
         ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
-        legend(
+        _display.legend(
             ax,
             headroom=0.5,
             loc="upper left",
@@ -401,12 +391,17 @@ class TeamDisplay(Display):
 
     def _draw_single_models(self, ax, given):
         """Draw the best and the average accuracy of the single models."""
-        shared = {"linewidth": Sizes.reference, "zorder": 1}
-        best = {"color": VERMILION, "linestyle": "-.", "label": "best single model", **shared}
+        shared = {"linewidth": _display.Sizes.reference, "zorder": 1}
+        best = {
+            "color": _display.VERMILION,
+            "linestyle": "-.",
+            "label": "best single model",
+            **shared,
+        }
         average = {"color": "black", "linestyle": ":", "label": "average single model"}
-        look = style("line", given, **best)
+        look = _display.style("line", given, **best)
         self.best_ = ax.axhline(np.max(self.accuracies), **look)
-        look = style("line", given, **average, **shared)
+        look = _display.style("line", given, **average, **shared)
         self.average_ = ax.axhline(np.mean(self.accuracies), **look)
 
     def _draw_thresholds(self, ax, score, colours, given):
@@ -418,12 +413,12 @@ class TeamDisplay(Display):
                 continue
             # A threshold of one size among several has the colour of that size.
             alone = size is None or len(colours.sizes) == 1
-            look = style(
+            look = _display.style(
                 "line",
                 given,
                 linestyle="--",
                 color="black" if alone else colours.colours_of([size])[0],
-                linewidth=Sizes.reference,
+                linewidth=_display.Sizes.reference,
                 label=f"{_TITLES[name]} threshold",
             )
             lines.append(ax.axvline(value, **look))
@@ -432,14 +427,14 @@ class TeamDisplay(Display):
 
 def _scatter(ax, teams, score, colours, look, given):
     """Draw the marks of one kind of teams, coloured by size, and their entry of the legend."""
-    look = {"s": Sizes.team_area, "linewidth": Sizes.edge, "alpha": 0.85, **look}
+    look = {"s": _display.Sizes.team_area, "linewidth": _display.Sizes.edge, "alpha": 0.85, **look}
     label = f"{look.pop('label')} ({len(teams)})"
     paint = "edgecolor" if "facecolor" in look else "color"
     # The legend explains the marks in a neutral colour, as colours are the sizes of teams.
     shown = {paint: "black" if len(colours.sizes) > 1 else _ONE_SIZE, "label": label}
-    ax.scatter([], [], **style("points", given, **{**look, **shown}))
+    ax.scatter([], [], **_display.style("points", given, **{**look, **shown}))
     look[paint] = colours.colours_of(teams["size"])
-    return ax.scatter(teams[score], teams["accuracy"], **style("points", given, **look))
+    return ax.scatter(teams[score], teams["accuracy"], **_display.style("points", given, **look))
 
 
 class _SizeColours:

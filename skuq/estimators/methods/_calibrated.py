@@ -30,19 +30,8 @@ from skuq._params import (
     safe_split,
 )
 from skuq.estimators._base import Fit, Given, Predictor, UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators.methods import _out_of_fold
 from skuq.estimators.methods._deep import DeepEnsembleRegressor
-from skuq.estimators.methods._out_of_fold import (
-    FittedProbabilities,
-    check_estimator,
-    fit_and_predict,
-    inherit_tags,
-    learns_nothing,
-    make_folds,
-    read_foreign_rows,
-    route,
-    run,
-    take_argument,
-)
 from skuq.exceptions import CalibrationWarning
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_calibrated import (
@@ -98,9 +87,13 @@ class _HeldOut(NamedTuple):
 def _read_rows(estimator: Any, given: Given, is_kind: Callable[[Any], bool]) -> _Rows:
     """Check the estimator and the rows, but for y."""
     inner, params = estimator.estimator, dict(given.others)
-    model = check_estimator("`estimator`", inner, is_kind, isinstance(estimator.cv, str))
-    sample_weight = take_argument(inner, "sample_weight", given.sample_weight, params)
-    X, _, sample_weight, features = read_foreign_rows(estimator, given.X, given.y, sample_weight)
+    model = _out_of_fold.check_estimator(
+        "`estimator`", inner, is_kind, isinstance(estimator.cv, str)
+    )
+    sample_weight = _out_of_fold.take_argument(inner, "sample_weight", given.sample_weight, params)
+    X, _, sample_weight, features = _out_of_fold.read_foreign_rows(
+        estimator, given.X, given.y, sample_weight
+    )
     return _Rows(X, check_weights(sample_weight, X), sample_weight, params, model, features)
 
 
@@ -129,19 +122,21 @@ def _predict_held_out(
             "rows. If they are relative, divide them by their mean.",
             CalibrationWarning,
         )
-    fit_params, groups = route(estimator, rows.sample_weight, rows.params)
+    fit_params, groups = _out_of_fold.route(estimator, rows.sample_weight, rows.params)
     if isinstance(estimator.cv, str):  # "prefit": one fold, of all rows
         test, model = np.flatnonzero(used), rows.model
         folds = [(predict(model, safe_split(model, rows.X, y, test)[0]), test)]
     else:
-        splits = make_folds(estimator.cv, rows.X, y, used, groups, kind)
+        splits = _out_of_fold.make_folds(estimator.cv, rows.X, y, used, groups, kind)
         is_column = y.shape[1:] == (1,) and not get_tags(estimator).target_tags.multi_output
         fit_y = column_or_1d(y, warn=True) if is_column else y
         shared = estimator.estimator, predict, rows.X, fit_y, fit_params
         every = np.arange(len(y)), None
-        calls = (delayed(fit_and_predict)(*shared, *split) for split in [*splits, every])
+        calls = (
+            delayed(_out_of_fold.fit_and_predict)(*shared, *split) for split in [*splits, every]
+        )
         progress = estimator.verbose, "calibration", "fit", len(splits) + 1
-        *folds, model = run(calls, estimator.n_jobs, *progress)
+        *folds, model = _out_of_fold.run(calls, estimator.n_jobs, *progress)
     mixtures, tests = zip(*folds)
     order = np.concatenate(tests)
     X, groups = (None if v is None else safe_indexing(v, order) for v in (rows.X, groups))
@@ -211,7 +206,7 @@ class CalibratedUncertainty(Predictor):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        return inherit_tags(tags, [self.estimator])
+        return _out_of_fold.inherit_tags(tags, [self.estimator])
 
 
 @saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
@@ -461,10 +456,10 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     def _fit(self, given):
         rows, y = _read_rows(self, given, is_classifier), check_labels(given.y)
         model, prefit = rows.model, isinstance(self.cv, str)
-        if isinstance(model, FittedProbabilities):
+        if isinstance(model, _out_of_fold.FittedProbabilities):
             model.find_classes(rows.X, y)
         # A fitted classifier decides the order of the classes, and rows of any may be missing.
-        is_fitted = learns_nothing(model)
+        is_fitted = _out_of_fold.learns_nothing(model)
         classes = np.asarray(model.classes_) if prefit or is_fitted else np.unique(y)
         class_codes(y, classes)  # raises for labels that the estimator does not know
         predict = functools.partial(classifier_distribution, classes=classes)

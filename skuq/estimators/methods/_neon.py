@@ -27,16 +27,8 @@ from skuq._params import (
 )
 from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress
 from skuq.estimators._task import read_task
+from skuq.estimators.methods import _neon_training
 from skuq.estimators.methods._neon_conditioned import FEWEST_TO_LEARN, train_conditioned
-from skuq.estimators.methods._neon_training import (
-    FEWEST_FUNCTIONS,
-    FEWEST_WITH_NOISE,
-    TRAINING_FIELDS,
-    OperatorTrainer,
-    operator_recipe,
-    train_ensemble,
-    train_epinet,
-)
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_operator import FittedOperator, GivenBase, Widths
 from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
@@ -476,7 +468,7 @@ class NEONRegressor(OperatorRegressor):
         training = _resolve_training(self)
         prior, n_draws = _resolve_prior(self), int(self.n_draws)
         if prior.is_trained:
-            train = functools.partial(train_epinet, epinet=prior, n_draws=n_draws)
+            train = functools.partial(_neon_training.train_epinet, epinet=prior, n_draws=n_draws)
             return _fit_operator(self, given, training, train)
         return _fit_operator(
             self,
@@ -484,7 +476,7 @@ class NEONRegressor(OperatorRegressor):
             training,
             functools.partial(train_conditioned, prior=prior, n_draws=n_draws),
             fewest_to_learn=FEWEST_TO_LEARN,
-            fewest_with_noise=FEWEST_WITH_NOISE,
+            fewest_with_noise=_neon_training.FEWEST_WITH_NOISE,
         )
 
     # Parts of the fitted model, which the class docstring describes.
@@ -638,7 +630,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
 
     def _fit(self, given):
         train = functools.partial(
-            train_ensemble,
+            _neon_training.train_ensemble,
             n_members=int(self.n_members),
             prior_scale=self.prior_scale,
             subsample=self.subsample,
@@ -652,7 +644,7 @@ def _fit_operator(
     training: dict[str, Any],
     train: Callable,
     *,
-    fewest_to_learn: int = FEWEST_FUNCTIONS,
+    fewest_to_learn: int = _neon_training.FEWEST_FUNCTIONS,
     fewest_with_noise: int | None = None,
 ) -> Fit:
     """Read functions, and train networks whose draws differ in one of several ways.
@@ -749,7 +741,7 @@ def _resolve_prior(model: NEONRegressor) -> ConditionedPrior | EpiNet:
 
 def _resolve_training(model: Any) -> dict[str, Any]:
     """List the given settings of the training; ValueError if parameters contradict each other."""
-    training = resolve_settings(model, "training").fields(TRAINING_FIELDS)
+    training = resolve_settings(model, "training").fields(_neon_training.TRAINING_FIELDS)
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
     if is_known:
         # Validation of parameters has checked numbers, but not the entries of arrays.
@@ -813,7 +805,7 @@ def _refuse_other_widths(previous, task):
             )
 
 
-def _make_trainer(model, task, training, learns_noise, previous) -> OperatorTrainer:
+def _make_trainer(model, task, training, learns_noise, previous) -> _neon_training.OperatorTrainer:
     """Make the trainer of a regressor's networks on the standardised data of a task.
 
     Parameters
@@ -839,12 +831,12 @@ def _make_trainer(model, task, training, learns_noise, previous) -> OperatorTrai
             base = keras_base(network(*sizes), *sizes)
         else:
             base = network.describe(*sizes)
-    trainer = OperatorTrainer(
+    trainer = _neon_training.OperatorTrainer(
         base=base,
         head=task.targets.head,
         data=task.data,
         n_queries=n_queries,
-        recipe=operator_recipe(model, training, n_functions, n_queries),
+        recipe=_neon_training.operator_recipe(model, training, n_functions, n_queries),
         by_function=model.batch_over == "functions",
         entropy=task.entropy,
         weight=task.rows.weight,

@@ -21,6 +21,7 @@ from skuq._messages import warn_user
 from skuq._random import generator
 from skuq.estimators._base import Fit, Given, Predictor, unfitted_copy
 from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
+from skuq.estimators.methods import _search_store
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
     check_arguments,
@@ -30,17 +31,6 @@ from skuq.estimators.methods._search_plan import (
     is_splitter,
     resolve_rule,
     resolve_validation,
-)
-from skuq.estimators.methods._search_store import (
-    SELECTION_PARAMETERS,
-    SearchStart,
-    TemporaryFolder,
-    begin_search,
-    identify,
-    keeping_trials,
-    load_search,
-    open_store,
-    store_again,
 )
 from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberRepeater, MemberTrainer
 from skuq.exceptions import SearchFailedError
@@ -139,7 +129,7 @@ class SearchEstimator(Predictor):
         """
         # The trials of a warm start are in the folder also if this fit fails, for the next one.
         has_folder = self.catalog_dir is not None or not self.warm_start
-        self._folder = None if has_folder else self._folder or TemporaryFolder()
+        self._folder = None if has_folder else self._folder or _search_store.TemporaryFolder()
         parts = X_val, y_val, sample_weight_val
         return self._fit_by(
             Given(X, y, sample_weight, validation_data, groups, shift_validation, parts)
@@ -153,8 +143,8 @@ class SearchEstimator(Predictor):
         # A user's splitter can make other folds each time, so that the folds identify the search.
         splits = task.make_splits(validation) if is_splitter(validation) else None
         folds = None if splits is None else splits.parts
-        parts = functools.partial(identify, self, plan, task, folds)
-        with open_store(self, parts, time_left(self, task)) as store:
+        parts = functools.partial(_search_store.identify, self, plan, task, folds)
+        with _search_store.open_store(self, parts, time_left(self, task)) as store:
             task = replace(task, entropy=self._entropy_of(store) or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
             task = plan.defaults.prepare(task)
@@ -169,13 +159,13 @@ class SearchEstimator(Predictor):
             }
             empty = without_networks(task.inputs, task.targets)
             params = self.get_params(deep=False)
-            start = SearchStart(type(self).__name__, params, attributes, empty)
+            start = _search_store.SearchStart(type(self).__name__, params, attributes, empty)
             if store is not None:
                 loadable = self.catalog_dir is not None
-                begin_search(store, self, start, search.held_out, loadable=loadable)
+                _search_store.begin_search(store, self, start, search.held_out, loadable=loadable)
             trials, rule = search.run(), self._ensemble_rule(plan.rule)
             # Choose before training again: refits and repeats are of the chosen trials only.
-            with keeping_trials(store, self, start, parts, trials.catalog):
+            with _search_store.keeping_trials(store, self, start, parts, trials.catalog):
                 fitted = FittedSearch.of_trials(empty, trials, rule)
                 retraining = make_retraining(self, plan, fitted)
                 if retraining is not None and not trials.interrupted:
@@ -184,7 +174,7 @@ class SearchEstimator(Predictor):
                 if self.calibrate:
                     fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
             if store is not None:
-                store_again(store, self, start._replace(empty=fitted.empty))
+                _search_store.store_again(store, self, start._replace(empty=fitted.empty))
         warn_of_few_members(fitted, rule)
         warn_of_trials(fitted, task, self.max_time)
         path = None if self.catalog_dir is None else store.path
@@ -240,7 +230,7 @@ class SearchEstimator(Predictor):
         """
         check_is_fitted(self)
         own = self.get_params(deep=False)
-        allowed = [name for name in SELECTION_PARAMETERS if name in own]
+        allowed = [name for name in _search_store.SELECTION_PARAMETERS if name in own]
         if unknown := sorted(k for k in settings if k.partition("__")[0] not in allowed):
             raise ValueError(f"`reselect` can change the parameters {allowed}. Got {unknown}.")
         # Settings are cloned, since those of the estimator do not change.
@@ -435,7 +425,7 @@ class SearchEstimator(Predictor):
         FileFormatError
             If a file is broken.
         """
-        estimator, start, catalog, path = load_search(cls, path, trusted, params)
+        estimator, start, catalog, path = _search_store.load_search(cls, path, trusted, params)
         plan = estimator._plan(None)
         n_trials = count_trials(estimator, plan)
         first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
