@@ -21,7 +21,6 @@ from skuq.files._registry import saved_as
 from skuq.networks import Member
 from skuq.networks._member import FoldedMember
 from skuq.search import Catalog
-from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._records import (
     CALIBRATION_ROWS,
     HeldOut,
@@ -33,6 +32,7 @@ from skuq.search._records import (
     TrialRecord,
 )
 from skuq.search._slots import Slots, open_slots
+from skuq.search._strategies import Proposer, StartingWith
 
 
 @saved_as("search.SearchResult")
@@ -225,7 +225,7 @@ class Search:
     --------
     >>> from types import SimpleNamespace
     >>> from skuq.search import Search
-    >>> from skuq.search._proposers import StartingWith
+    >>> from skuq.search._strategies import StartingWith
     >>> def evaluate(configuration, seed):
     ...     return SimpleNamespace(score=(configuration["x"] - 2) ** 2)
     >>> proposer = StartingWith([{"x": 0}, {"x": 2}, {"x": 5}])

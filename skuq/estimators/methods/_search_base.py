@@ -39,8 +39,13 @@ from skuq.networks import Decisions
 from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult
 from skuq.search._folder import read_retrained
 from skuq.search._loop import Retraining
-from skuq.search._proposers import Fixed, RandomProposer, StartingWith
-from skuq.search._strategies import SearchProblem, fix_decisions
+from skuq.search._strategies import (
+    Fixed,
+    RandomProposer,
+    SearchProblem,
+    StartingWith,
+    fix_decisions,
+)
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import standardise_rows
 
