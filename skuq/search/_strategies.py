@@ -1,7 +1,8 @@
 """Proposers of configurations, and strategies of searches: settings, which make the proposer.
 
-A proposer is a pure function of the finished and the running trials: it keeps no state. Its answer depends only on the history, the running configurations
-and the random generator it is given, so that a search can be repeated, resumed and extended.
+A proposer is a pure function of the finished and the running trials: it keeps no state. Its
+answer depends only on the history, the running configurations and the random generator it is given,
+so that a search can be repeated, resumed and extended.
 Those of the AutoDEUQ paper are ageing evolution (Real et al., 2018) on architectures, joined with
 Bayesian optimisation (a random forest) in AgEBO. Strategies are the objects for the parameter
 `search` of AutoDEUQ and NES, and stand in the order of the papers: AutoDEUQ's, NES', and any
