@@ -63,10 +63,6 @@ class Inputs:
         """Encode an array of finite numbers, with the columns of `fit` in their order."""
         return self.encode(X, mark_unseen=mark_unseen)
 
-    def fill_unseen(self, numbers: np.ndarray, k: int, n: int) -> np.ndarray:
-        """Replace the marks of unseen categories by the k-th of `n` known ones."""
-        return self.preprocessor.fill_unseen(numbers, k, n)
-
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of encoded training rows."""
         self.scaling.fit(numbers, weight)
@@ -383,9 +379,7 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     if np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
     groups = np.asarray(fill_masked(groups))
-    if groups.dtype.isnative:
-        return groups
-    return groups.astype(groups.dtype.newbyteorder("="))  # pandas needs native bytes
+    return groups.astype(groups.dtype.newbyteorder("="), copy=False)  # pandas needs native bytes
 
 
 def group_codes(groups: np.ndarray) -> np.ndarray:
