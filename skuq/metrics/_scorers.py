@@ -193,13 +193,7 @@ class UncertaintyScorer:
                 "CalibratedUncertaintyClassifier(model, cv='prefit').fit(X, y) makes one of a "
                 "fitted model of probabilities."
             )
-        loss, read = _NUMBER_SCORES[self.name]
-        # `read` names what the loss takes: the normals, the PIT values or all.
-        if read == "normal":
-            return -loss(predicted.y, *predicted.normal, sample_weight=sample_weight)
-        if read == "pit":
-            return -loss(pit=predicted.pit(), sample_weight=sample_weight)
-        return -loss(predicted, sample_weight)
+        return -_NUMBER_SCORES[self.name](predicted, sample_weight)
 
     def set_score_request(self, *, sample_weight):
         """Return a scorer that requests weights by metadata routing.
@@ -325,14 +319,23 @@ def _score_intervals(kind, predicted, weight, coverage):
     return share if kind == "coverage" else -abs(share - coverage)
 
 
-# Losses of regressors, and what they take of the predictions.
+def _of_normals(loss):
+    """Make the loss of `Predicted`, and weights, from one of predicted normals."""
+    return lambda predicted, weight: loss(predicted.y, *predicted.normal, sample_weight=weight)
+
+
+def _calibration_error(predicted, weight):
+    return _scores.calibration_error(pit=predicted.pit(), sample_weight=weight)
+
+
+# Losses of regressors.
 _NUMBER_SCORES = {
-    "neg_nll": (_nll, "all"),
-    "neg_gaussian_nll": (_scores.gaussian_nll_loss, "normal"),
-    "neg_nll_min": (_scores.nll_min_loss, "normal"),
-    "neg_crps": (_crps, "all"),
-    "neg_coverage_width_auc": (_scores.coverage_width_auc, "normal"),
-    "neg_calibration_error": (_scores.calibration_error, "pit"),
+    "neg_nll": _nll,
+    "neg_gaussian_nll": _of_normals(_scores.gaussian_nll_loss),
+    "neg_nll_min": _of_normals(_scores.nll_min_loss),
+    "neg_crps": _crps,
+    "neg_coverage_width_auc": _of_normals(_scores.coverage_width_auc),
+    "neg_calibration_error": _calibration_error,
 }
 # Their names are followed by a percentage, the nominal coverage.
 _INTERVAL_SCORES = ("coverage", "neg_coverage_error", "neg_interval", "neg_mean_width")
