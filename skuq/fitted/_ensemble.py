@@ -269,13 +269,9 @@ class FittedEnsemble(Fitted):
             return self.raw(self.inputs.transform(numbers))
         n_members = len(self.raw_weights)
         n_fills = min(n_members, MOST_FILLS)
-        raw = self.raw(
-            self.inputs.transform(self.inputs.preprocessor.fill_unseen(numbers, 0, n_fills))
-        )
+        raw = self.raw(self.inputs.transform(self.inputs.fill_unseen(numbers, 0, n_fills)))
         for k in range(1, n_fills):
-            x = self.inputs.transform(
-                self.inputs.preprocessor.fill_unseen(numbers[rows], k, n_fills)
-            )
+            x = self.inputs.transform(self.inputs.fill_unseen(numbers[rows], k, n_fills))
             own = np.arange(k, n_members, n_fills)
             raw[own[:, None], rows] = self.raw(x)[own]
         return raw

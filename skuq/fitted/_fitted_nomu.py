@@ -303,12 +303,11 @@ class FittedNomu(Fitted):
         if not len(rows):
             mean, *stds = self._moments(encoded)
         else:
-            mean, *stds = self._moments(self.inputs.preprocessor.fill_unseen(encoded, 0, 1))
+            mean, *stds = self._moments(self.inputs.fill_unseen(encoded, 0, 1))
             # An unseen category may be any known one: average over some, by the law of total
             # variance. What the means differ by is uncertainty of the model.
             fills = [
-                self.inputs.preprocessor.fill_unseen(encoded[rows], k, MOST_FILLS)
-                for k in range(MOST_FILLS)
+                self.inputs.fill_unseen(encoded[rows], k, MOST_FILLS) for k in range(MOST_FILLS)
             ]
             means, *parts = (np.stack(part) for part in zip(*map(self._moments, fills)))
             mean[rows] = means.mean(axis=0)

@@ -320,7 +320,6 @@ def _score_intervals(kind, predicted, weight, coverage):
 
 
 def _of_normals(loss):
-    """Make the loss of `Predicted`, and weights, from one of predicted normals."""
     return lambda predicted, weight: loss(predicted.y, *predicted.normal, sample_weight=weight)
 
 

@@ -5,8 +5,7 @@ answer depends only on the history, the running configurations and the random ge
 so that a search can be repeated, resumed and extended.
 Those of the AutoDEUQ paper are ageing evolution (Real et al., 2018) on architectures, joined with
 Bayesian optimisation (a random forest) in AgEBO. Strategies are the objects for the parameter
-`search` of AutoDEUQ and NES, and stand in the order of the papers: AutoDEUQ's, NES', and any
-Keras-Tuner oracle.
+`search` of AutoDEUQ and NES, and stand in the order of the papers; an oracle is the last.
 """
 
 import itertools

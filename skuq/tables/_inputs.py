@@ -63,6 +63,10 @@ class Inputs:
         """Encode an array of finite numbers, with the columns of `fit` in their order."""
         return self.encode(X, mark_unseen=mark_unseen)
 
+    def fill_unseen(self, numbers: np.ndarray, k: int, n: int) -> np.ndarray:
+        """Replace the marks of unseen categories by the k-th of `n` known ones."""
+        return self.preprocessor.fill_unseen(numbers, k, n)
+
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of encoded training rows."""
         self.scaling.fit(numbers, weight)
