@@ -37,7 +37,7 @@ from skuq.exceptions import SearchFailedError
 from skuq.fitted._searched import EnsembleRule, FittedSearch, without_networks
 from skuq.networks import Decisions
 from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult
-from skuq.search._folder import read_retrained
+from skuq.search._folder import has_estimator, read_retrained, write_estimator
 from skuq.search._loop import Retraining
 from skuq.search._strategies import (
     Fixed,
@@ -178,8 +178,10 @@ class SearchEstimator(Predictor):
                     fitted = fitted.with_networks(trials, rule)
                 if self.calibrate:
                     fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
-            if store is not None:
-                _search_store.store_again(store, self, start._replace(empty=fitted.empty))
+            # Calibration may have added to what `from_catalog` needs.
+            if store is not None and has_estimator(store.path):
+                start = start._replace(empty=fitted.empty)
+                write_estimator(store.path, start.to_bytes(self))
         warn_of_few_members(fitted, rule)
         warn_of_trials(fitted, task, self.max_time)
         path = None if self.catalog_dir is None else store.path
