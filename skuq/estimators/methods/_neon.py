@@ -466,18 +466,12 @@ class NEONRegressor(OperatorRegressor):
 
     def _fit(self, given):
         training = _resolve_training(self)
-        prior, n_draws = _resolve_prior(self), int(self.n_draws)
+        prior, fewest = _resolve_prior(self), (FEWEST_TO_LEARN, _neon_training.FEWEST_WITH_NOISE)
+        train: Callable = train_conditioned
         if prior.is_trained:
-            train = functools.partial(_neon_training.train_epinet, epinet=prior, n_draws=n_draws)
-            return _fit_operator(self, given, training, train)
-        return _fit_operator(
-            self,
-            given,
-            training,
-            functools.partial(train_conditioned, prior=prior, n_draws=n_draws),
-            fewest_to_learn=FEWEST_TO_LEARN,
-            fewest_with_noise=_neon_training.FEWEST_WITH_NOISE,
-        )
+            train, fewest = _neon_training.train_epinet, ()
+        train = functools.partial(train, prior=prior, n_draws=int(self.n_draws))
+        return _fit_operator(self, given, training, train, *fewest)
 
     # Parts of the fitted model, which the class docstring describes.
     index_ = property(attrgetter("fitted_.draws.index"), doc="")
@@ -643,7 +637,6 @@ def _fit_operator(
     given: Given,
     training: dict[str, Any],
     train: Callable,
-    *,
     fewest_to_learn: int = _neon_training.FEWEST_FUNCTIONS,
     fewest_with_noise: int | None = None,
 ) -> Fit:

@@ -343,7 +343,7 @@ def fit_widths(
     return factor, noise
 
 
-def train_epinet(trainer, report, *, epinet, n_draws):
+def train_epinet(trainer, report, *, prior, n_draws):
     """Train a network and its EpiNet together by gradient steps, as in the paper.
 
     To learn the noise, a twin is trained on four fifths of the functions, and its errors at the
@@ -354,7 +354,7 @@ def train_epinet(trainer, report, *, epinet, n_draws):
     trainer : OperatorTrainer
     report : callable
         Told of finished epochs.
-    epinet : skuq.networks.EpiNet
+    prior : skuq.networks.EpiNet
     n_draws : int
         Number of draws that predictions average over.
 
@@ -372,9 +372,9 @@ def train_epinet(trainer, report, *, epinet, n_draws):
         n_features = rebuild(base).output_shape[-1] - n_raw
     else:
         n_features = base.n_features
-    network = EpistemicNetwork(base, n_raw, epinet.describe(n_features, n_raw))
-    recipe = replace(trainer.recipe, n_draws=epinet.n_index_samples)
-    index = quasi_random_normals(n_draws, epinet.n_index, generator(trainer.entropy, "index"))
+    network = EpistemicNetwork(base, n_raw, prior.describe(n_features, n_raw))
+    recipe = replace(trainer.recipe, n_draws=prior.n_index_samples)
+    index = quasi_random_normals(n_draws, prior.n_index, generator(trainer.entropy, "index"))
     n_members, left_out = 1, None
     if trainer.learns_noise:
         n_members = 2
