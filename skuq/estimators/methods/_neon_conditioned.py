@@ -162,13 +162,7 @@ def train_conditioned(trainer, report, *, prior, n_draws):
         amplitude = 0.0 if prior.scale == 0 else choice.scale / np.sqrt(n_index)
         directions = [
             _conditioned_directions(
-                *make_process(member),
-                values.y,
-                choice,
-                values.importance,
-                n_functions,
-                amplitude,
-                rng,
+                *make_process(member), values, choice, n_functions, amplitude, rng
             )
             for member in members
         ]
@@ -291,27 +285,23 @@ def _make_process(x, inducing, member):
     return derivatives, SparseProcess(derivatives, inducing)
 
 
-def _conditioned_directions(
-    derivatives, process, y, prior, importance, n_functions, amplitude, rng
-):
+def _conditioned_directions(derivatives, process, values, prior, n_functions, amplitude, rng):
     """Compute directions (1 + n_functions, P) in weight space, conditioned on the data.
 
     The first one corrects the mean: it interpolates the network's residuals. The others are draws
     from the posterior around 0 by Matheron's rule: random changes of the weights, minus the
     changes that interpolate their own values at the data.
     """
-    shape = n_functions, derivatives.n_weights
+    shape, importance = (n_functions, derivatives.n_weights), values.importance
     random = rng.standard_normal(shape) * amplitude / np.sqrt(process.unit)
     functions = derivatives.along(random)
     # Each draw meets the data up to noise of its own.
-    functions += (
-        rng.standard_normal(functions.shape) * amplitude * np.sqrt(prior.draw_noise / importance)
-    )
-    residual = (y - derivatives.raw.ravel())[None]
+    noise = np.sqrt(prior.draw_noise / importance)
+    functions += rng.standard_normal(functions.shape) * amplitude * noise
+    residual = (values.y - derivatives.raw.ravel())[None]
     correction = process.condition(residual, prior.mean_noise, importance)
-    return np.concatenate(
-        [correction, random - process.condition(functions, prior.noise, importance)]
-    )
+    change = random - process.condition(functions, prior.noise, importance)
+    return np.concatenate([correction, change])
 
 
 class _Errors(NamedTuple):
