@@ -668,9 +668,7 @@ def _choose(trainer, given, band, task, parts, networks, network, rows) -> Reado
     return choose_readout(
         given,
         band,
-        Evidence(held_out, network, rows, *between),
-        task.inputs,
-        task.targets,
+        Evidence(held_out, network, rows, *between, task.inputs, task.targets),
         noiseless=trainer.noiseless,
         learns_noise=trainer.learns_noise,
     )
