@@ -445,14 +445,15 @@ class NOMURegressor(UncertaintyRegressor):
         _refuse_without_effect(self, readout)
         _refuse_contradictions(self, network)
         task = _read(self, given, readout)
-        trainer = _make_trainer(self, task, network, loss, artificial, readout, recipe)
-        parts = _split(self, task, readout)
-        # With validation data given, or nothing to choose, all rows train at once. Without a refit
-        # there is a single network: on all rows, or on those of one split.
-        refits = readout.is_chosen and self.refit and task.validation is None
         with training_progress(self.verbose) as progress:
-            networks = trainer.train(parts, progress.epochs)
-            network = trainer.refit(networks, progress.epochs) if refits else networks[0]
+            settings = network, loss, artificial, readout, recipe
+            trainer = _make_trainer(self, task, progress.epochs, *settings)
+            parts = _split(self, task, readout)
+            # With validation data given, or nothing to choose, all rows train at once. Without a
+            # refit there is a single network: on all rows, or on those of one split.
+            refits = readout.is_chosen and self.refit and task.validation is None
+            networks = trainer.train(parts)
+            network = trainer.refit(networks) if refits else networks[0]
         chosen = Readout(readout.kind, self.band, readout.l_min, readout.l_max, readout.c)
         if readout.is_chosen:
             rows = trainer.rows if refits else trainer.rows.take(parts[0][0])
@@ -586,7 +587,7 @@ def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
     return task.split()
 
 
-def _make_trainer(model, task, network, loss, artificial, readout, recipe) -> NomuTrainer:
+def _make_trainer(model, task, report, network, loss, artificial, readout, recipe):
     """Make the trainer of the task's rows, with defaults that depend on their number."""
     rows, given, noise = task.splits.train, None, None
     if model.pretrained is not None:
@@ -610,6 +611,7 @@ def _make_trainer(model, task, network, loss, artificial, readout, recipe) -> No
     artificial.kind = encode_artificial(artificial.kind, task.inputs, reader)
     return NomuTrainer(
         rows,
+        report,
         task.inputs,
         task.targets,
         network,

@@ -77,8 +77,8 @@ class NomuTrainer:
     ----------
     rows : Rows
         All rows that may train.
-    inputs, targets : TableInputs, NumberTargets
-        Fitted encodings.
+    report : callable or None
+        Gets the number of epochs that were trained, and of those left.
     network : NOMUNetwork
         Networks of f and r.
     loss : NOMULoss
@@ -114,6 +114,7 @@ class NomuTrainer:
     """
 
     rows: Rows
+    report: Callable | None
     inputs: TableInputs
     targets: NumberTargets
     network: NOMUNetwork
@@ -150,9 +151,7 @@ class NomuTrainer:
             detached=None if self.network.connect_gradient else NomuHead.detached,
         )
 
-    def train(
-        self, parts: Sequence[Part], report: Callable | None, mean_epochs: int | None = None
-    ) -> list[TrainedNomu]:
+    def train(self, parts: Sequence[Part], mean_epochs: int | None = None) -> list[TrainedNomu]:
         """Train a network for each part of the rows, side by side where possible.
 
         `mean_epochs` is the number of epochs of f if that is trained first; by default it stops
@@ -161,31 +160,29 @@ class NomuTrainer:
         means: list[Any] = [None] * len(parts)
         # One step: f and r train together, or f is given and r trains alone.
         if self.head.with_mean or self.given is not None:
-            members = self._train_together(parts, report)
+            members = self._train_together(parts)
         else:
-            means = self._train_means(parts, report, mean_epochs)
+            means = self._train_means(parts, mean_epochs)
             # The loss of r may depend on errors and noise of its mean f. Then each network trains
             # by itself.
             if self.learns_noise or self.n_sides == 2:
-                members = [
-                    self._train_side(train, mean, report) for (train, _), mean in zip(parts, means)
-                ]
+                members = [self._train_side(train, mean) for (train, _), mean in zip(parts, means)]
             else:
-                members = self._train_together(parts, report, means)
+                members = self._train_together(parts, means)
         _check_completed(members)
         return [
             TrainedNomu(self.head, member, mean, self.given, self.noise)
             for member, mean in zip(members, means)
         ]
 
-    def refit(self, networks: Sequence[TrainedNomu], report: Callable | None) -> TrainedNomu:
+    def refit(self, networks: Sequence[TrainedNomu]) -> TrainedNomu:
         """Train a network on all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
         # Without held-out rows f cannot stop by itself.
         if self.patience is not None:
             best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
             epochs = round(float(np.mean(best)))
-        return self.train([(np.arange(len(self.rows.X)), None)], report, epochs)[0]
+        return self.train([(np.arange(len(self.rows.X)), None)], epochs)[0]
 
     def draw_between_rows(self, network: TrainedNomu) -> tuple[np.ndarray, ...]:
         """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs.
@@ -197,9 +194,7 @@ class NomuTrainer:
         distance = spatial.cKDTree(rows).query(x)[0]
         return network.head.split(training.predict_members([network.member], x)[0])[1], distance
 
-    def _train_means(
-        self, parts: Sequence[Part], report: Callable | None, epochs: int | None
-    ) -> list[Member]:
+    def _train_means(self, parts: Sequence[Part], epochs: int | None) -> list[Member]:
         """Train the mean f, and the noise if that is learnt, as the first of two steps."""
         n_outputs, stops_early = self.targets.n_outputs, self.patience is not None
         # A head without sides has term (a) of the loss only.
@@ -220,7 +215,6 @@ class NomuTrainer:
             parts = [(train, None) for train, _ in parts]
         members = self._train_stacks(
             parts,
-            report,
             template,
             head,
             lambda n_train: self._mean_recipe(n_train, epochs),
@@ -237,10 +231,7 @@ class NomuTrainer:
         ]
 
     def _train_together(
-        self,
-        parts: Sequence[Part],
-        report: Callable | None,
-        means: Sequence[Member] | None = None,
+        self, parts: Sequence[Part], means: Sequence[Member] | None = None
     ) -> list[Any]:
         """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
         if self.given is not None:
@@ -261,7 +252,6 @@ class NomuTrainer:
                 start.append(draw_variables(template, trial_seed(self.entropy, _SIDE)))
         return self._train_stacks(
             [(train, None) for train, _ in parts],
-            report,
             template,
             self.head,
             self._recipe,
@@ -270,14 +260,13 @@ class NomuTrainer:
             start,
         )
 
-    def _train_side(self, train: np.ndarray, mean: Member, report: Callable | None) -> Any:
+    def _train_side(self, train: np.ndarray, mean: Member) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
         rows = self.rows.take(train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
         weight = None if noise is None else precision(noise)
         return self._train_stacks(
             [(np.arange(len(rows.X)), None)],  # all rows of these data
-            report,
             self._template(mean),
             self.head,
             self._recipe,
@@ -285,7 +274,7 @@ class NomuTrainer:
             trial_seed(self.entropy, 0),
         )[0]
 
-    def _train_stacks(self, parts, report, template, head, make_recipe, data, seed, start=None):
+    def _train_stacks(self, parts, template, head, make_recipe, data, seed, start=None):
         """Train a network for each part; parts of equally many training rows share a program."""
         members: list[Any] = [None] * len(parts)
         sizes = [len(train) for train, _ in parts]
@@ -301,7 +290,7 @@ class NomuTrainer:
                 start=None if start is None else [start[k] for k in positions],
                 artificial=self.sampler,
             )
-            for k, member in zip(positions, training.train(job, data, report=report)):
+            for k, member in zip(positions, training.train(job, data, report=self.report)):
                 members[k] = member
         return members
 
