@@ -649,7 +649,7 @@ def _fit_operator(
     training : dict
         Given settings of the training, by name.
     train : callable
-        ``train(trainer, report) -> draws, widths`` trains the networks of an `OperatorTrainer`.
+        ``train(trainer) -> draws, widths`` trains the networks of an `OperatorTrainer`.
     fewest_to_learn : int
         Fewest functions from which the noise is learnt.
     fewest_with_noise : int, optional
@@ -683,7 +683,7 @@ def _fit_operator(
     task = replace(task, data=data)
     trainer = _make_trainer(model, task, training, learns_noise, previous)
     with training_progress(model.verbose) as progress:
-        draws, learnt = train(trainer, progress.epochs)
+        draws, learnt = train(replace(trainer, report=progress.epochs))
     noise = trainer.noise
     factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
     if learnt is not None:

@@ -133,12 +133,12 @@ class _Values(NamedTuple):
     importance: np.ndarray
 
 
-def train_conditioned(trainer, report, *, prior, n_draws):
+def train_conditioned(trainer, *, prior, n_draws):
     """Train base networks and condition random changes of their weights on the data.
 
     `prior` is a `ConditionedPrior`; see `train_epinet` for the other parameters and the results.
     """
-    members, left_out = train_bases(trainer, report, learns_scale=prior.scale == "auto")
+    members, left_out = train_bases(trainer, learns_scale=prior.scale == "auto")
     rng, m = generator(trainer.entropy, "prior"), trainer.head.n_outputs
     # Condition on all values, or on those of random rows if there are too many.
     rows, most = np.arange(len(trainer.data.x)), MAX_VALUES if left_out is None else MAX_EXACT

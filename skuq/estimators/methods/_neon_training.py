@@ -93,6 +93,8 @@ class OperatorTrainer:
         Whether to `refine` the members.
     previous : draws of the previous fit, optional
         Training starts from the weights of their members.
+    report : callable, optional
+        Gets the number of epochs that were trained, and of those left.
     """
 
     base: Any
@@ -108,16 +110,10 @@ class OperatorTrainer:
     expects_none: bool = False
     refine: bool = False
     previous: Any = None
+    report: Callable[[int, int], Any] | None = None
 
     def train(
-        self,
-        network: EpistemicNetwork,
-        n_members: int,
-        report: Callable[[int, int], Any] | None,
-        *,
-        left_out: np.ndarray | None = None,
-        validate: bool = False,
-        recipe: Recipe | None = None,
+        self, network: EpistemicNetwork, n_members: int, left_out: Any = None, validate: Any = False
     ) -> list[Member | FloatingPointError]:
         """Train members of one network, from the previous fit's weights if there are any.
 
@@ -125,28 +121,19 @@ class OperatorTrainer:
         ----------
         network : EpistemicNetwork
         n_members : int
-        report : callable or None
         left_out : ndarray of shape (n_members, n_functions), optional
             Functions that each member does not see.
         validate : bool, default=False
             Whether members keep the epoch that is best on the functions they do not see, and stop
             after a quarter of the epochs without a better one.
-        recipe : Recipe, optional
-            By default the trainer's own.
         """
-        recipe, splits = recipe or self.recipe, None
+        recipe, splits, orders = self.recipe, None, None
         if left_out is not None:
-            splits = [
-                (used, others if validate else None) for used, others in self.splits(left_out)
-            ]
-        fields: dict = {} if splits is None else {"splits": splits}
+            splits = self.splits(left_out)
+            splits = [(used, others if validate else None) for used, others in splits]
         if self.by_function:
-            fields["permutations"] = [
-                functools.partial(self._order_rows, generator(self.entropy, "order", k))
-                for k in range(n_members)
-            ]
-        if self.previous is not None:
-            fields["start"] = self._start(network, n_members)
+            rngs = [generator(self.entropy, "order", k) for k in range(n_members)]
+            orders = [functools.partial(self._order_rows, rng) for rng in rngs]
         if validate:
             # Without noise networks improve until the learning rate has fallen. With noise the
             # best epoch is often among the first tenth, but a shorter patience misses better ones.
@@ -158,9 +145,11 @@ class OperatorTrainer:
             recipe,
             [trial_seed(self.entropy, k) for k in range(n_members)],
             stacked=True,
-            **fields,
+            splits=splits,
+            permutations=orders,
+            start=None if self.previous is None else self._start(network, n_members),
         )
-        members, data = training.train(job, self.data, report=report), self.data
+        members, data = training.train(job, self.data, report=self.report), self.data
         if not self.refine:
             return members
         # Refine the members that converged, each on its training rows.
@@ -204,17 +193,17 @@ class OperatorTrainer:
         """Whether there are enough different inputs to leave a fold of them out."""
         return bool(self.groups.max() + 1 >= N_FOLDS)
 
-    def folds(self, n_members: int, n_folds: int) -> np.ndarray:
+    def folds(self, n_members: int) -> np.ndarray:
         """Draw the functions that each member leaves out: a mask (n_members, n_functions).
 
-        Any `n_folds` members in a row leave out each function exactly once. Functions of equal
+        Any `N_FOLDS` members in a row leave out each function exactly once. Functions of equal
         inputs are left out together, as a member that has seen one of them knows the others.
         """
         left_out = np.zeros((n_members, self.n_functions), dtype=bool)
         for k in range(n_members):
-            order = generator(self.entropy, "folds", k // n_folds)
-            parts = np.array_split(order.permutation(self.groups.max() + 1), n_folds)
-            left_out[k] = np.isin(self.groups, parts[k % n_folds])
+            order = generator(self.entropy, "folds", k // N_FOLDS)
+            parts = np.array_split(order.permutation(self.groups.max() + 1), N_FOLDS)
+            left_out[k] = np.isin(self.groups, parts[k % N_FOLDS])
         return left_out
 
     def noise_of_repeats(self) -> tuple[np.ndarray, int]:
@@ -343,7 +332,7 @@ def fit_widths(
     return factor, noise
 
 
-def train_epinet(trainer, report, *, prior, n_draws):
+def train_epinet(trainer, *, prior, n_draws):
     """Train a network and its EpiNet together by gradient steps, as in the paper.
 
     To learn the noise, a twin is trained on four fifths of the functions, and its errors at the
@@ -352,8 +341,6 @@ def train_epinet(trainer, report, *, prior, n_draws):
     Parameters
     ----------
     trainer : OperatorTrainer
-    report : callable
-        Told of finished epochs.
     prior : skuq.networks.EpiNet
     n_draws : int
         Number of draws that predictions average over.
@@ -373,13 +360,13 @@ def train_epinet(trainer, report, *, prior, n_draws):
     else:
         n_features = base.n_features
     network = EpistemicNetwork(base, n_raw, prior.describe(n_features, n_raw))
-    recipe = replace(trainer.recipe, n_draws=prior.n_index_samples)
+    trainer = replace(trainer, recipe=replace(trainer.recipe, n_draws=prior.n_index_samples))
     index = quasi_random_normals(n_draws, prior.n_index, generator(trainer.entropy, "index"))
     n_members, left_out = 1, None
     if trainer.learns_noise:
         n_members = 2
-        left_out = np.stack([np.zeros(trainer.n_functions, dtype=bool), *trainer.folds(1, N_FOLDS)])
-    members = trainer.train(network, n_members, report, left_out=left_out, recipe=recipe)
+        left_out = np.stack([np.zeros(trainer.n_functions, dtype=bool), *trainer.folds(1)])
+    members = trainer.train(network, n_members, left_out)
     find_completed(members[:1])  # raises an error if the network itself has diverged
     if find_completed(members) != [0, 1]:  # no twin, or one that has diverged
         return IndexDraws(members[0], index), None
@@ -392,7 +379,7 @@ def train_epinet(trainer, report, *, prior, n_draws):
     return IndexDraws(members[0], index), widths
 
 
-def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
+def train_ensemble(trainer, *, n_members, prior_scale, subsample):
     """Train an ensemble, and learn widths from the functions that its members leave out.
 
     See `OperatorEnsembleRegressor` for its parameters, and `train_epinet` for the others and for
@@ -410,8 +397,8 @@ def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
         left_out = ~np.stack([np.isin(np.arange(trainer.n_functions), o[:size]) for o in order])
         learns = learns and left_out.any(axis=1).all()
     elif learns:
-        left_out = trainer.folds(n_members, N_FOLDS)
-    members = trainer.train(network, n_members, report, left_out=left_out, validate=learns)
+        left_out = trainer.folds(n_members)
+    members = trainer.train(network, n_members, left_out, validate=learns)
     kept = find_completed(members)
     draws = MemberDraws(tuple(members[k] for k in kept))
     if not learns or len(kept) < 2:
@@ -428,7 +415,7 @@ def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     return draws, fit_widths(error**2, values.var(axis=0), weight, trainer.noise.shape)
 
 
-def train_bases(trainer, report, learns_scale):
+def train_bases(trainer, learns_scale):
     """Train the base networks; return those that converged, and the functions each leaves out.
 
     Five networks are trained where errors at left-out functions teach the noise or the scale. Each
@@ -442,12 +429,11 @@ def train_bases(trainer, report, learns_scale):
         enough and (is_noisy or (learns_scale and trainer.previous is None))
     ):
         n_members = 1 if trainer.previous is None else len(trainer.previous.members)
-        members = trainer.train(network, n_members, report)
+        members = trainer.train(network, n_members)
         return tuple(members[k] for k in find_completed(members)), None
-    left_out = trainer.folds(N_FOLDS, N_FOLDS)
+    left_out = trainer.folds(N_FOLDS)
     # They start from random weights: networks of a previous fit have seen what they leave out.
-    trainer = replace(trainer, previous=None)
-    members = trainer.train(network, N_FOLDS, report, left_out=left_out, validate=True)
+    members = replace(trainer, previous=None).train(network, N_FOLDS, left_out, validate=True)
     kept = find_completed(members)
     return tuple(members[k] for k in kept), left_out[kept]
 
@@ -461,10 +447,9 @@ def train_briefly(trainer):
     epochs = math.ceil(_SCALE_STEPS / math.ceil(len(trainer.data.x) / trainer.recipe.batch_size))
     recipe = replace(trainer.recipe, epochs=epochs)
     # They start from random weights: networks of a previous fit have seen what they leave out.
-    trainer = replace(trainer, previous=None, refine=False)
-    left_out = trainer.folds(N_FOLDS, N_FOLDS)
-    network = EpistemicNetwork(trainer.base, trainer.head.n_raw)
-    members = trainer.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)
+    trainer = replace(trainer, recipe=recipe, previous=None, refine=False, report=None)
+    left_out = trainer.folds(N_FOLDS)
+    members = trainer.train(EpistemicNetwork(trainer.base, trainer.head.n_raw), N_FOLDS, left_out)
     kept = [k for k, member in enumerate(members) if not has_diverged(member)]
     if not kept:
         warn_user(

@@ -666,11 +666,11 @@ def _choose(trainer, given, band, task, parts, networks, network, rows) -> Reado
     ]
     warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
     # The band between rows, whose width "auto" compares with that of y.
-    between = trainer.draw_between_rows(network)
+    raw, distance = trainer.draw_between_rows(network)
     return choose_readout(
         given,
         band,
-        Evidence(held_out, network, rows, *between, task.inputs, task.targets),
+        Evidence(held_out, network, rows, raw, distance, task.inputs, task.targets),
         noiseless=trainer.noiseless,
         learns_noise=trainer.learns_noise,
     )
