@@ -129,8 +129,7 @@ class OperatorTrainer:
         """
         recipe, splits, orders = self.recipe, None, None
         if left_out is not None:
-            splits = self.splits(left_out)
-            splits = [(used, others if validate else None) for used, others in splits]
+            splits = [(used, rest if validate else None) for used, rest in self.splits(left_out)]
         if self.by_function:
             rngs = [generator(self.entropy, "order", k) for k in range(n_members)]
             orders = [functools.partial(self._order_rows, rng) for rng in rngs]
