@@ -17,14 +17,7 @@ from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
 from skuq.networks._head_base import Head
 from skuq.predictive._calibration import Calibration
-from skuq.tables._inputs import (
-    Inputs,
-    Rows,
-    check_groups,
-    group_codes,
-    read_rows,
-    read_validation_rows,
-)
+from skuq.tables import _inputs
 from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import Targets
 
@@ -79,10 +72,10 @@ class Task:
 
     inputs: Any
     targets: Any
-    rows: Rows
+    rows: _inputs.Rows
     entropy: int
-    validation: Rows | None = None
-    shifted: tuple[Rows, ...] = ()
+    validation: _inputs.Rows | None = None
+    shifted: tuple[_inputs.Rows, ...] = ()
     groups: np.ndarray | None = None
     splits: Any = None
     data: Any = None
@@ -106,7 +99,7 @@ class Task:
         used = self.rows.used
         if self.groups is None:
             return len(used)
-        return int(1 + group_codes(self.groups[used]).max())
+        return int(1 + _inputs.group_codes(self.groups[used]).max())
 
     def make_splits(
         self,
@@ -161,7 +154,7 @@ class Task:
 
 def read_task(
     estimator: Any,
-    inputs: Inputs,
+    inputs: _inputs.Inputs,
     targets: Targets,
     given: Given,
     *,
@@ -192,9 +185,9 @@ def read_task(
         named = [("shift_validation", shift_validation)]
         if several:
             named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
-    rows = read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
-    groups = check_groups(given.groups, rows.X)
-    read = functools.partial(read_validation_rows, estimator, inputs, targets)
+    rows = _inputs.read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
+    groups = _inputs.check_groups(given.groups, rows.X)
+    read = functools.partial(_inputs.read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
     # Drawn last: arguments that are refused do not advance a RandomState.
@@ -230,7 +223,7 @@ def join_validation(
     return tuple(part for part in parts.values() if part is not None)
 
 
-def _warn_of_other_units(task: Task, rows: Rows, name: str, min_share: float) -> None:
+def _warn_of_other_units(task: Task, rows: _inputs.Rows, name: str, min_share: float) -> None:
     """Warn if validation rows are in other units than the training rows.
 
     A pipeline transforms X and y, and may leave validation rows as they are. For a warning, at

@@ -9,16 +9,8 @@ from sklearn.metrics import mean_pinball_loss
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import column_or_1d
 
+from skuq import _params
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
-from skuq._params import (
-    as_floats,
-    check_count,
-    check_member_weights,
-    check_probabilities,
-    check_weights,
-    class_codes,
-    fill_masked,
-)
 
 # Tolerance for sums of probabilities, which are often given in single or half precision.
 _SUM_TOLERANCE = 1e-3
@@ -29,7 +21,7 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
     One named `std` must be positive.
     """
-    arrays = {name: as_floats(values, name) for name, values in arrays.items()}
+    arrays = {name: _params.as_floats(values, name) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:
             raise ValueError(f"`{name}` must have at least one row. Got shape {values.shape}.")
@@ -98,7 +90,7 @@ def check_choice(name: str, value, choices) -> None:
 
 def average(values: np.ndarray, sample_weight) -> np.ndarray:
     """Average over rows with weights, separately for each output."""
-    weight = check_weights(sample_weight, values)
+    weight = _params.check_weights(sample_weight, values)
     used = weight > 0  # rows of weight 0 can be infinite
     return np.average(values[used], axis=0, weights=weight[used])
 
@@ -114,7 +106,7 @@ def check_members(y_true, loc, scale, weights):
                 f"{', '.join(map(str, y.shape))}). Got {values.shape}."
             )
     check_positive("scale", scale)
-    weights = check_member_weights(weights, len(loc))
+    weights = _params.check_member_weights(weights, len(loc))
     used = weights > 0
     return (y, loc, scale, weights) if used.all() else (y, loc[used], scale[used], weights[used])
 
@@ -125,7 +117,7 @@ def check_proba(proba, *, name: str = "proba", members: bool = False) -> np.ndar
     axes = ("n_members", "n_samples", "n_classes") if members else ("n_samples", "n_classes")
     if proba.ndim != len(axes):
         raise ValueError(f"`{name}` must have shape ({', '.join(axes)}). Got {proba.shape}.")
-    check_probabilities(f"Each row of `{name}`", proba, -1, tolerance=_SUM_TOLERANCE)
+    _params.check_probabilities(f"Each row of `{name}`", proba, -1, tolerance=_SUM_TOLERANCE)
     return proba
 
 
@@ -165,7 +157,7 @@ def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
     """
     proba = check_proba(proba)
     codes = label_columns(y_true, proba, labels)
-    weight = check_weights(sample_weight, codes)
+    weight = _params.check_weights(sample_weight, codes)
     # Sum over classes of p^2, with (p - 1)^2 = p^2 + 1 - 2 p for the true class.
     losses = np.einsum("nc,nc->n", proba, proba) + 1 - 2 * proba[np.arange(len(codes)), codes]
     return float(np.average(np.maximum(losses, 0), weights=weight))
@@ -213,10 +205,10 @@ def ece_loss(y_true, proba, *, n_bins=15, labels=None, sample_weight=None):
     >>> round(ece_loss([0, 1, 1], [[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], n_bins=2), 4)
     0.0667
     """
-    check_count("n_bins", n_bins)
+    _params.check_count("n_bins", n_bins)
     proba = check_proba(proba)
     codes = label_columns(y_true, proba, labels)
-    weight = check_weights(sample_weight, codes)
+    weight = _params.check_weights(sample_weight, codes)
     predicted = proba.argmax(axis=1)
     confidence = proba[np.arange(len(codes)), predicted]
     # Bins are closed on the right, as in Guo et al.
@@ -228,7 +220,7 @@ def ece_loss(y_true, proba, *, n_bins=15, labels=None, sample_weight=None):
 
 def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
     """Find which of the C columns of proba (.., n, C) belongs to each row's label: (n,)."""
-    y = column_or_1d(fill_masked(y_true))
+    y = column_or_1d(_params.fill_masked(y_true))
     n, n_classes = proba.shape[-2:]
     if len(y) != n:
         raise ValueError(f"`y_true` must have {n} rows, as the probabilities. Got {len(y)}.")
@@ -242,7 +234,7 @@ def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
             f"`labels` must name the {n_classes} columns of the probabilities. "
             f"Got {labels.tolist()}.{hint}"
         )
-    return class_codes(y, labels, problem="`y_true` has labels that are not in `labels`")
+    return _params.class_codes(y, labels, problem="`y_true` has labels that are not in `labels`")
 
 
 _LEAST_PROBABILITY = np.finfo(
@@ -406,7 +398,7 @@ def disagreement_score(members, *, sample_weight=None):
     >>> round(disagreement_score([["a", "b"], ["a", "a"], ["a", "b"]]), 4)
     0.3333
     """
-    members = np.asarray(fill_masked(members))
+    members = np.asarray(_params.fill_masked(members))
     if members.ndim == 3:
         members = check_proba(members, name="members", members=True).argmax(axis=2)
     if members.ndim != 2 or not members.size:
@@ -419,7 +411,7 @@ def disagreement_score(members, *, sample_weight=None):
             "`members` with two axes must be labels. Got fractions. Probabilities need the shape "
             "(n_members, n_samples, n_classes), also for two classes."
         )
-    weight = check_weights(sample_weight, members[0])
+    weight = _params.check_weights(sample_weight, members[0])
     shares = [np.average(a != b, weights=weight) for a, b in combinations(members, 2)]
     return float(np.mean(shares)) if shares else 0.0
 
@@ -430,7 +422,7 @@ def _true_probabilities(y_true, member_proba, labels, weights=None):
     codes = label_columns(y_true, proba, labels)
     # Clip before averaging, so that oracle <= ensemble <= average member always holds.
     p = np.maximum(proba[:, np.arange(len(codes)), codes], _LEAST_PROBABILITY)
-    return p, check_member_weights(weights, len(p))
+    return p, _params.check_member_weights(weights, len(p))
 
 
 def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
@@ -756,7 +748,7 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
     expected = (len(y), len(levels), *y.shape[1:])
     if quantiles.shape != expected:
         raise ValueError(f"`y_quantiles` must have shape {expected}. Got {quantiles.shape}.")
-    weight = check_weights(sample_weight, y)
+    weight = _params.check_weights(sample_weight, y)
     losses = [
         mean_pinball_loss(y, quantiles[:, k], sample_weight=weight, alpha=level)
         for k, level in enumerate(levels)
@@ -805,8 +797,8 @@ def quantile_calibration_curve(
     (array([0. , 0.5, 1. ]), array([0. , 0.5, 1. ]))
     """
     pit = read_pit(y_true, mean, std, pit)
-    weight = check_weights(sample_weight, pit)
-    check_count("n_levels", n_levels)
+    weight = _params.check_weights(sample_weight, pit)
+    _params.check_count("n_levels", n_levels)
     if n_levels < 2:
         raise ValueError(f"`n_levels` must be at least 2. Got {n_levels}.")
     expected = np.linspace(0, 1, n_levels)
@@ -926,7 +918,7 @@ def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
     (array([0. , 0.5, 2. ]), array([0. , 0.5, 1. ]), array([0., 1., 4.]))
     """
     y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std, one_output=True)
-    weight = check_weights(sample_weight, y)
+    weight = _params.check_weights(sample_weight, y)
     z = np.where(weight > 0, np.abs(y - mean) / std, 0.0)  # no step for rows of weight 0
     order = np.argsort(z)
     scale = np.concatenate([[0.0], z[order]])
@@ -1072,7 +1064,7 @@ def error_retention_curve(errors, uncertainty, *, sample_weight=None):
     """
     rows = {"errors": errors, "uncertainty": uncertainty}
     errors, uncertainty = check_same_shape(**rows, one_output=True)
-    weight = check_weights(sample_weight, errors)
+    weight = _params.check_weights(sample_weight, errors)
     # Rows of equal uncertainty are one linear piece: in random order, each adds their mean error.
     _, group = np.unique(uncertainty, return_inverse=True)
     rows, sums = (np.bincount(group, weights=part) for part in (weight, weight * errors))
