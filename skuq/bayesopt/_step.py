@@ -105,11 +105,7 @@ class Step:
     """
 
     def __init__(
-        self,
-        surrogate: Surrogate,
-        settings: SearchSettings,
-        results: Results,
-        pending: np.ndarray,
+        self, surrogate: Surrogate, settings: SearchSettings, results: Results, pending: np.ndarray
     ):
         self.surrogate, self.results, self.pending = surrogate, results, pending
         self._settings, self.domain = settings, settings.domain

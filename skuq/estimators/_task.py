@@ -153,12 +153,7 @@ class Task:
 
 
 def read_task(
-    estimator: Any,
-    inputs: _inputs.Inputs,
-    targets: Targets,
-    given: Given,
-    *,
-    min_rows: int = 1,
+    estimator: Any, inputs: _inputs.Inputs, targets: Targets, given: Given, *, min_rows: int = 1
 ) -> Task:
     """Validate and encode the arguments of `fit`, and draw its random numbers' origin.
 

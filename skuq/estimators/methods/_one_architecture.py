@@ -150,11 +150,7 @@ def read(estimator: Any, given: Given) -> Task:
     # Classes, and rows to validate on, need more than one row.
     needs_two = is_classifier(estimator) or estimator.validation is not None
     task = read_task(
-        estimator,
-        TableInputs(estimator.preprocess),
-        targets,
-        given,
-        min_rows=2 if needs_two else 1,
+        estimator, TableInputs(estimator.preprocess), targets, given, min_rows=2 if needs_two else 1
     )
     if getattr(estimator, "noise_std", None) is not None:
         _check_noise(estimator, task.targets.n_outputs)

@@ -345,10 +345,7 @@ class SearchEstimator(Predictor):
             fitted.trials.check_complete()
             indices = self.catalog_.completed
         return [
-            (
-                f"trial{k}",
-                self._predicting_by(fitted.of_one_trial(int(k), as_searched=every_trial)),
-            )
+            (f"trial{k}", self._predicting_by(fitted.of_one_trial(int(k), as_searched=every_trial)))
             for k in indices
         ]
 

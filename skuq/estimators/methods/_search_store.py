@@ -24,11 +24,7 @@ from skuq.files import _archive
 from skuq.files._save import Describer, MissingPart, Restorer
 from skuq.search import Catalog, CatalogFolder, NESEvolution
 from skuq.search._fingerprint import describe, digest_of
-from skuq.search._folder import (
-    catalog_dir_of,
-    find_search,
-    read_estimator,
-)
+from skuq.search._folder import catalog_dir_of, find_search, read_estimator
 from skuq.search._records import HeldOut
 
 #: Constraints of the parameters about the storage and the end of a search.
