@@ -55,57 +55,6 @@ def mean_score(
     return min(float(np.average(head.scores(y, raw / t), weights=weight)) for t in temperatures)
 
 
-def folded_member(
-    networks: Sequence[Member],
-    data: TrainingData,
-    folds: Sequence[Fold],
-    head: Any,
-    held_out: Any = None,
-    deadline: float = math.inf,
-    *,
-    calibrates: bool = True,
-) -> FoldedMember:
-    """Make the record of a trial with one network per fold.
-
-    Every row is a validation row of at most one fold, and the record holds that fold's prediction
-    of it. Rows that no fold validates do not count for the score. With `calibrates` the score of
-    classes is the loss at their best temperature. To the variance of numbers' predictions that of
-    all networks' means is added: score and selection then judge the mixture that will predict.
-    `center` is the mixture's mean.
-    For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
-
-    After the `deadline` no further network predicts rows of other folds: two or more of them then
-    stand for all.
-    """
-    # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
-    raw = np.zeros((len(data.x), head.n_raw), dtype="float32")
-    weight = np.zeros_like(data.weight)
-    for network, (_, valid) in zip(networks, folds):
-        raw[valid] = np.asarray(network.held_out)[: len(valid)]
-        weight[valid] = data.weight[valid]
-    center = None
-    if not head.classifies:
-        loc, _ = head.moments(_predict_in_time(networks, data.x, deadline))
-        center = loc.mean(axis=0, dtype="float64").astype("float32")
-        variance = loc.var(axis=0, dtype="float64")
-        n, k = len(networks), len(loc)
-        if k < n:  # the means of k networks vary less than those of all
-            variance *= (1 - 1 / n) / (1 - 1 / k)
-        raw = head.widened(raw.astype("float64"), variance).astype("float32")
-    score = mean_score(head, data.y, raw, weight, calibrates=calibrates)
-    if held_out is not None:
-        # Raw numbers that stand for the mixture of all networks.
-        raws = _predict_in_time(networks, held_out, deadline)
-        mixture = head.pooled(raws)
-        # A mixture of mixtures has the components of all networks, as many in each trial.
-        if mixture.shape[-1] > head.n_raw:
-            mixture = head.pooled(np.resize(raws, (len(networks), *raws.shape[1:])))
-            raw = head.pooled(np.stack([raw] * len(networks)))
-        raw = np.concatenate([raw, mixture]).astype("float32")
-    networks = [network.with_held_out(None) for network in networks]
-    return FoldedMember(tuple(networks), raw, score, center)
-
-
 def _predict_in_time(networks: Sequence[Member], x: np.ndarray, deadline: float) -> np.ndarray:
     """Predict with the networks one by one, as many as the time until the deadline is enough for.
 
@@ -288,10 +237,48 @@ class MemberTrainer:
             if isinstance(member, FloatingPointError):
                 raise member
             networks.append(member)
-        if self.folds is None:
-            return networks[0]
-        rows = self.data, self.folds, self.head, self.held_out
-        return folded_member(networks, *rows, deadline, calibrates=self._calibrates)
+        return networks[0] if self.folds is None else self.join(networks, deadline)
+
+    def join(self, networks: Sequence[Member], deadline: float) -> FoldedMember:
+        """Make the record of a trial with one network per fold.
+
+        Every row is a validation row of at most one fold, and the record holds that fold's
+        prediction of it. Rows that no fold validates do not count for the score. To the variance of
+        numbers' predictions that of all networks' means is added: score and selection then judge
+        the mixture that will predict. `center` is the mixture's mean. For further inputs,
+        `held_out`, the record holds the prediction of all networks' mixture.
+
+        After the `deadline` no further network predicts rows of other folds: two or more of them
+        then stand for all.
+        """
+        data, head = self.data, self.head
+        # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
+        raw = np.zeros((len(data.x), head.n_raw), dtype="float32")
+        weight = np.zeros_like(data.weight)
+        for network, (_, valid) in zip(networks, self.folds or ()):
+            raw[valid] = np.asarray(network.held_out)[: len(valid)]
+            weight[valid] = data.weight[valid]
+        center = None
+        if not head.classifies:
+            loc, _ = head.moments(_predict_in_time(networks, data.x, deadline))
+            center = loc.mean(axis=0, dtype="float64").astype("float32")
+            variance = loc.var(axis=0, dtype="float64")
+            n, k = len(networks), len(loc)
+            if k < n:  # the means of k networks vary less than those of all
+                variance *= (1 - 1 / n) / (1 - 1 / k)
+            raw = head.widened(raw.astype("float64"), variance).astype("float32")
+        score = mean_score(head, data.y, raw, weight, calibrates=self._calibrates)
+        if self.held_out is not None:
+            # Raw numbers that stand for the mixture of all networks.
+            raws = _predict_in_time(networks, self.held_out, deadline)
+            mixture = head.pooled(raws)
+            # A mixture of mixtures has the components of all networks, as many in each trial.
+            if mixture.shape[-1] > head.n_raw:
+                mixture = head.pooled(np.resize(raws, (len(networks), *raws.shape[1:])))
+                raw = head.pooled(np.stack([raw] * len(networks)))
+            raw = np.concatenate([raw, mixture]).astype("float32")
+        networks = [network.with_held_out(None) for network in networks]
+        return FoldedMember(tuple(networks), raw, score, center)
 
     def _objective(self, result: Member | FoldedMember, share: float) -> float:
         """Compute the number that the search minimises.
