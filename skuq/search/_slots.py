@@ -681,9 +681,7 @@ class InlineSlots(Slots):
     def submit(self, slot: int, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
         try:
-            future.set_result(self._evaluate(*arguments))
-        except SystemExit as error:  # as in other slots, it must end only the trial
-            future.set_exception(RuntimeError(f"SystemExit: {error}"))
+            future.set_result(_run_here(self._evaluate, *arguments))
         except Exception as error:
             future.set_exception(error)
         return future
@@ -706,12 +704,13 @@ class ThreadSlots(Slots):
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def submit(self, slot: int, *arguments: Any) -> Future[Any]:
-        future = self._futures[slot] = self._pool.submit(self._evaluate, *arguments)
+        future = self._futures[slot] = self._pool.submit(_run_here, self._evaluate, *arguments)
         return future
 
-    def result(self, slot: int, future: Future[Any]) -> Any:
-        """Return the evaluation's result, or raise its error."""
-        try:
-            return super().result(slot, future)
-        except SystemExit as error:  # must end only the trial, not the caller
-            raise RuntimeError(f"SystemExit: {error}") from error
+
+def _run_here(evaluate: Callable[..., Any], *arguments: Any) -> Any:
+    """Evaluate a trial in this process, where `sys.exit` must end only the trial."""
+    try:
+        return evaluate(*arguments)
+    except SystemExit as error:
+        raise RuntimeError(f"SystemExit: {error}") from error
