@@ -392,14 +392,7 @@ def group_codes(groups: np.ndarray) -> np.ndarray:
 
 
 def read_rows(
-    estimator: Any,
-    inputs: Inputs,
-    targets: Any,
-    X: Any,
-    y: Any,
-    sample_weight: Any = None,
-    *,
-    min_rows: int = 1,
+    estimator: Any, inputs: Inputs, targets: Any, X: Any, y: Any, weight: Any, min_rows: int = 1
 ) -> Rows:
     """Validate the user's arguments of `fit`, and encode them as numbers.
 
@@ -420,7 +413,7 @@ def read_rows(
     X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
     check_consistent_length(X, y)
     # Weights first: encoders must not learn from rows of weight 0.
-    weight = check_weights(sample_weight, X, relative=True)
+    weight = check_weights(weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
     numbers = inputs.fit_encoder(X, y, weight, estimator)
     return targets.weigh(Rows(numbers, values, weight))
