@@ -404,7 +404,7 @@ def read_rows(
         It gets the attributes `n_features_in_` and `feature_names_in_`.
     inputs : Inputs
     targets : Targets
-    X, y, sample_weight :
+    X, y, weight :
         The user's arguments.
     min_rows : int, default=1
         Minimum number of rows.
