@@ -181,30 +181,20 @@ class PredictionBandDisplay(_display.Display):
         split = self.aleatoric is not None
         band = f"±{n_stds:g} std"
         label = f"total, {band}: rim is epistemic" if split else f"total, {band}"
-        look = _display.style(
-            "area",
-            total_kwargs,
-            facecolor=_AMBER_TINT,
-            edgecolor=_AMBER,
-            linestyle="--",
-            linewidth=_display.Sizes.edge,
-            label=label,
-        )
-        self.total_band_ = ax.fill_between(x, mean - n_stds * total, mean + n_stds * total, **look)
+
+        def fill(std, given, **look):
+            ends, look = n_stds * std, _display.style("area", given, **look)
+            return ax.fill_between(x, mean - ends, mean + ends, **look)
+
+        look = {"facecolor": _AMBER_TINT, "edgecolor": _AMBER, "linestyle": "--", "label": label}
+        self.total_band_ = fill(total, total_kwargs, linewidth=_display.Sizes.edge, **look)
         self.aleatoric_band_ = None
         if split:
             aleatoric = _display.check_rows(x=self.x, aleatoric=self.aleatoric)[1][order]
-            look = _display.style(
-                "area",
-                aleatoric_kwargs,
-                facecolor=_BLUE_TINT,
-                edgecolor=_display.BLUE,
-                linewidth=0.5,
-                label=f"aleatoric, {band}",
-            )
+            look = {"facecolor": _BLUE_TINT, "edgecolor": _display.BLUE, "linewidth": 0.5}
             # Drawn after the total band, so that it lies on top and leaves the rim visible.
-            ends = mean - n_stds * aleatoric, mean + n_stds * aleatoric
-            self.aleatoric_band_ = ax.fill_between(x, *ends, **look)
+            look["label"] = f"aleatoric, {band}"
+            self.aleatoric_band_ = fill(aleatoric, aleatoric_kwargs, **look)
         look = {"color": "black", "linewidth": _display.Sizes.line, "label": "mean"}
         self.line_ = _display.draw_line(ax, x, mean, line_kwargs, **look)
         self.scatter_ = None

@@ -391,18 +391,12 @@ class TeamDisplay(_display.Display):
 
     def _draw_single_models(self, ax, given):
         """Draw the best and the average accuracy of the single models."""
-        shared = {"linewidth": _display.Sizes.reference, "zorder": 1}
-        best = {
-            "color": _display.VERMILION,
-            "linestyle": "-.",
-            "label": "best single model",
-            **shared,
-        }
+        best = {"color": _display.VERMILION, "linestyle": "-.", "label": "best single model"}
         average = {"color": "black", "linestyle": ":", "label": "average single model"}
-        look = _display.style("line", given, **best)
-        self.best_ = ax.axhline(np.max(self.accuracies), **look)
-        look = _display.style("line", given, **average, **shared)
-        self.average_ = ax.axhline(np.mean(self.accuracies), **look)
+        shared = {"linewidth": _display.Sizes.reference, "zorder": 1}
+        best, average = (_display.style("line", given, **own, **shared) for own in (best, average))
+        self.best_ = ax.axhline(np.max(self.accuracies), **best)
+        self.average_ = ax.axhline(np.mean(self.accuracies), **average)
 
     def _draw_thresholds(self, ax, score, colours, given):
         """Draw the thresholds of the filters that use this score."""
