@@ -60,6 +60,14 @@ class _Limits:
     first_threshold: float = 1 / 16
     last_threshold: float = 0.01
     max_moves: int = 50  # of one climb over a grid
+    # Moves off faces: distance of near points in unit coordinates, in units of sqrt(D); number of
+    # near results at which a search counts as converging; length of a move as a share of the side;
+    # and the share within which a proposal is on a face. DIRECT stops this near to it in up to
+    # about six dimensions.
+    near: float = 0.1
+    n_near: int = 3
+    move: float = 0.02
+    on_face: float = 1e-3
 
 
 @dataclass(frozen=True)
@@ -393,15 +401,7 @@ class Step:
 
 
 def moves_off_faces(
-    domain: Domain,
-    batch: np.ndarray,
-    results: np.ndarray,
-    others: np.ndarray,
-    *,
-    near: float = 0.1,
-    n_near: int = 3,
-    move: float = 0.02,
-    on_face: float = 1e-3,
+    domain: Domain, batch: np.ndarray, results: np.ndarray, others: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find moves of proposals off faces on which all points near them lie.
 
@@ -414,15 +414,6 @@ def moves_off_faces(
     others : ndarray of shape (k, d)
         Further points, whose results are expected or have failed: they count as near, too, so that
         no move is made twice.
-    near : float, default=0.1
-        Distance of near points in unit coordinates, in units of sqrt(D).
-    n_near : int, default=3
-        Number of near results at which a search counts as converging there.
-    move : float, default=0.02
-        Length of a move, as a share of the side.
-    on_face : float, default=1e-3
-        Share of the side within which a proposal is on a face. DIRECT stops this near to it in up
-        to about six dimensions.
 
     Returns
     -------
@@ -432,20 +423,20 @@ def moves_off_faces(
         The proposal moved inwards along one continuous column.
     """
     rows, moved = [], []
-    reach = near * math.sqrt(len(domain.encoded_bounds))
+    reach = _Limits.near * math.sqrt(len(domain.encoded_bounds))
     points = np.vstack([results, others, batch])
     is_near = cdist(domain.unit(batch), domain.unit(points)) <= reach
     for row, x in enumerate(batch):
-        if is_near[row, : len(results)].sum() < n_near:
+        if is_near[row, : len(results)].sum() < _Limits.n_near:
             continue
         for column in np.flatnonzero(domain.is_continuous):
             low, high = domain.bounds[column]
             face, inwards = (low, high - low) if 2 * x[column] < low + high else (high, low - high)
             shares = (points[is_near[row], column] - face) / inwards
-            if (x[column] - face) / inwards > on_face or shares.max() > move / 2:
+            if (x[column] - face) / inwards > _Limits.on_face or shares.max() > _Limits.move / 2:
                 continue
             inside = x.copy()
-            inside[column] = face + move * inwards
+            inside[column] = face + _Limits.move * inwards
             rows.append(row)
             moved.append(inside)
     return np.array(rows, dtype=int), np.array(moved).reshape(-1, domain.n_columns)
