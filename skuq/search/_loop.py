@@ -390,11 +390,7 @@ class Retraining:
         return [{"trial": t.trial_number, "round": k} for k in rounds for t in self.trials]
 
     def train(
-        self,
-        search: Search,
-        make_evaluation: Callable[..., Any],
-        options: RunOptions,
-        store: Any = None,
+        self, search: Search, make_evaluation: Callable[..., Any], options: RunOptions, store: Any
     ) -> SearchResult:
         """Train the networks that the store does not have.
 
