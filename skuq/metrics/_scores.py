@@ -76,12 +76,6 @@ def check_positive(name: str, values: np.ndarray) -> None:
         raise ValueError(f"`{name}` must be positive. The smallest is {values.min()}.")
 
 
-def check_inside_unit(name: str, value) -> None:
-    """Raise ValueError unless a number lies strictly between 0 and 1."""
-    if not 0 < value < 1:
-        raise ValueError(f"`{name}` must lie strictly in (0, 1). Got {value}.")
-
-
 def check_choice(name: str, value, choices) -> None:
     """Raise ValueError unless a value is one of the choices."""
     if value not in choices:
@@ -237,9 +231,8 @@ def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
     return _params.class_codes(y, labels, problem="`y_true` has labels that are not in `labels`")
 
 
-_LEAST_PROBABILITY = np.finfo(
-    float
-).eps  # smallest probability in a logarithm, as in sklearn's log_loss
+# Smallest probability in a logarithm, as in sklearn's log_loss.
+_LEAST_PROBABILITY = np.finfo(float).eps
 
 
 def ensemble_nll_loss(y_true, member_proba, weights=None, *, labels=None, sample_weight=None):
@@ -695,7 +688,8 @@ def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
     >>> round(interval_loss([1.0, 5.0], [0.0, 0.0], [2.0, 2.0], coverage=0.5), 4)
     8.0
     """
-    check_inside_unit("coverage", coverage)
+    if not 0 < coverage < 1:
+        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
     y, lower, upper = check_intervals(lower, upper, y_true=y_true)
     check_arrays(y_true=y)  # finite
     outside = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
