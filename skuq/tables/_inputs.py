@@ -270,9 +270,7 @@ class ImageInputs(Inputs):
         Shape (height, width, channels), set by `validate` in `fit`.
     """
 
-    def __init__(
-        self, shape: Sequence[int] | None, *, flat: bool = False, embed: bool = False
-    ) -> None:
+    def __init__(self, shape: Sequence[int] | None, *, flat: bool, embed: bool) -> None:
         self.shape: Any = shape
         self.flat = flat or embed
         self.embed = embed

@@ -233,11 +233,8 @@ class OperatorRegressor(UncertaintyRegressor):
         """
         return self._fit_by(Given(X, Y, sample_weight))
 
-    members_ = property(lambda self: list(self.fitted_.draws.members), doc="Trained networks.")
-    n_parameters_ = property(
-        lambda self: sum(len(member.weights) for member in self.members_),
-        doc="Number of trained parameters.",
-    )
+    members_ = property(lambda self: list(self.fitted_.draws.members), doc="")
+    n_parameters_ = property(lambda self: sum(len(m.weights) for m in self.members_), doc="")
 
     @property
     def noise_std_(self):
