@@ -434,16 +434,12 @@ class DaskSlots(Slots):
     """
 
     def __init__(
-        self,
-        evaluate: Callable[..., Any],
-        client: Any,
-        n_slots: int,
-        submit_kwargs: dict[str, Any] | None = None,
+        self, evaluate: Callable[..., Any], client: Any, n_slots: int, submit_kwargs: dict[str, Any]
     ) -> None:
         super().__init__(evaluate)
         self.n_slots = n_slots
         self._client = client
-        self._submit_kwargs = submit_kwargs or {}
+        self._submit_kwargs = submit_kwargs
         self._name = f"skuq-{uuid.uuid4().hex}"
         self._tasks: list[Any] = [None] * n_slots
 
