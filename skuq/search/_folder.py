@@ -113,9 +113,8 @@ def _trial_name(trial_number: int) -> str:
 # ------------------------------------------------------------------------------------- reading
 
 
-def read_estimator(path: str | PathLike[str]) -> bytes:
-    """Read the file of the estimator's parameters and scales in `find_search`'s folder."""
-    folder = find_search(path)
+def read_estimator(folder: Path) -> bytes:
+    """Read the file of the estimator's parameters and scales."""
     file = folder / _ESTIMATOR
     if not has_estimator(folder):
         raise FileNotFoundError(
