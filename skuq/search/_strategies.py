@@ -8,6 +8,7 @@ Bayesian optimisation (a random forest) in AgEBO. Strategies are the objects for
 `search` of AutoDEUQ and NES, and stand in the order of the papers; an oracle is the last.
 """
 
+import functools
 import itertools
 import shutil
 import tempfile
@@ -468,6 +469,7 @@ class EnsembleEvolution:
 _N_TAKEN_OVER = 10  # best trials of another search that are used as initial trials
 
 _POSITIVE_COUNT = Interval(Integral, 1, None, closed="left")
+_HALVES = StrOptions({"architecture", "hyperparameters", "both"})
 _VARY = StrOptions({"auto", "architecture", "hyperparameters", "both", "initialisation"})
 _POPULATION: dict[str, Any] = {
     "population_size": [_POSITIVE_COUNT, None],
@@ -752,11 +754,7 @@ class AgE(SearchStrategy):
     initial_trials: Any = None
     objective: Callable[[Any], float] | None = None
 
-    _parameter_constraints = {
-        "vary": [StrOptions({"architecture", "hyperparameters", "both"})],
-        **_POPULATION,
-        **_TRIALS,
-    }
+    _parameter_constraints = {"vary": [_HALVES], **_POPULATION, **_TRIALS}
 
     def proposer(self, problem: SearchProblem) -> Proposer:
         return _propose_by(_ageing_evolution(self, problem), problem.decisions, self.vary)
@@ -788,18 +786,11 @@ class BayesianSearch(SearchStrategy):
     initial_trials: Any = None
     objective: Callable[[Any], float] | None = None
 
-    _parameter_constraints = {
-        "vary": [StrOptions({"architecture", "hyperparameters", "both"})],
-        **_FOREST,
-        **_TRIALS,
-    }
+    _parameter_constraints = {"vary": [_HALVES], **_FOREST, **_TRIALS}
 
     def proposer(self, problem: SearchProblem) -> Proposer:
-        return _propose_by(
-            lambda space: ForestOptimizer(space, self.kappa, self.n_initial),
-            problem.decisions,
-            self.vary,
-        )
+        make = functools.partial(ForestOptimizer, kappa=self.kappa, n_initial=self.n_initial)
+        return _propose_by(make, problem.decisions, self.vary)
 
 
 @saved_as("search.RandomSearch")
