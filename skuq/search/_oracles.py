@@ -66,11 +66,9 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         super().__init__(objective=objective, max_trials=max_trials, seed=seed, **kwargs)
         self.search = AUTODEUQ_STRATEGIES[search]() if isinstance(search, str) else search
         self.search.validate()
-        self.hyperparameter_names = tuple(
-            training_hyperparameters().names
-            if hyperparameter_names is None
-            else hyperparameter_names
-        )
+        if hyperparameter_names is None:
+            hyperparameter_names = training_hyperparameters().names
+        self.hyperparameter_names = tuple(hyperparameter_names)
         self._entropy = draw_entropy(seed)
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
