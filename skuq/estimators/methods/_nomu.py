@@ -45,6 +45,8 @@ from skuq.tables._targets import NumberTargets
 from skuq.training import Training
 from skuq.training._recipe import TRAINING
 
+_COUNT = Interval(Integral, 1, None, closed="left")
+_NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 _TRAINING_FIELDS = ("optimizer", "schedule", "clip_norm")  # of the settings `training`
 
 
@@ -331,20 +333,11 @@ class NOMURegressor(UncertaintyRegressor):
         "readout": settings_constraint(NOMU_SETTINGS["readout"], NOMUReadout),
         "band": [StrOptions({"symmetric", "asymmetric"})],
         "pretrained": [HasMethods(["predict"]), None],
-        "noise_std": [
-            StrOptions({"learned"}),
-            Interval(Real, 0, None, closed="left"),
-            callable,
-            None,
-        ],
+        "noise_std": [StrOptions({"learned"}), _NOT_NEGATIVE, callable, None],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
-        "epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "early_stopping_patience": [
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"auto"}),
-            None,
-        ],
+        "batch_size": [_COUNT, None],
+        "epochs": [_COUNT, StrOptions({"auto"})],
+        "early_stopping_patience": [_COUNT, StrOptions({"auto"}), None],
         "validation": [*VALIDATION, StrOptions({"gaps"})],
         "refit": ["boolean"],
         "refine": ["boolean"],
