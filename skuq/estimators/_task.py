@@ -171,15 +171,12 @@ def read_task(
     validation_data = join_validation(given.validation_data, *given.validation_parts)
     estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     # Forms are checked first: reading rows takes longer.
-    named, shift_validation = [], given.shift_validation
-    if shift_validation is not None:
-        several = isinstance(shift_validation, list) or (
-            isinstance(shift_validation, tuple)
-            and all(isinstance(part, tuple) for part in shift_validation)
-        )
-        named = [("shift_validation", shift_validation)]
-        if several:
-            named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
+    named, shifts = [], given.shift_validation
+    if shifts is not None:
+        named = [("shift_validation", shifts)]
+        are_tuples = isinstance(shifts, tuple) and all(isinstance(part, tuple) for part in shifts)
+        if are_tuples or isinstance(shifts, list):
+            named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shifts)]
     rows = _inputs.read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
     groups = _inputs.check_groups(given.groups, rows.X)
     read = functools.partial(_inputs.read_validation_rows, estimator, inputs, targets)
@@ -225,18 +222,18 @@ def _warn_of_other_units(task: Task, rows: _inputs.Rows, name: str, min_share: f
     least `min_share` of the columns of X must be in other units.
     """
     train = task.rows.take(task.rows.used)
-    columns = _find_other_units(train.X, rows.X)
-    found = []
-    if len(columns) and len(columns) >= min_share * train.X.shape[1]:
-        found.append(("X", columns[0], train.X, rows.X))
-    # Codes of classes have no units.
-    if task.targets.labels(train.y) is None and len(columns := _find_other_units(train.y, rows.y)):
-        found.append(("y", columns[0], train.y, rows.y))
+    tables = [("X", train.X, rows.X, min_share)]
+    if task.targets.labels(train.y) is None:  # codes of classes have no units
+        tables.append(("y", train.y, rows.y, 0.0))
     advice = {
         "X": 'A pipeline transforms `X_val` with transform_input=["X_val"] and metadata routing.',
         "y": "A TransformedTargetRegressor leaves them as they are; networks standardise y anyway.",
     }
-    for part, k, known, others in found:
+    for part, known, others, share in tables:
+        columns = _find_other_units(known, others)
+        if len(columns) < max(1, share * known.shape[1]):
+            continue
+        k = columns[0]
         known, others = known[:, k], others[:, k]
         warn_user(
             f"Most rows of {name} lie far outside the training rows: {part} has values from "
