@@ -389,10 +389,8 @@ def train_ensemble(trainer, *, n_members, prior_scale, subsample):
     learns, left_out = trainer.learns_noise and n_members > 1, None
     if subsample is not None:
         size = max(1, round(subsample * trainer.n_functions))
-        order = [
-            generator(trainer.entropy, "bootstrap", k).permutation(trainer.n_functions)
-            for k in range(n_members)
-        ]
+        rngs = [generator(trainer.entropy, "bootstrap", k) for k in range(n_members)]
+        order = [rng.permutation(trainer.n_functions) for rng in rngs]
         left_out = ~np.stack([np.isin(np.arange(trainer.n_functions), o[:size]) for o in order])
         learns = learns and left_out.any(axis=1).all()
     elif learns:

@@ -27,7 +27,7 @@ from skuq.networks._nomu_network import build_mean, build_nomu
 from skuq.tables import TrainingData
 from skuq.tables._columns import is_frame
 from skuq.tables._inputs import Rows, TableInputs
-from skuq.tables._scaling import Scaling
+from skuq.tables._scaling import Scaling, Weights
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._network_checks import build_checked, draw_variables, keras_model
@@ -295,11 +295,7 @@ class NomuTrainer:
         return members
 
     def _data(
-        self,
-        rows: Rows,
-        y: np.ndarray,
-        weight: np.ndarray | None = None,
-        validation: Rows | None = None,
+        self, rows: Rows, y: np.ndarray, weight: Weights = None, validation: Rows | None = None
     ) -> TrainingData:
         """Make training data of rows, their standardised targets and weights by their noise.
 
