@@ -143,14 +143,12 @@ class EvaluationPayload:
                 evaluate: Any = self._evaluate
             return True, cloudpickle.dumps(evaluate(*arguments)), ""
         except BaseException as error:  # sys.exit() in a trial must not end the caller
-            message = f"{type(error).__name__}: {error}"
+            pickled = b""
             # SystemExit and the like must not be raised again in the caller.
-            if not isinstance(error, Exception):
-                return False, b"", message
-            try:
-                return False, cloudpickle.dumps(error), message
-            except Exception:
-                return False, b"", message
+            if isinstance(error, Exception):
+                with contextlib.suppress(Exception):
+                    pickled = cloudpickle.dumps(error)
+            return False, pickled, f"{type(error).__name__}: {error}"
 
     def cancel(self) -> None:
         """Ask running evaluations to end soon; can be called from any thread."""
@@ -245,9 +243,8 @@ class ProcessSlots(Slots):
         """Return the slot's process; take an idle one or start one if the slot has none."""
         worker = self._workers[slot]
         if worker is None:
-            devices = gpu_of_slot(slot)
-            if devices is None:  # an idle process may have been started with other devices
-                devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+            # An idle process may have been started with other devices.
+            devices = gpu_of_slot(slot) or os.environ.get("CUDA_VISIBLE_DEVICES")
             with _idle_lock:
                 kinds = [(idle.n_threads, idle.gpu) for idle in _idle]
                 if (self._n_threads, devices) in kinds:
@@ -661,14 +658,10 @@ def open_slots(
 
 def _is_in_dask_task() -> bool:
     """Tell whether the caller is a task of a Dask worker, which joblib's nesting does not show."""
-    distributed = loaded("distributed")
-    if distributed is None:
-        return False
-    try:
-        distributed.get_worker()
-    except ValueError:
-        return False
-    return True
+    distributed: Any = loaded("distributed")
+    with contextlib.suppress(ValueError):
+        return distributed is not None and distributed.get_worker() is not None
+    return False
 
 
 class InlineSlots(Slots):
