@@ -104,11 +104,9 @@ class SearchHistoryDisplay(_display.Display):
         -------
         SearchHistoryDisplay
         """
-        frame = catalog if isinstance(catalog, pd.DataFrame) else None
-        if frame is None and hasattr(catalog, "to_frame"):
-            frame = catalog.to_frame()
-        if frame is None:
+        if not isinstance(catalog, pd.DataFrame) and not hasattr(catalog, "to_frame"):
             raise TypeError(f"`catalog` must be a Catalog or its frame. Got {catalog!r}.")
+        frame = catalog if isinstance(catalog, pd.DataFrame) else catalog.to_frame()
         # The status decides: a frame of the user may score failed trials, too.
         scores = frame["score"].where(frame["status"] == "completed").to_numpy(dtype=float)
         seconds = frame["seconds"].to_numpy() if "seconds" in frame else None
