@@ -620,16 +620,9 @@ def nes_papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
 
 
 def make_baseline(
-    search: Any,
-    kind: str,
-    severity: int | None,
-    architecture: Mapping[str, Any] | None,
-    own: Mapping[str, Any] = {},
+    search: Any, kind: str, severity: int | None, architecture: Mapping[str, Any] | None
 ) -> Any:
-    """Make an estimator that the paper compares with; see `NESClassifier.baseline`.
-
-    `own` are further parameters of regressors or of classifiers.
-    """
+    """Make an estimator that the paper compares with; see `NESClassifier.baseline`."""
     if kind not in _BASELINES:
         raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
     vary, selection = _BASELINES[kind]
@@ -651,7 +644,6 @@ def make_baseline(
         n_trials=search.n_members if kind == "deep-ensemble" else search.n_trials,
         fixed=fixed,
         calibrate=False,  # members alone, as in the paper
-        **own,
     )
 
 
@@ -1189,5 +1181,5 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
             If there is no such kind, set or architecture, or the estimator was pickled, which keeps
             the members alone.
         """
-        own = {"target_transform": "standard"}
-        return make_baseline(self, kind, severity, architecture, own)
+        baseline = make_baseline(self, kind, severity, architecture)
+        return baseline.set_params(target_transform="standard")
