@@ -253,10 +253,9 @@ def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         length = high - low
         is_far = (others < low - length) | (others > high + length)
-    is_outside = (others < low) | (others > high)
-    far, outside = (
-        np.flatnonzero((part.mean(axis=0) > 0.5) & (high > low)) for part in (is_far, is_outside)
-    )
+    is_outside, varies = (others < low) | (others > high), high > low
+    far = np.flatnonzero((is_far.mean(axis=0) > 0.5) & varies)
+    outside = np.flatnonzero((is_outside.mean(axis=0) > 0.5) & varies)
     if len(far) or len(others) < _MIN_ROWS or len(outside) < max(2, known.shape[1] / 2):
         return far
     return outside

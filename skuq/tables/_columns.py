@@ -426,10 +426,8 @@ def _advise_on_numbers(texts: list[str], column: str, enough: float) -> Advice |
         decimal = r"[.' \u00a0\u202f]\d{3},|^[-+]?(0?,\d+|\d*,(\d{1,2}|\d{4,}))$"
         is_decimal = any(re.search(decimal, number) for number in numbers)
         point, what = (",", "a decimal comma") if is_decimal else (".", "a unit or groups")
-        code, what = (
-            rf'{code}.str.replace(r"[^\d{point}+-]", "", regex=True)',
-            f"numbers with {what}",
-        )
+        what = f"numbers with {what}"
+        code = rf'{code}.str.replace(r"[^\d{point}+-]", "", regex=True)'
         code += '.str.replace(",", ".")' if is_decimal else ""
     code = f'pandas.to_numeric({code}, errors="coerce")'
     return Advice(what, examples, f"If they are numbers, convert them first, as {code} does.")

@@ -324,10 +324,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         scales = fit_scales(mixtures, y, weight, conformal=self.method == "conformal")
         calibration = Recalibration(*scales)
         if self.method == "conditional":
-            mean, std = (
-                np.concatenate([getattr(mixture, name) for mixture in mixtures])
-                for name in ("mean", "std")
-            )
+            mean = np.concatenate([mixture.mean for mixture in mixtures])
+            std = np.concatenate([mixture.std for mixture in mixtures])
             calibration = ConditionalRecalibration(
                 calibration.scale,
                 errors=_fit_errors(held_out, mean, std, y, self.verbose),

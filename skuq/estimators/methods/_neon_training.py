@@ -306,11 +306,9 @@ def fit_widths(
     -------
     factor, noise : ndarray of that shape
     """
-    n = len(weight)
-    per_function = len(squared_error) // n
-    error, variance = (
-        v.reshape(n, per_function, -1)[weight > 0] for v in (squared_error, variance)
-    )
+    shape_of_all = len(weight), len(squared_error) // len(weight), -1
+    error = squared_error.reshape(shape_of_all)[weight > 0]
+    variance = variance.reshape(shape_of_all)[weight > 0]
     weight = weight[weight > 0]
     factor, noise = np.ones(shape), np.zeros(shape)
     for place in np.ndindex(shape):
