@@ -660,10 +660,6 @@ def _choose(trainer, given, band, task, parts, networks, network, rows) -> Reado
     warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
     # The band between rows, whose width "auto" compares with that of y.
     raw, distance = trainer.draw_between_rows(network)
-    return choose_readout(
-        given,
-        band,
-        Evidence(held_out, network, rows, raw, distance, task.inputs, task.targets),
-        noiseless=trainer.noiseless,
-        learns_noise=trainer.learns_noise,
-    )
+    evidence = Evidence(held_out, network, rows, raw, distance, task.inputs, task.targets)
+    noiseless, learns_noise = trainer.noiseless, trainer.learns_noise
+    return choose_readout(given, band, evidence, noiseless=noiseless, learns_noise=learns_noise)

@@ -300,13 +300,9 @@ def _fit_factors(readout: Readout, c: Any, rows: _HeldOut, learns_noise: bool) -
     """Fit the factors c and of the noise by the likelihood of held-out rows, unless c is given."""
     if not isinstance(c, str):
         return replace(readout, c=c)
+    near, far = readout.std(rows.near), readout.std(rows.far)
     c, noise_factor = fit_epistemic_scale(
-        rows.error,
-        readout.std(rows.near),
-        rows.noise,
-        rows.weight,
-        fit_noise=learns_noise,
-        beyond=readout.std(rows.far),
+        rows.error, near, rows.noise, rows.weight, fit_noise=learns_noise, beyond=far
     )
     return replace(readout, c=c, noise_factor=noise_factor)
 

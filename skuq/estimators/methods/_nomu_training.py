@@ -9,6 +9,7 @@ Defaults that depend on the rows were chosen on toy functions of eight rows and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -206,21 +207,13 @@ class NomuTrainer:
         template = build_checked(
             build, self.rows.X.shape[1:], head.n_raw, "NOMU's network of the mean"
         )
-        data = self._data(
-            self.rows,
-            self.targets.transform(self.rows.y),
-            validation=self.validation if stops_early else None,
-        )
+        held_out = self.validation if stops_early else None
+        data = self._data(self.rows, self.targets.transform(self.rows.y), validation=held_out)
         if not stops_early:
             parts = [(train, None) for train, _ in parts]
-        members = self._train_stacks(
-            parts,
-            template,
-            head,
-            lambda n_train: self._mean_recipe(n_train, epochs),
-            data,
-            trial_seed(self.entropy, _MEAN),
-        )
+        recipe = functools.partial(self._mean_recipe, epochs=epochs)
+        seed = trial_seed(self.entropy, _MEAN)
+        members = self._train_stacks(parts, template, data, head, recipe, seed)
         _check_completed(members)
         if not self.refines:
             return members
@@ -250,31 +243,24 @@ class NomuTrainer:
             for member in means:
                 template = self._template(member)
                 start.append(draw_variables(template, trial_seed(self.entropy, _SIDE)))
-        return self._train_stacks(
-            [(train, None) for train, _ in parts],
-            template,
-            self.head,
-            self._recipe,
-            self._data(self.rows, y),
-            trial_seed(self.entropy, 0),
-            start,
-        )
+        parts = [(train, None) for train, _ in parts]
+        return self._train_sides(parts, template, self._data(self.rows, y), start)
 
     def _train_side(self, train: np.ndarray, mean: Member) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
         rows = self.rows.take(train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
         weight = None if noise is None else precision(noise)
-        return self._train_stacks(
-            [(np.arange(len(rows.X)), None)],  # all rows of these data
-            self._template(mean),
-            self.head,
-            self._recipe,
-            self._data(rows, self.targets.transform(rows.y) - loc, weight),
-            trial_seed(self.entropy, 0),
-        )[0]
+        data = self._data(rows, self.targets.transform(rows.y) - loc, weight)
+        every: Part = np.arange(len(rows.X)), None
+        return self._train_sides([every], self._template(mean), data)[0]
 
-    def _train_stacks(self, parts, template, head, make_recipe, data, seed, start=None):
+    def _train_sides(self, parts, template, data, start=None):
+        """Train networks of r, or of f and r, on the data of each part."""
+        seed = trial_seed(self.entropy, 0)
+        return self._train_stacks(parts, template, data, self.head, self._recipe, seed, start)
+
+    def _train_stacks(self, parts, template, data, head, make_recipe, seed, start=None):
         """Train a network for each part; parts of equally many training rows share a program."""
         members: list[Any] = [None] * len(parts)
         sizes = [len(train) for train, _ in parts]
