@@ -127,7 +127,7 @@ class TableInputs(Inputs):
                 estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
             )
         elif isinstance(preprocessor, str | TablePreprocessor):
-            X = read_table(estimator, X, reset=reset, ensure_min_samples=min_rows)
+            X = read_table(estimator, X, reset=reset, min_rows=min_rows)
         else:
             # The user's transformer checks the values; here only the columns are compared.
             X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
