@@ -258,13 +258,9 @@ def make_folds(
         kinds = (StratifiedKFold, StratifiedGroupKFold) if classes else (KFold, GroupKFold)
         cv = kinds[groups is not None](n_folds)
     # Folds are numbered among `rows`, and translated to positions in X below.
-    splits = out_of_fold_splits(
-        cv,
-        X if len(rows) == len(y) else rows,
-        y[rows],
-        None if groups is None else groups[rows],
-        once=once,
-    )
+    table = X if len(rows) == len(y) else rows
+    groups = None if groups is None else groups[rows]
+    splits = out_of_fold_splits(cv, table, y[rows], groups, once=once)
     splits = [(rows[train], rows[test][used[rows[test]]]) for train, test in splits]
     if kind == "classes":
         purpose = "choice of a team" if once else "calibration"
