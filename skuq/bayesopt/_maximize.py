@@ -259,23 +259,18 @@ def _climb_one_by_one(task, u, n_restarts, given):
         values = function(u)
     units = _Units.of(values)
     starts = u[_rank(values)[: None if has_gradients else min(n_restarts, _Effort.n_climbed)]]
-    found, kept = [u], [values]
+    found, kept, bounds = [u], [values], [(0.0, 1.0)] * u.shape[1]
+    cost = _make_cost(function, units)
     with nullcontext() if has_gradients else one_thread_if_small(0):  # calls predict a few points
         for start in starts:
-            result = optimize.minimize(
-                _cost(function, units),
-                start,
-                jac=True,
-                bounds=[(0.0, 1.0)] * len(start),
-                method="L-BFGS-B",
-            )
+            result = optimize.minimize(cost, start, jac=True, bounds=bounds, method="L-BFGS-B")
             found.append(np.clip(result.x, 0.0, 1.0)[None])
             is_finite = result.fun < _COST_OF_NON_FINITE
             kept.append([units.to_value(result.fun) if is_finite else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
 
 
-def _cost(function, units):
+def _make_cost(function, units):
     """Make the cost of one batch (q * d,) and its gradient, from an acquisition function."""
 
     def cost(u):
