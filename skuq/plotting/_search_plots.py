@@ -378,13 +378,8 @@ class TeamDisplay(_display.Display):
         # Remove the ticks of the headroom at the legend: no accuracy is above 1.
         low, high = ax.get_ylim()
         ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
-        _display.legend(
-            ax,
-            headroom=0.5,
-            loc="upper left",
-            ncols=2,
-            title=f"{len(scored)} of {len(teams)} teams scored",
-        )
+        title = f"{len(scored)} of {len(teams)} teams scored"
+        _display.legend(ax, headroom=0.5, loc="upper left", ncols=2, title=title)
         return self
 
     def _draw_single_models(self, ax, given):

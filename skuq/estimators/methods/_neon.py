@@ -263,12 +263,8 @@ class OperatorRegressor(UncertaintyRegressor):
         float
         """
         y = check_array(flat_values(y)[0], ensure_2d=False, dtype="float64", input_name="y")
-        return r2_score(
-            y,
-            flat_values(self.predict(X))[0],
-            sample_weight=sample_weight,
-            multioutput="variance_weighted",
-        )
+        mean, by_variance = flat_values(self.predict(X))[0], "variance_weighted"
+        return r2_score(y, mean, sample_weight=sample_weight, multioutput=by_variance)
 
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
