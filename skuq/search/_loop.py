@@ -107,22 +107,13 @@ class SearchResult:
         # Sets of any size count the same.
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
         groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
-        centers = [
-            m.center for m in members if isinstance(m, FoldedMember) and m.center is not None
-        ]
+        is_clean = len(self.sets) == 1
+        is_unseen = is_clean and all(isinstance(m, FoldedMember) for m in members)
+        calibrates = is_unseen or (is_clean and len(y) >= CALIBRATION_ROWS)
         # Centres exist for the clean rows only, and all trials must have one.
-        is_known = len(self.sets) == 1 and len(centers) == len(members)
-        is_unseen = len(self.sets) == 1 and all(isinstance(m, FoldedMember) for m in members)
-        return Candidates(
-            raw,
-            y,
-            head,
-            weight,
-            groups,
-            centers if is_known else None,
-            is_unseen,
-            is_unseen or (len(self.sets) == 1 and len(y) >= CALIBRATION_ROWS),
-        )
+        centers = [getattr(m, "center", None) for m in members] if is_clean else [None]
+        known = None if any(center is None for center in centers) else centers
+        return Candidates(raw, y, head, weight, groups, known, is_unseen, calibrates)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""
