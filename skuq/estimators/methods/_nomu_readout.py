@@ -334,21 +334,16 @@ def _collect_rows(band: str, evidence: Evidence) -> tuple[_HeldOut, np.ndarray]:
         np.full((len(rows.X), 1), evidence.level(network, own))
         for network, rows, own in evidence.held_out
     ]
-    error = np.concatenate(errors)
+    error, weight = np.concatenate(errors), np.concatenate(weights)
     mean = np.average(evidence.rows.y, axis=0, weights=evidence.rows.weight)
     unit = evidence.targets.scaling.scale_
     of_constant = np.concatenate([rows.y - mean for _, rows, _ in evidence.held_out])
     own, constant = (np.square(v).sum(axis=1) for v in (error, of_constant / unit))
-    warn_if_worse(own, constant, np.concatenate(weights))
+    warn_if_worse(own, constant, weight)
     up, down = split_sides(np.concatenate(raws), band)
-    held_out = _HeldOut(
-        error,
-        np.where(error > 0, up, down),
-        np.where(error > 0, down, up),
-        None if noises[0] is None else np.concatenate(noises),
-        np.concatenate(weights),
-    )
-    return held_out, np.concatenate(levels)
+    near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
+    noise = None if noises[0] is None else np.concatenate(noises)
+    return _HeldOut(error, near, far, noise, weight), np.concatenate(levels)
 
 
 def _choose_limits(settings: NOMUReadout, band: str, rows: _HeldOut, few: bool) -> Readout:
@@ -449,14 +444,9 @@ def read_relu_readout(fitted: FittedNomu) -> ReluReadout:
     raw = output[head.n_outputs * head.with_mean :] - readout.level
     mean = output if network.mean_member is None else trace.run(network.mean_member, inputs)
     mean = mean[:1] * y.scale_ + y.mean_
-    return ReluReadout(
-        tuple(trace.hidden),
-        trace.row(mean),
-        trace.row(raw),
-        float(readout.l_min),
-        float(readout.l_max),
-        float(readout.c * y.scale_[0]),
-    )
+    l_min, l_max, unit = map(float, (readout.l_min, readout.l_max, readout.c * y.scale_[0]))
+    hidden, of_mean, of_raw = tuple(trace.hidden), trace.row(mean), trace.row(raw)
+    return ReluReadout(hidden, of_mean, of_raw, l_min, l_max, unit)
 
 
 class _Trace:
