@@ -268,15 +268,9 @@ class Step:
         # The acquisition is often high near the best known points: searches start there, too.
         best = np.argsort(-self.results.values, kind="stable")[: _Limits.n_starts]
         # Without an objective the draws are the values: searches share one compiled program.
-        is_plain = self.objective == SignedObjective(None)
-        task = AcquisitionTask(
-            self.posterior,
-            acquisition,
-            None if is_plain else self.objective,
-            self.domain.encoded_bounds,
-            self._incumbent if acquisition.uses_best else 0.0,
-            q,
-        )
+        objective = None if self.objective == SignedObjective(None) else self.objective
+        bounds, value = self.domain.encoded_bounds, self._incumbent
+        task = AcquisitionTask(self.posterior, acquisition, objective, bounds, value, q)
         x, _ = maximize_acquisition(
             task,
             method=self.maximizer.method,
