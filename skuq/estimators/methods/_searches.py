@@ -56,15 +56,9 @@ def make_autodeuq_plan(estimator: Any) -> SearchPlan:
     is_auto = isinstance(estimator.search, str) and estimator.search == "auto"
     if is_auto and defaults.strategy is not None:
         strategy = defaults.strategy()
-    return SearchPlan(
-        strategy,
-        space,
-        rule,
-        TableInputs(estimator.preprocess, embed=defaults.embeds),
-        defaults.targets(estimator),
-        defaults,
-        n_repeats=_count_repeats(estimator, defaults),
-    )
+    inputs = TableInputs(estimator.preprocess, embed=defaults.embeds)
+    targets, n_repeats = defaults.targets(estimator), _count_repeats(estimator, defaults)
+    return SearchPlan(strategy, space, rule, inputs, targets, defaults, n_repeats=n_repeats)
 
 
 def _count_repeats(estimator: Any, defaults: SearchDefaults) -> int:
@@ -591,18 +585,12 @@ def make_nes_plan(estimator: Any, X: Any) -> SearchPlan:
         inputs = TableInputs(estimator.preprocess, embed=defaults.embeds)
     strategy = resolve_strategy(estimator, defaults)
     stacks = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
+    targets = defaults.targets(estimator)
+    n_steps = None if holds_images and not inputs.flat else _N_STEPS
+    # The paper's baselines have no repeats.
+    n_repeats = 0 if stacks else defaults.n_repeats(estimator)
     return SearchPlan(
-        strategy,
-        space,
-        rule,
-        inputs,
-        defaults.targets(estimator),
-        defaults,
-        n_steps=None if holds_images and not inputs.flat else _N_STEPS,
-        stacks=stacks,
-        # The paper's baselines have no repeats.
-        n_repeats=0 if stacks else defaults.n_repeats(estimator),
-        images=True,
+        strategy, space, rule, inputs, targets, defaults, n_steps, stacks, n_repeats, images=True
     )
 
 
