@@ -189,14 +189,12 @@ class Power:
 
         def loss(power):
             """Compute minus the profile log likelihood of a power, up to a constant (Eq. 3.1)."""
-            return np.log(moments(_power(y, power), weight)[1]) - (power - 1) * logs
+            value = np.log(moments(_power(y, power), weight)[1]) - (power - 1) * logs
+            return np.nan_to_num(value, nan=np.inf)
 
         with np.errstate(over="ignore", invalid="ignore"):
             found = optimize.minimize_scalar(
-                lambda power: np.nan_to_num(loss(power), nan=np.inf),
-                bounds=(0.0, 2.0),
-                method="bounded",
-                options={"xatol": 1e-8},
+                loss, bounds=(0.0, 2.0), method="bounded", options={"xatol": 1e-8}
             )
         if not loss(found.x) < loss(1.0) - _NOTICEABLE:
             return line
