@@ -111,9 +111,10 @@ class SearchResult:
         is_unseen = is_clean and all(isinstance(m, FoldedMember) for m in members)
         calibrates = is_unseen or (is_clean and len(y) >= CALIBRATION_ROWS)
         # Centres exist for the clean rows only, and all trials must have one.
-        centers = [getattr(m, "center", None) for m in members] if is_clean else [None]
-        known = None if any(center is None for center in centers) else centers
-        return Candidates(raw, y, head, weight, groups, known, is_unseen, calibrates)
+        centers: Any = [getattr(m, "center", None) for m in members]
+        if not is_clean or any(center is None for center in centers):
+            centers = None
+        return Candidates(raw, y, head, weight, groups, centers, is_unseen, calibrates)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""
