@@ -28,7 +28,7 @@ from skuq.networks._operations import ARRAYS
 from skuq.networks._operator_network import PRIOR_SCALE, EpistemicNetwork, OperatorHead
 from skuq.predictive._calibration import fit_factor_and_floor
 from skuq.tables import TrainingData
-from skuq.training import Recipe
+from skuq.training import Recipe, Training
 from skuq.training._job import seed_words, template_of_model
 from skuq.training._predict import predict_draws, read_network, refine
 from skuq.training._train import find_completed, has_diverged
@@ -38,15 +38,7 @@ N_FOLDS = 5
 #: Fewer functions are too few to leave some out and learn the noise.
 FEWEST_FUNCTIONS = 30
 #: Settings of `Training` that regressors of functions use.
-TRAINING_FIELDS = (
-    "optimizer",
-    "epsilon",
-    "schedule",
-    "final_lr_factor",
-    "warmup",
-    "clip_norm",
-    "steps",
-)
+TRAINING_FIELDS = set(Training().get_params()) - {"adversarial_epsilon", "l2", "weight_decay"}
 
 #: Fewest functions with a known noise of which networks leave out a fifth.
 FEWEST_WITH_NOISE = N_FOLDS
