@@ -368,12 +368,9 @@ class NomuTrainer:
             "early_stopping_patience": None,
             **self.recipe,
         }
-        loss, pi_sqr = self.loss, float(self.loss.pi_sqr)
-        weights = {
-            "pi_sqr": pi_sqr * _NOISELESS_FACTOR if self.noiseless else pi_sqr,
-            "pi_exp": float(loss.pi_exp),
-            "c_exp": float(loss.c_exp),
-        }
+        weights = {name: float(getattr(self.loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
+        if self.noiseless:
+            weights["pi_sqr"] *= _NOISELESS_FACTOR
         return training.Recipe(
             learning_rate=self.learning_rate,
             batch_size=batch,

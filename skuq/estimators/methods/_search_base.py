@@ -569,13 +569,10 @@ def make_search(
     if plan.stacks:
         # A baseline has the same split of the rows as its search, and other networks.
         entropy = int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
+    score = "NLL" if strategy.objective is None else "objective"
+    in_search, in_all = time_left(estimator, task, plan.search_share), time_left(estimator, task)
     options = _run_options(
-        estimator,
-        "search",
-        estimator.n_trials,
-        "objective" if strategy.objective is not None else "NLL",
-        max_time=time_left(estimator, task, plan.search_share),
-        first_trials=time_left(estimator, task),
+        estimator, "search", estimator.n_trials, score, max_time=in_search, first_trials=in_all
     )
     search = Search(
         trainer,

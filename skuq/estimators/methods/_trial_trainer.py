@@ -222,13 +222,8 @@ class MemberTrainer:
         # Stacks of nearly equal sizes, as few as possible.
         n_stacks = math.ceil(len(seeds) / _LARGEST_STACK)
         parts = np.array_split(np.arange(len(seeds)), n_stacks)
-        return [
-            (
-                make_job([seeds[k] for k in part], stacked=True, splits=[splits[k] for k in part]),
-                data,
-            )
-            for part in parts
-        ]
+        stacks = [([seeds[k] for k in part], [splits[k] for k in part]) for part in parts]
+        return [(make_job(s, stacked=True, splits=rows), data) for s, rows in stacks]
 
     def _result(self, training: JointTraining, deadline: float = math.inf) -> Member | FoldedMember:
         """Make the trial's record, or raise a diverged network's error."""
@@ -345,17 +340,11 @@ class MemberTrainer:
         """
         with self._time_limit(len(seeds)) as cancelled:
             recipes = [self.recipe(configuration) for configuration in configurations]
+            # Each of them is a trial, and keeps its own best epoch.
+            recipes = [replace(r, keep="best") if r.keeps_jointly else r for r in recipes]
+            model, head = self.build(configurations[0]), self._head(configurations[0])
             job = TrainingJob.of_model(
-                self.build(configurations[0]),
-                self._head(configurations[0]),
-                # Each of them is a trial, and keeps its own best epoch.
-                [
-                    replace(recipe, keep="best") if recipe.keeps_jointly else recipe
-                    for recipe in recipes
-                ],
-                seeds,
-                stacked=True,
-                held_out=self.held_out,
+                model, head, recipes, seeds, stacked=True, held_out=self.held_out
             )
             return train(job, self.data, cancelled=cancelled)
 
