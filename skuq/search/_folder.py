@@ -570,13 +570,9 @@ class Catalog(Sequence[TrialRecord]):
 
     def keep_arrays_of(self, indices: npt.ArrayLike) -> Catalog:
         """Copy the catalog, with weights and held-out predictions of these trials only."""
-        kept = set(np.asarray(indices).tolist())
-        records = [
-            record
-            if index in kept or not record.completed
-            else replace(record, result=record.result.without_arrays())
-            for index, record in enumerate(self.records)
-        ]
+        records, kept = list(self.records), np.asarray(indices, dtype=int)
+        for k in np.setdiff1d(self.completed, kept):
+            records[k] = replace(records[k], result=records[k].result.without_arrays())
         return Catalog(records, self.held_out)
 
 

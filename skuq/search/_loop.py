@@ -450,20 +450,14 @@ class Retraining:
         for record in sorted(records, key=lambda record: record.trial_number):
             if is_whole(record):
                 found.setdefault(record.configuration["trial"], []).append(record.result)
-        trained = {
-            k: (trial, found[trial.trial_number])
-            for k, trial in zip(self.indices, self.trials)
-            if trial.trial_number in found
-        }
-        if self.kind == "refit":
-            return replace(
-                self.result, refitted={k: results[0] for k, (_, results) in trained.items()}
-            )
-        repeated = {
-            k: join_trials([trial.result, *results], self.head)
-            for k, (trial, results) in trained.items()
-        }
-        return replace(self.result, repeated=repeated)
+        refitted, repeated = dict(self.result.refitted), dict(self.result.repeated)
+        for k, trial in zip(self.indices, self.trials):
+            results = found.get(trial.trial_number)
+            if results and self.kind == "refit":
+                refitted[k] = results[0]
+            elif results:
+                repeated[k] = join_trials([trial.result, *results], self.head)
+        return replace(self.result, refitted=refitted, repeated=repeated)
 
     def name(self, number: int) -> str:
         """Return the name under which a round is stored."""
