@@ -96,13 +96,10 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
 
     def _record(self, number: int, trial: Any, space: Space, sign: int) -> TrialRecord:
         """Make skuq's record of one of Keras-Tuner's trials."""
-        completed = trial.status == _STATUS.COMPLETED and np.isfinite(trial.score)
-        return TrialRecord(
-            trial_number=number,
-            configuration=self._configuration(trial, space),
-            status="completed" if completed else "failed",
-            score=sign * trial.score if completed else float("nan"),
-        )
+        configuration = self._configuration(trial, space)
+        if trial.status == _STATUS.COMPLETED and np.isfinite(trial.score):
+            return TrialRecord(number, configuration, score=sign * trial.score)
+        return TrialRecord(number, configuration, status="failed")
 
     def _configuration(self, trial: Any, space: Space) -> dict[str, Any]:
         # Decisions that were added after this trial started have their default.

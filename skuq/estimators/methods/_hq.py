@@ -260,11 +260,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         else:
             # The members of the team are fitted on all rows, the others not again.
             every = np.arange(len(y))
-            fits_of_members = Parallel(self.n_jobs)(
-                delayed(_out_of_fold.fit_fold)(pool[name], X, y, fit_params[name], every)
-                for name in team
-            )
-            members = [model for model, _ in fits_of_members]
+            fit = delayed(_out_of_fold.fit_fold)
+            calls = (fit(pool[name], X, y, fit_params[name], every) for name in team)
+            members = [model for model, _ in Parallel(self.n_jobs)(calls)]
         weights = chosen.weights_
         if not soft:
             # The most accurate of the tied members decides.

@@ -677,10 +677,8 @@ def _fit_operator(
     trainer = _make_trainer(model, task, training, learns_noise, previous)
     with training_progress(model.verbose) as progress:
         draws, learnt = train(replace(trainer, report=progress.epochs))
-    noise = trainer.noise
-    factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
-    if learnt is not None:
-        factor, noise = learnt
+    # With a known noise only the epistemic part was to be found.
+    factor, noise = learnt or (np.ones_like(trainer.noise), trainer.noise)
     widths = None
     if noise.any() or not np.allclose(factor, 1, rtol=1e-12):
         widths = Widths(factor, noise * task.targets.scale_)

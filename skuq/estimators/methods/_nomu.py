@@ -565,13 +565,10 @@ def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
 def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
     """Read the rows, and learn the scales of all of them, which NOMU's folds share."""
     least = 2 if readout.is_chosen else 1
-    task = read_task(
-        model,
-        TableInputs(model.preprocess, scaling=None if model.standardize else NoScaling()),
-        NumberTargets(standardize=model.standardize, narrow_constants=model.pretrained is None),
-        given,
-        min_rows=least,
-    )
+    inputs = TableInputs(model.preprocess, scaling=None if model.standardize else NoScaling())
+    narrow = model.pretrained is None
+    targets = NumberTargets(standardize=model.standardize, narrow_constants=narrow)
+    task = read_task(model, inputs, targets, given, min_rows=least)
     if len(task.rows.used) < least:
         raise ValueError(
             "Training and validation need at least 2 rows of positive weight. "

@@ -179,15 +179,11 @@ class MemberTrainer:
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, to_predict, measured = seconds_needed(jobs, end)
             # The mixture's moments need predictions of each network for the rows of all folds.
-            n_passes = 1
-            if self.folds is not None and not self.head.classifies:
-                n_passes += len(self.folds)
-            of_result = to_predict * n_passes
-            deadline -= min(of_result, budget.seconds / 2)
+            n_passes = 1 if self.folds is None or self.head.classifies else 1 + len(self.folds)
+            deadline -= min(to_predict * n_passes, budget.seconds / 2)
             share = share_in_time(needed, deadline - time.monotonic())
-            data = [rows for _, rows in jobs]
             shortened = [with_share_of_epochs(job, share) for job in measured]
-            jobs = list(zip(shortened, data))
+            jobs = [(job, rows) for job, (_, rows) in zip(shortened, jobs)]
             # At least one epoch is trained, however little time there is.
             share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
         training = JointTraining(jobs)
