@@ -36,16 +36,9 @@ from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberRepeate
 from skuq.exceptions import SearchFailedError
 from skuq.fitted._searched import EnsembleRule, FittedSearch, without_networks
 from skuq.networks import Decisions
-from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult
+from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult, _strategies
 from skuq.search._folder import has_estimator, read_retrained, write_estimator
 from skuq.search._loop import Retraining
-from skuq.search._strategies import (
-    Fixed,
-    RandomProposer,
-    SearchProblem,
-    StartingWith,
-    fix_decisions,
-)
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import standardise_rows
 
@@ -523,8 +516,8 @@ def _make_proposer(
     # Parents are selected on the clean rows, or on those of the highest severity.
     parts = [held_out.sets[0], *held_out.sets[1:][-1:]]
     n_trials = count_trials(estimator, plan)
-    problem = SearchProblem(
-        fix_decisions(decisions, estimator.fixed or {}),
+    problem = _strategies.SearchProblem(
+        _strategies.fix_decisions(decisions, estimator.fixed or {}),
         n_trials,
         # Populations are sized by the number of trials that is planned, not by what `max_time`
         # may let in.
@@ -561,7 +554,7 @@ def make_search(
     proposer = _make_proposer(estimator, plan, space, head, decisions, held_out)
     # Known recipes and the user's own configurations are tried before the proposer is asked. A
     # search that knows all configurations trains them as one program.
-    in_stacks = plan.stacks and isinstance(proposer, Fixed | RandomProposer)
+    in_stacks = plan.stacks and isinstance(proposer, _strategies.Fixed | _strategies.RandomProposer)
     known = plan.defaults.starts_with_recipes and hasattr(space, "known_recipes")
     recipes = space.known_recipes() if known else []
     first = strategy.initial_configurations(decisions, recipes, fixed)
@@ -576,7 +569,7 @@ def make_search(
     )
     search = Search(
         trainer,
-        StartingWith(first, proposer) if first else proposer,
+        _strategies.StartingWith(first, proposer) if first else proposer,
         n_trials,
         entropy,
         held_out=held_out,
