@@ -12,8 +12,6 @@ from . import tables as tables
 from . import training as training
 from ._messages import show_versions as show_versions
 from .estimators._base import all_estimators as all_estimators
-from .estimators.methods._autodeuq import AutoDEUQClassifier as AutoDEUQClassifier
-from .estimators.methods._autodeuq import AutoDEUQRegressor as AutoDEUQRegressor
 from .estimators.methods._calibrated import (
     CalibratedUncertaintyClassifier as CalibratedUncertaintyClassifier,
 )
@@ -22,18 +20,20 @@ from .estimators.methods._calibrated import (
 )
 from .estimators.methods._deep import DeepEnsembleClassifier as DeepEnsembleClassifier
 from .estimators.methods._deep import DeepEnsembleRegressor as DeepEnsembleRegressor
+from .estimators.methods._deep import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
+from .estimators.methods._deep import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
 from .estimators.methods._deep import MCDropoutClassifier as MCDropoutClassifier
 from .estimators.methods._deep import MCDropoutRegressor as MCDropoutRegressor
 from .estimators.methods._hq import HQEnsembleSelector as HQEnsembleSelector
-from .estimators.methods._hyper import HyperDeepEnsembleClassifier as HyperDeepEnsembleClassifier
-from .estimators.methods._hyper import HyperDeepEnsembleRegressor as HyperDeepEnsembleRegressor
 from .estimators.methods._neon import NEONRegressor as NEONRegressor
 from .estimators.methods._neon import OperatorEnsembleRegressor as OperatorEnsembleRegressor
-from .estimators.methods._nes import NESClassifier as NESClassifier
-from .estimators.methods._nes import NESRegressor as NESRegressor
 from .estimators.methods._nomu import NOMURegressor as NOMURegressor
 from .estimators.methods._pipeline import UncertaintyPipeline as UncertaintyPipeline
 from .estimators.methods._pipeline import make_pipeline as make_pipeline
+from .estimators.methods._searches import AutoDEUQClassifier as AutoDEUQClassifier
+from .estimators.methods._searches import AutoDEUQRegressor as AutoDEUQRegressor
+from .estimators.methods._searches import NESClassifier as NESClassifier
+from .estimators.methods._searches import NESRegressor as NESRegressor
 from .estimators.tabular._tabular_ensemble import (
     TabularEnsembleClassifier as TabularEnsembleClassifier,
 )

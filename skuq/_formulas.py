@@ -1,7 +1,5 @@
 """Formulas and constants that heads, scores, predictive distributions and searches share."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

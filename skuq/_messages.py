@@ -1,7 +1,5 @@
 """Messages to the user: warnings that point at the user's line, and the progress of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import logging

@@ -4,8 +4,6 @@ Scikit-learn's private validation tools are imported here alone. They may move o
 release of scikit-learn, and only this file then needs a change.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 So neither the order of dispatch nor the number of workers changes a draw.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,13 +3,13 @@
 import joblib
 
 from skuq.networks import Integer, Real, Space
-from skuq.search import Search, _proposers, _slots
+from skuq.search import Search, _slots, _strategies
 from skuq.search import _loop as _search
 
 open_slots = _slots.open_slots
 InlineSlots, DaskSlots = _slots.InlineSlots, _slots.DaskSlots
-EnsembleEvolution = _proposers.EnsembleEvolution
-Retraining, RandomProposer = _search.Retraining, _proposers.RandomProposer
+EnsembleEvolution = _strategies.EnsembleEvolution
+Retraining, RandomProposer = _search.Retraining, _strategies.RandomProposer
 
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 

@@ -20,7 +20,7 @@ NoScaling, RobustScaling = _scaling.NoScaling, _scaling.RobustScaling
 Scaling = _scaling.Scaling
 TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
 MemberTrainer, MemberRepeater = _trainer.MemberTrainer, _trainer.MemberRepeater
-MemberRefitter, folded_member = _trainer.MemberRefitter, _trainer.folded_member
+MemberRefitter = _trainer.MemberRefitter
 INDEX_STREAM, normal, uniform = _losses.INDEX_STREAM, _losses.normal, _losses.uniform
 #: Settings of recipes whose rate does not change, and which do not end early.
 STEADY = {"reduce_lr_patience": None, "early_stopping_patience": None}

@@ -394,26 +394,19 @@ class CompiledAcquisition:
 
     @in_thread
     def __init__(self, task: AcquisitionTask, dtype: str = "float32"):
-        posterior, q, self.dtype = task.posterior, task.q, dtype
-        self._posterior, self._objective, self._q = posterior, task.objective, q
-        self._acquisition = task.acquisition
-        self._d = len(task.bounds)
+        self._task, self.dtype, posterior = task, dtype, task.posterior
         # The best value and the level of pending points, as one number for each draw. If the
         # acquisition does not need the best value, pending points alone are a level.
-        level: np.ndarray = np.zeros(posterior.n_draws)
-        pending, self._has_level = task.pending, False
-        if pending is not None and not task.acquisition.uses_best:
-            level, self._has_level = pending, True
-        elif task.acquisition.uses_best:
-            best = task.best if pending is None else np.maximum(task.best, pending)
-            level = np.broadcast_to(np.asarray(best, dtype="float64"), level.shape)
+        level, self._pends = task.best, task.pending is not None and not task.acquisition.uses_best
+        if task.pending is not None:
+            level = task.pending if self._pends else np.maximum(level, task.pending)
+        level = np.broadcast_to(np.asarray(level, dtype="float64"), posterior.n_draws)
         # beta is an argument of the program, so that a search compiles once for all its values.
         beta = np.asarray(task.acquisition.beta_at(0) or 0.0)
-        arguments = (posterior.arguments, *task.bounds.T, level, beta)
-        self._arguments = self._tensors(arguments)
+        self._arguments = self._tensors((posterior.arguments, *task.bounds.T, level, beta))
         # Looking up and converting are most of the cost of a call with a single row.
         self._used: dict[tuple[str, int], Callable[..., Any]] = {}
-        numbers = posterior.n_draws * q * math.prod(posterior.output_shape)  # for one batch
+        numbers = posterior.n_draws * task.q * math.prod(posterior.output_shape)  # for one batch
         rows = max(1, min(_MAX_ROWS, _ENTRIES_PER_CALL // numbers))
         self.rows_per_call = 2 ** int(math.log2(rows))
 
@@ -434,7 +427,7 @@ class CompiledAcquisition:
             self._used[kind, rows] = self._compile(kind, rows)
         program = self._used[kind, rows]
         # A program takes a fixed number of batches: pad the last call with copies.
-        u = np.asarray(u, dtype=self.dtype).reshape(len(u), self._q, self._d)
+        u = np.asarray(u, dtype=self.dtype).reshape(len(u), self._task.q, -1)
         missing = -len(u) % rows
         padded = np.concatenate([u, np.repeat(u[-1:], missing, axis=0)])
         parts = [
@@ -456,15 +449,14 @@ class CompiledAcquisition:
         from skuq.backend import BACKEND, compile_program, ops
 
         shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self._arguments[0])
-        posterior = self._posterior
+        task, posterior, d = self._task, self._task.posterior, len(self._task.bounds)
         # Everything that changes the program, but none of its arguments' values.
         key = (
-            (kind, rows, self._q, self._d, shapes, self.dtype, self._has_level),
-            (self._acquisition.key, self._objective),
+            (kind, rows, task.q, d, shapes, self.dtype, self._pends),
+            (task.acquisition.key, task.objective),
             (posterior.key, posterior.n_draws, posterior.output_shape),
         )
-
-        value = self._make_value_function()
+        value = _make_value_function(task, self._pends)
 
         def gradient(*arguments_and_u):
             """Compute values and gradients of batches in the unit box."""
@@ -479,7 +471,7 @@ class CompiledAcquisition:
 
         def make():
             program = gradient if kind == "gradient" else value
-            u = self._tensors(np.zeros((rows, self._q, self._d)))
+            u = self._tensors(np.zeros((rows, task.q, d)))
             try:
                 return compile_program(program, (*self._arguments, u), jit=True)
             except NumpyOnlyError as error:
@@ -490,37 +482,32 @@ class CompiledAcquisition:
             raise program
         return program
 
-    def _make_value_function(self):
-        """Make the function that computes the acquisition of batches in the unit box."""
-        from skuq.backend import ops
 
-        # Without `self`: a cached program must not keep the arrays of a fit alive.
-        function, acquisition, objective = (
-            self._posterior.function,
-            self._acquisition,
-            self._objective,
-        )
-        n_draws, q, d = self._posterior.n_draws, self._q, self._d
-        has_level = self._has_level
+def _make_value_function(task, pends):
+    """Make the function that computes the acquisition of batches in the unit box."""
+    from skuq.backend import ops
 
-        def value(arguments, lower, upper, level, beta, u):
-            x = ops.reshape(lower + (upper - lower) * u, (-1, d))  # (n * q, d)
-            values = draws = function(ops, arguments, x)  # (n_draws, n * q, *output_shape)
-            if objective is not None:
-                try:
-                    values = objective(draws)
-                except Exception as error:
-                    # Without the traceback, which would keep the whole trace alive.
-                    reason = f"{type(error).__name__}: {error}"
-                    raise NumpyOnlyError(reason.splitlines()[0]) from None
-            values = _check_values(values, draws, objective, n_draws)
-            if q > 1:  # (n_draws, n * q) to (n_draws, n, q)
-                values = ops.reshape(values, (n_draws, -1, q))
-            # With `uses_best`, the level already is the larger of the best value and pending.
-            pending = level if has_level and not acquisition.uses_best else None
-            return (acquisition.at(beta)(ops, values, level, pending),)
+    # Without `task`: a cached program must not keep the arrays of a fit alive.
+    function, n_draws = task.posterior.function, task.posterior.n_draws
+    acquisition, objective, q, d = task.acquisition, task.objective, task.q, len(task.bounds)
 
-        return value
+    def value(arguments, lower, upper, level, beta, u):
+        x = ops.reshape(lower + (upper - lower) * u, (-1, d))  # (n * q, d)
+        values = draws = function(ops, arguments, x)  # (n_draws, n * q, *output_shape)
+        if objective is not None:
+            try:
+                values = objective(draws)
+            except Exception as error:
+                # Without the traceback, which would keep the whole trace alive.
+                reason = f"{type(error).__name__}: {error}"
+                raise NumpyOnlyError(reason.splitlines()[0]) from None
+        values = _check_values(values, draws, objective, n_draws)
+        if q > 1:  # (n_draws, n * q) to (n_draws, n, q)
+            values = ops.reshape(values, (n_draws, -1, q))
+        # The level is that of pending points, or the value that is to be improved on.
+        return (acquisition.at(beta)(ops, values, level, level if pends else None),)
+
+    return value
 
 
 def acquisition_of(task: AcquisitionTask) -> Callable[[np.ndarray], np.ndarray]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +30,6 @@ from skuq.bayesopt._acquisition import (
 )
 
 
-@dataclass(frozen=True)
 class _Effort:
     """Effort of a search: the number of points that it tries, and how far it climbs.
 
@@ -66,7 +64,6 @@ class _Effort:
     difference: float = 1e-6
 
 
-@dataclass(frozen=True)
 class _LineSearch:
     """Constants of L-BFGS from many starts, usual ones of Nocedal and Wright (2006)."""
 
@@ -82,7 +79,6 @@ class _LineSearch:
     predicted_share: float = 0.1
 
 
-_EFFORT, _LINE_SEARCH = _Effort(), _LineSearch()
 _COST_OF_NON_FINITE = 1e30  # SciPy fails on what is not finite
 
 
@@ -188,26 +184,26 @@ def _climb_together(task, u, n_restarts, given):
     # So many restarts continue from a round on.
     survivors = {
         number: max(
-            min(_EFFORT.least_survivors, math.ceil(share_of_few * n_restarts)),
+            min(_Effort.least_survivors, math.ceil(share_of_few * n_restarts)),
             math.ceil(share * n_restarts),
         )
-        for number, share, share_of_few in _EFFORT.survivors
+        for number, share, share_of_few in _Effort.survivors
     }
     # Climb only from the best of the screened candidates.
     starts = u[_rank(values)[:n_restarts]]
     if not len(starts):  # nothing is finite, which `_best_allowed` reports
         return u, values
-    x, found = _climb(compiled, starts, units, _EFFORT.max_rounds, _EFFORT.ftol, survivors)
-    top = _rank(found)[: _EFFORT.n_refined]
+    x, found = _climb(compiled, starts, units, _Effort.max_rounds, _Effort.ftol, survivors)
+    top = _rank(found)[: _Effort.n_refined]
     # Gaps from the points of the best batches to the given starts, each the first of its batch:
     # (n * q, k, d).
     d = len(task.bounds)
     gaps = np.linalg.norm(x[top].reshape(-1, 1, d) - given[:, :d], axis=-1)
-    if gaps.min(initial=math.inf) < _EFFORT.small_step * math.sqrt(d):
+    if gaps.min(initial=math.inf) < _Effort.small_step * math.sqrt(d):
         exact = CompiledAcquisition(task, "float64")
         try:
             best, best_values = _climb(
-                exact, x[top], units, _EFFORT.exact_max_rounds, _EFFORT.exact_ftol
+                exact, x[top], units, _Effort.exact_max_rounds, _Effort.exact_ftol
             )
         except NumpyOnlyError:  # the objective takes tensors of single precision only
             return np.concatenate([x, u]), np.concatenate([found, values])
@@ -239,10 +235,10 @@ def _compile(task, u):
     compiled = CompiledAcquisition(task)
     values = compiled(u)
     # Compare a few points with double precision.
-    rows = np.linspace(0, len(u) - 1, _EFFORT.n_compared).astype(int)
+    rows = np.linspace(0, len(u) - 1, _Effort.n_compared).astype(int)
     exact = acquisition_of(task)(u[rows])
     usable = np.isfinite(exact)
-    largest = _EFFORT.tolerated_error * max(
+    largest = _Effort.tolerated_error * max(
         _spread(values), np.ptp(exact[usable]) if usable.any() else 0.0
     )
     # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
@@ -262,24 +258,19 @@ def _climb_one_by_one(task, u, n_restarts, given):
         function = acquisition_of(task)
         values = function(u)
     units = _Units.of(values)
-    starts = u[_rank(values)[: None if has_gradients else min(n_restarts, _EFFORT.n_climbed)]]
-    found, kept = [u], [values]
+    starts = u[_rank(values)[: None if has_gradients else min(n_restarts, _Effort.n_climbed)]]
+    found, kept, bounds = [u], [values], [(0.0, 1.0)] * u.shape[1]
+    cost = _make_cost(function, units)
     with nullcontext() if has_gradients else one_thread_if_small(0):  # calls predict a few points
         for start in starts:
-            result = optimize.minimize(
-                _cost(function, units),
-                start,
-                jac=True,
-                bounds=[(0.0, 1.0)] * len(start),
-                method="L-BFGS-B",
-            )
+            result = optimize.minimize(cost, start, jac=True, bounds=bounds, method="L-BFGS-B")
             found.append(np.clip(result.x, 0.0, 1.0)[None])
             is_finite = result.fun < _COST_OF_NON_FINITE
             kept.append([units.to_value(result.fun) if is_finite else -math.inf])
     return np.concatenate(found), np.concatenate(kept)
 
 
-def _cost(function, units):
+def _make_cost(function, units):
     """Make the cost of one batch (q * d,) and its gradient, from an acquisition function."""
 
     def cost(u):
@@ -287,7 +278,7 @@ def _cost(function, units):
             values, gradients = function.values_and_gradients(u[None], rows=1)
             value, gradient = units.to_cost(values[0]), -gradients[0] / units.spread
         else:
-            steps = np.where(u > 0.5, -_EFFORT.difference, _EFFORT.difference)
+            steps = np.where(u > 0.5, -_Effort.difference, _Effort.difference)
             # The point and its neighbour in each direction, in one call.
             costs = units.to_cost(function(np.concatenate([u[None], u + np.diag(steps)])))
             value, gradient = costs[0], (costs[1:] - costs[0]) / steps
@@ -332,7 +323,7 @@ _FINDERS = {"lbfgs": _climb_together, "scipy": _climb_one_by_one, "direct": _run
 
 def _starts(rng, n_restarts, starts, task):
     """Draw candidates (.., q * d) in the unit box; given starts come first."""
-    n_candidates, q, d = _EFFORT.candidates_per_restart * n_restarts, task.q, len(task.bounds)
+    n_candidates, q, d = _Effort.candidates_per_restart * n_restarts, task.q, len(task.bounds)
     lower, upper = task.bounds.T
     u = qmc.LatinHypercube(q * d, rng=rng).random(n_candidates)
     if not len(starts):
@@ -452,12 +443,12 @@ class _State:
         self.length = np.ones(size)
         self.halvings = np.zeros(size, int)
         # Remembered pairs: s, differences of points, and y, differences of gradients.
-        self.steps = np.zeros((size, _LINE_SEARCH.n_pairs, n))  # newest last
-        self.changes = np.zeros((size, _LINE_SEARCH.n_pairs, n))
+        self.steps = np.zeros((size, _LineSearch.n_pairs, n))  # newest last
+        self.changes = np.zeros((size, _LineSearch.n_pairs, n))
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         self.f, self.g = np.where(finite, f, np.inf), np.where(finite[:, None], g, 0.0)
         self.active = finite & (
-            self._largest_projected_gradient(self.x, self.g) > _LINE_SEARCH.least_gradient
+            self._largest_projected_gradient(self.x, self.g) > _LineSearch.least_gradient
         )
         self._aim(np.flatnonzero(self.active), ftol)
 
@@ -471,17 +462,17 @@ class _State:
         promised = np.sum(self.g[rows] * step, axis=1)
         finite = np.isfinite(f) & np.isfinite(g).all(axis=1)
         # Armijo's condition: f(x + p) <= f(x) + c g.p
-        good = finite & (promised < 0) & (f <= self.f[rows] + _LINE_SEARCH.armijo * promised)
+        good = finite & (promised < 0) & (f <= self.f[rows] + _LineSearch.armijo * promised)
         missed, fall, change = rows[~good], promised[~good], f[~good] - self.f[rows[~good]]
         # Shorten these steps by a factor within [0.1, 0.5]: the parabola through f, its slope p
         # and the new value f' has its minimum at the share -p / (2 (f' - f - p)) of the step.
         with np.errstate(all="ignore"):
             ratio = -0.5 * fall / (change - fall)
-        shortest, longest = _LINE_SEARCH.shortest_cut, _LINE_SEARCH.longest_cut
+        shortest, longest = _LineSearch.shortest_cut, _LineSearch.longest_cut
         ratio = np.where(np.isfinite(ratio), ratio, shortest)
         self.length[missed] *= np.clip(ratio, shortest, longest)
         self.halvings[missed] += 1
-        spent = missed[self.halvings[missed] >= _LINE_SEARCH.max_halvings]
+        spent = missed[self.halvings[missed] >= _LineSearch.max_halvings]
         # A start that gains nothing along its direction forgets its pairs and tries the gradient;
         # without pairs it has just tried that, and stops.
         forgetful = self.steps[spent].any(axis=(1, 2))
@@ -497,7 +488,7 @@ class _State:
         gained = self.f[rows] - f
         self.x[rows], self.f[rows], self.g[rows] = x, f, g
         small = gained <= ftol * np.maximum(1.0, np.abs(f))
-        going = ~small & (self._largest_projected_gradient(x, g) > _LINE_SEARCH.least_gradient)
+        going = ~small & (self._largest_projected_gradient(x, g) > _LineSearch.least_gradient)
         self.active[rows] = going
         self._aim(rows[going], ftol)
 
@@ -513,7 +504,7 @@ class _State:
             g, self.steps[rows] * free[:, None], self.changes[rows] * free[:, None]
         )
         largest = np.abs(g).max(axis=1, keepdims=True)
-        downhill = -g * (_LINE_SEARCH.first_step / np.maximum(largest, TINIEST))
+        downhill = -g * (_LineSearch.first_step / np.maximum(largest, TINIEST))
         self.length[rows] = 1.0
         self.halvings[rows] = 0
         self.direction[rows] = direction
@@ -521,7 +512,7 @@ class _State:
         self.direction[rows] = np.where(
             self._predict_change(rows)[:, None] < 0, direction, downhill
         )
-        least = _LINE_SEARCH.predicted_share * ftol * np.maximum(1.0, np.abs(self.f[rows]))
+        least = _LineSearch.predicted_share * ftol * np.maximum(1.0, np.abs(self.f[rows]))
         self.active[rows] = -self._predict_change(rows) > least
 
     def _predict_change(self, rows):
@@ -543,7 +534,7 @@ def _inverse_hessian_times(g, steps, changes):
     curvature = np.einsum("bmn,bmn->bm", steps, changes)  # s.y of each pair
     squares = np.einsum("bmn,bmn->bm", changes, changes)  # y.y
     lengths = np.einsum("bmn,bmn->bm", steps, steps)  # s.s
-    valid = curvature > _LINE_SEARCH.curvature * np.sqrt(squares * lengths)
+    valid = curvature > _LineSearch.curvature * np.sqrt(squares * lengths)
     # rho = 1 / s.y; a pair that is not used gets 0, so that both loops pass it by.
     rho = np.divide(1.0, curvature, out=np.zeros_like(curvature), where=valid)
     n_pairs = rho.shape[1]
@@ -553,7 +544,7 @@ def _inverse_hessian_times(g, steps, changes):
         q -= alpha[:, i, None] * changes[:, i]
     # The initial inverse Hessian is s.y / y.y of the newest valid pair; without one, it gives a
     # first step its length.
-    scale = _LINE_SEARCH.first_step / np.maximum(np.abs(g).max(axis=1), TINIEST)
+    scale = _LineSearch.first_step / np.maximum(np.abs(g).max(axis=1), TINIEST)
     for i in range(n_pairs):  # newer pairs overwrite older ones
         newest = valid[:, i]
         scale[newest] = curvature[newest, i] / squares[newest, i]

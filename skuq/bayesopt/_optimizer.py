@@ -1,7 +1,5 @@
 """Bayesian optimisation: propose points of an expensive function and learn from its results."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import logging
@@ -512,16 +510,12 @@ class BayesianOptimizer:
     # Results so far
 
     x_ = property(lambda self: self._log.x.copy())
+    y_ = property(_locked(lambda self: self._log.y))
     values_ = property(lambda self: self._log.values.copy())
     messages_ = property(lambda self: self._log.messages)
     pending_ = property(lambda self: self._log.pending.copy())
     best_x_ = property(lambda self: self._best()[0])
     best_value_ = property(lambda self: self._best()[1])
-
-    @property
-    @_locked
-    def y_(self):
-        return self._log.y
 
     @property
     def beta_(self):

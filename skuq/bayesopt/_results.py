@@ -7,8 +7,6 @@ the latter, scaled to [-1, 1]. An output is what the function returns for a poin
 shape. The objective makes a value of it, here with the sign of the user.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +26,6 @@ from skuq._random import generator
 SMALL_DOMAIN = 4096
 
 
-@dataclass(frozen=True)
 class _Tolerances:
     """Up to which errors points are taken for equal, and for inside of the box."""
 
@@ -39,9 +36,6 @@ class _Tolerances:
     slack: float = 1e-9  # share of a side by which other rounding may carry a point over the edge
     equal: float = 1e-6  # distance in unit coordinates, in addition to the rounding
     most_points: int = 2**62  # from here on a discrete domain counts as infinite
-
-
-_TOLERANCES = _Tolerances()
 
 
 class Domain:
@@ -71,21 +65,21 @@ class Domain:
                     f"Got {tuple(sides[wrong[0]].tolist())} in column {columns[wrong[0]]}."
                 )
         widths = np.diff(self.bounds, axis=1)[:, 0]
-        rounding = _TOLERANCES.rounding * np.abs(self.bounds).max(axis=1)
+        rounding = _Tolerances.rounding * np.abs(self.bounds).max(axis=1)
         self._whole = np.isin(np.arange(d), [*self.integer, *self.categories])
         # Whole numbers must be equal.
         self._rounding = np.where(
-            self._whole, 0, np.minimum(rounding, _TOLERANCES.most_rounding * widths)
+            self._whole, 0, np.minimum(rounding, _Tolerances.most_rounding * widths)
         )
         #: Distance in unit coordinates up to which points are equal.
-        self.tolerance = _TOLERANCES.equal + np.linalg.norm(2 * self._rounding / widths)
+        self.tolerance = _Tolerances.equal + np.linalg.norm(2 * self._rounding / widths)
         #: Number of columns d, and which of them are continuous (d,).
         self.n_columns, self.is_continuous = d, ~self._whole
         #: Number of points; inf if any column is continuous.
         self.n_points = math.inf
         if self._whole.all():
             counts = math.prod(int(high - low) + 1 for low, high in self.bounds)
-            self.n_points = counts if counts < _TOLERANCES.most_points else math.inf
+            self.n_points = counts if counts < _Tolerances.most_points else math.inf
         # A category becomes one column, 0 or 1, for each of its codes.
         is_category = np.isin(np.arange(d), self.categories)
         sizes = np.where(is_category, self.bounds[:, 1] + 1, 1).astype(int)
@@ -105,7 +99,7 @@ class Domain:
                 f"there are {self.n_columns} bounds. Got shape {X.shape}."
             )
         low, high = self.bounds.T
-        slack = _TOLERANCES.slack * (high - low) + self._rounding
+        slack = _Tolerances.slack * (high - low) + self._rounding
         outside = ~((low - slack <= X) & (high + slack >= X))  # NaN is outside
         if outside.any():
             row, column = np.argwhere(outside)[0]

@@ -32,7 +32,6 @@ from skuq.bayesopt._results import SMALL_DOMAIN, Domain, Results
 from skuq.bayesopt._surrogate import Fits, SearchSettings, Surrogate, derived_seed
 
 
-@dataclass(frozen=True)
 class _Limits:
     """Distances and numbers of points of a step.
 
@@ -61,9 +60,14 @@ class _Limits:
     first_threshold: float = 1 / 16
     last_threshold: float = 0.01
     max_moves: int = 50  # of one climb over a grid
-
-
-_LIMITS = _Limits()
+    # Moves off faces: distance of near points in unit coordinates, in units of sqrt(D); number of
+    # near results at which a search counts as converging; length of a move as a share of the side;
+    # and the share within which a proposal is on a face. DIRECT stops this near to it in up to
+    # about six dimensions.
+    near: float = 0.1
+    n_near: int = 3
+    move: float = 0.02
+    on_face: float = 1e-3
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,7 @@ class Step:
     """
 
     def __init__(
-        self,
-        surrogate: Surrogate,
-        settings: SearchSettings,
-        results: Results,
-        pending: np.ndarray,
+        self, surrogate: Surrogate, settings: SearchSettings, results: Results, pending: np.ndarray
     ):
         self.surrogate, self.results, self.pending = surrogate, results, pending
         self._settings, self.domain = settings, settings.domain
@@ -130,7 +130,7 @@ class Step:
         self._root = math.sqrt(len(self.domain.encoded_bounds))
         # Smallest distance of points without results; on a grid neighbours are far enough.
         is_infinite = math.isinf(self.domain.n_points)
-        self._min_gap = (_LIMITS.min_gap if is_infinite else _LIMITS.same_point) * self._root
+        self._min_gap = (_Limits.min_gap if is_infinite else _Limits.same_point) * self._root
         # Whether the domain can be searched exhaustively.
         self._is_small = self.domain.n_points <= self._limit_n_points(SMALL_DOMAIN)
         # The best value of the results; with noise that of each draw, (n_draws,).
@@ -149,7 +149,7 @@ class Step:
     def beta_of_width(self, mean_width: float) -> float:
         """Find beta such that ``2 * beta * mean(std) = mean_width`` (NOMU, appendix B.3.2)."""
         rng = generator(self._entropy, "width")
-        X = self.domain.sample(self._limit_n_points(_LIMITS.n_widths), rng)
+        X = self.domain.sample(self._limit_n_points(_Limits.n_widths), rng)
         unit, values = self.acquisition.at(1.0), self._draw(X)
         # With beta 1 the bound exceeds the mean by the deviation, by whichever measure.
         std = float(np.mean(unit(np, values, 0.0) - values.mean(axis=0)))
@@ -177,9 +177,9 @@ class Step:
                 "draw counts for the point that is best in it, so that some points would count "
                 f"for none. Got {q}."
             )
-        if q > _LIMITS.large_batch:
+        if q > _Limits.large_batch:
             warn_user(
-                f"q={q} points at once are hard to optimise jointly: above {_LIMITS.large_batch} "
+                f"q={q} points at once are hard to optimise jointly: above {_Limits.large_batch} "
                 "consider several batches."
             )
         settings, threshold = self._settings, None
@@ -187,7 +187,7 @@ class Step:
             beta = self.acquisition.beta_at(len(self.results.X))
         if getattr(self.acquisition, "dynamic_c", False):
             n_steps = max(0, self.results.n_told - settings.n_initial)
-            first, last = _LIMITS.first_threshold, _LIMITS.last_threshold
+            first, last = _Limits.first_threshold, _Limits.last_threshold
             threshold = first * (last / first) ** min(n_steps / settings.n_steps, 1.0)
         if self.posterior.joint:
             return self._propose_at_once(q, beta, threshold)
@@ -210,7 +210,7 @@ class Step:
         """Propose q points at once; double beta while they are nearer than a threshold."""
         known = np.vstack([self._known, self.pending])
         # NOMU's dynamic c (appendix B.3.2): explore more as long as the proposal is nearly known.
-        for n_doublings in range(_LIMITS.max_doublings + 1):
+        for n_doublings in range(_Limits.max_doublings + 1):
             raised = None if beta is None else beta * 2**n_doublings
             acquisition = self.acquisition.at(raised)
             x = self._maximize(q, acquisition)
@@ -266,17 +266,11 @@ class Step:
                 chosen = np.vstack([chosen, left[np.argmax(values)]])
             return chosen
         # The acquisition is often high near the best known points: searches start there, too.
-        best = np.argsort(-self.results.values, kind="stable")[: _LIMITS.n_starts]
+        best = np.argsort(-self.results.values, kind="stable")[: _Limits.n_starts]
         # Without an objective the draws are the values: searches share one compiled program.
-        is_plain = self.objective == SignedObjective(None)
-        task = AcquisitionTask(
-            self.posterior,
-            acquisition,
-            None if is_plain else self.objective,
-            self.domain.encoded_bounds,
-            self._incumbent if acquisition.uses_best else 0.0,
-            q,
-        )
+        objective = None if self.objective == SignedObjective(None) else self.objective
+        bounds, value = self.domain.encoded_bounds, self._incumbent
+        task = AcquisitionTask(self.posterior, acquisition, objective, bounds, value, q)
         x, _ = maximize_acquisition(
             task,
             method=self.maximizer.method,
@@ -310,7 +304,7 @@ class Step:
             point, value = start, -np.inf
             if self._is_available(start[None], given)[0]:
                 value = self._values_with(given, start[None], acquisition)[0]
-            for _ in range(_LIMITS.max_moves):
+            for _ in range(_Limits.max_moves):
                 # Steepest ascent over the neighbours, as long as a neighbour is better.
                 near = self.domain.neighbours(point, self.domain.n_columns, rng)
                 near = near[self._is_available(near, given)]
@@ -343,7 +337,7 @@ class Step:
                     continue
             # Points near x and points of the whole domain, or all points of a small one.
             rng = generator(self._entropy, "candidates")
-            n = self._limit_n_points(_LIMITS.n_candidates)
+            n = self._limit_n_points(_Limits.n_candidates)
             candidates = (
                 self.domain.grid()
                 if self._is_small
@@ -364,13 +358,13 @@ class Step:
         """Tell which points (n, d) may be proposed given others (k, d): (n,)."""
         # A noisy function may be evaluated again where it is known.
         known = self.results.failed if self._settings.noisy else self._known
-        free = self.domain.distance(X, known) > _LIMITS.same_point * self._root
+        free = self.domain.distance(X, known) > _Limits.same_point * self._root
         free &= self.domain.distance(X, np.vstack([self.pending, others])) > self._min_gap
         if math.isinf(self.domain.n_points) and len(self.results.failed):
             # A point near a failure is likely to fail, too, unless a usable result is nearer.
             from_failures = self.domain.distance(X, self.results.failed)
-            free &= from_failures > _LIMITS.failure_gap * self._root
-            is_far = from_failures > _LIMITS.failure_reach * self._root
+            free &= from_failures > _Limits.failure_gap * self._root
+            is_far = from_failures > _Limits.failure_reach * self._root
             free &= is_far | (from_failures > self.domain.distance(X, self.results.X))
         return free
 
@@ -387,7 +381,7 @@ class Step:
     def _draw(self, X):
         """Draw the objective at points X (n, d): (n_draws, n)."""
         encoded, outputs = self.domain.encode(X), math.prod(self.posterior.output_shape)
-        rows = max(1, _LIMITS.entries_at_once // (self.posterior.n_draws * outputs))
+        rows = max(1, _Limits.entries_at_once // (self.posterior.n_draws * outputs))
         parts = [
             np.asarray(self.objective(self.posterior(encoded[k : k + rows])), dtype="float64")
             for k in range(0, len(encoded), rows)
@@ -397,19 +391,11 @@ class Step:
     def _limit_n_points(self, n):
         """Limit a number of points to what the size of their draws allows."""
         outputs = self.posterior.n_draws * math.prod(self.posterior.output_shape)
-        return max(_LIMITS.least_points, min(n, _LIMITS.entries // outputs))
+        return max(_Limits.least_points, min(n, _Limits.entries // outputs))
 
 
 def moves_off_faces(
-    domain: Domain,
-    batch: np.ndarray,
-    results: np.ndarray,
-    others: np.ndarray,
-    *,
-    near: float = 0.1,
-    n_near: int = 3,
-    move: float = 0.02,
-    on_face: float = 1e-3,
+    domain: Domain, batch: np.ndarray, results: np.ndarray, others: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find moves of proposals off faces on which all points near them lie.
 
@@ -422,15 +408,6 @@ def moves_off_faces(
     others : ndarray of shape (k, d)
         Further points, whose results are expected or have failed: they count as near, too, so that
         no move is made twice.
-    near : float, default=0.1
-        Distance of near points in unit coordinates, in units of sqrt(D).
-    n_near : int, default=3
-        Number of near results at which a search counts as converging there.
-    move : float, default=0.02
-        Length of a move, as a share of the side.
-    on_face : float, default=1e-3
-        Share of the side within which a proposal is on a face. DIRECT stops this near to it in up
-        to about six dimensions.
 
     Returns
     -------
@@ -440,20 +417,20 @@ def moves_off_faces(
         The proposal moved inwards along one continuous column.
     """
     rows, moved = [], []
-    reach = near * math.sqrt(len(domain.encoded_bounds))
+    reach = _Limits.near * math.sqrt(len(domain.encoded_bounds))
     points = np.vstack([results, others, batch])
     is_near = cdist(domain.unit(batch), domain.unit(points)) <= reach
     for row, x in enumerate(batch):
-        if is_near[row, : len(results)].sum() < n_near:
+        if is_near[row, : len(results)].sum() < _Limits.n_near:
             continue
         for column in np.flatnonzero(domain.is_continuous):
             low, high = domain.bounds[column]
             face, inwards = (low, high - low) if 2 * x[column] < low + high else (high, low - high)
             shares = (points[is_near[row], column] - face) / inwards
-            if (x[column] - face) / inwards > on_face or shares.max() > move / 2:
+            if (x[column] - face) / inwards > _Limits.on_face or shares.max() > _Limits.move / 2:
                 continue
             inside = x.copy()
-            inside[column] = face + move * inwards
+            inside[column] = face + _Limits.move * inwards
             rows.append(row)
             moved.append(inside)
     return np.array(rows, dtype=int), np.array(moved).reshape(-1, domain.n_columns)

@@ -1,7 +1,5 @@
 """Settings of a search with their checks, and the surrogate that is fitted to its results."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import math
@@ -12,7 +10,6 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.gaussian_process.kernels import Kernel, WhiteKernel
@@ -30,7 +27,7 @@ from skuq._params import (
     unwrap_estimator,
     validate_parameter_constraints,
 )
-from skuq._random import MAX_SEED, generator, trial_seed
+from skuq._random import MAX_SEED, generator, quasi_random_normals, trial_seed
 from skuq.backend._scopes import one_thread_if_small
 from skuq.bayesopt._acquisition import ACQUISITIONS, Acquisition
 from skuq.bayesopt._results import Domain, Results
@@ -213,9 +210,6 @@ def derived_seed(entropy: int, *purpose: str | int) -> int:
     return int(generator(entropy, *purpose).integers(1, MAX_SEED))
 
 
-_MOST_SOBOL = 21_201  # largest dimension of SciPy's Sobol sequence
-
-
 def check_surrogate(estimator) -> None:
     """Raise TypeError if draws cannot be had of a regressor once it is fitted."""
     if isinstance(estimator, type) or not hasattr(estimator, "fit"):
@@ -258,19 +252,13 @@ def posterior_of(estimator, n_draws, random_state, output_shape):
     if hasattr(estimator, "posterior_fn"):
         return estimator.posterior_fn(n_draws=n_draws, random_state=random_state)
     estimator = _without_noise(estimator)
-    # Normal quantiles at scrambled Sobol points are spread more evenly than random numbers; each
-    # output has mean 0 and variance 1.
-    rng, n_outputs = np.random.default_rng(random_state), math.prod(output_shape)
-    if n_outputs <= _MOST_SOBOL:
-        engine = qmc.MultivariateNormalQMC(np.zeros(n_outputs), rng=rng)
-        normals = engine.random(2 ** math.ceil(math.log2(n_draws)))[:n_draws]
-    else:
-        normals = rng.standard_normal((n_draws, n_outputs))
-    normals = normals - normals.mean(axis=0)
-    normals = normals / normals.std(axis=0)
+    rng = np.random.default_rng(random_state)
+    normals = quasi_random_normals(n_draws, math.prod(output_shape), rng)
 
     def function(xp, arguments, X):
-        mean, std = (v.reshape(len(X), *output_shape) for v in _mean_and_std(estimator, X))
+        mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True))
+        std = np.broadcast_to(std, mean.shape).reshape(len(X), *output_shape)
+        mean = mean.reshape(std.shape)
         # (n, *output_shape) by (n_draws, 1, *output_shape): one z for all rows of a draw
         return mean + std * arguments[0].reshape(n_draws, 1, *output_shape)
 
@@ -298,13 +286,6 @@ def _white_kernels(estimator):
         if isinstance(kernel, Kernel):
             parts = kernel, *kernel.get_params().values()
             yield from (part for part in parts if isinstance(part, WhiteKernel))
-
-
-def _mean_and_std(estimator, X):
-    """Predict means and standard deviations, of shape (n, *output_shape)."""
-    mean, std = estimator.predict(X, return_std=True)
-    mean = np.asarray(mean)
-    return mean, np.broadcast_to(std, mean.shape)
 
 
 @saved_as("bayesopt.OutputwiseRegressor", kind="estimator")

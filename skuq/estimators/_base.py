@@ -4,8 +4,6 @@ Every estimator has the attribute `fitted_`, a `Fitted` of ``skuq/fitted``. Shap
 rows, m outputs, q quantiles and C classes; the output axis is absent where y was 1-D.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator
@@ -21,16 +19,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 import skuq
-from skuq import backend
+from skuq import _params, backend
 from skuq._messages import Progress, listening
-from skuq._params import (
-    CallbackSupportMixin,
-    check_count,
-    class_codes,
-    fill_masked,
-    fit_context,
-    replace_short_forms,
-)
 from skuq._random import random_generator
 from skuq.files._registry import PickledByValue
 from skuq.networks._keras_models import register_again, registered_in_main
@@ -142,7 +132,7 @@ def _make_with_layers(layers: dict[str, Any], make: Any, arguments: tuple[Any, .
     return make(*arguments)
 
 
-class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
+class Predictor(_params.CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
     """Base of regressors and classifiers: reads settings, pickles, and predicts from `fitted_`."""
 
     #: Parameters that are settings: their short forms by name.
@@ -162,7 +152,7 @@ class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
         Until then, what was fitted before predicts, also in other threads. It stays if the new fit
         fails or is interrupted.
         """
-        context = fit_context(prefer_skip_nested_validation=self._skips_nested_validation)
+        context = _params.fit_context(prefer_skip_nested_validation=self._skips_nested_validation)
         return context(Predictor._fit_with_callbacks)(self, given)
 
     def _fit_with_callbacks(self, given: Given) -> Any:
@@ -217,7 +207,7 @@ class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        return super().set_params(**replace_short_forms(self, params))
+        return super().set_params(**_params.replace_short_forms(self, params))
 
     _exports_keras = False  # whether the fitted model is an ensemble of networks
 
@@ -273,9 +263,9 @@ class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
         return make, arguments, {**state, **_oracles_by_value(params)}, *rest
 
     def __copy__(self) -> Any:
-        """Copy an estimator: the copy has the same parameters and fitted attributes."""
+        """Copy an estimator with everything that it holds, which a pickle of it may not."""
         copied = object.__new__(type(self))
-        copied.__setstate__(self.__getstate__())
+        copied.__dict__.update(vars(self))
         return copied
 
     def __sklearn_tags__(self) -> Any:
@@ -451,7 +441,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         ValueError
             If `n_samples` is not a positive whole number.
         """
-        check_count("n_samples", n_samples)
+        _params.check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
         return fitted.sample(X, n_samples, random_generator(random_state), **query)
@@ -479,7 +469,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         """
         distribution = self.predict_distribution(X)
         y = check_array(
-            fill_masked(y), ensure_2d=False, allow_nd=True, dtype="float64", input_name="y"
+            _params.fill_masked(y), ensure_2d=False, allow_nd=True, dtype="float64", input_name="y"
         )
         # The distribution would also take tables of several values of each row.
         n, outputs = np.shape(X)[0], self.fitted_.output_shape()
@@ -520,7 +510,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         ValueError
             If `n_draws` is not a positive whole number, or is 1 for NOMU.
         """
-        check_count("n_draws", n_draws)
+        _params.check_count("n_draws", n_draws)
         return self.fitted_.posterior(int(n_draws), random_generator(random_state), **query)
 
     def __sklearn_tags__(self) -> Any:
@@ -657,7 +647,7 @@ class UncertaintyClassifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         ndarray of shape (n, n_samples)
             Drawn labels.
         """
-        check_count("n_samples", n_samples)
+        _params.check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
         return self.classes_[fitted.sample(X, n_samples, random_generator(random_state))]
@@ -682,9 +672,9 @@ class UncertaintyClassifier(ClassifierMixin, Predictor):  # type: ignore[misc]
             If y has labels that are not in `classes_`, or another number of rows than X.
         """
         distribution = self.predict_distribution(X)
-        y = column_or_1d(fill_masked(y))
+        y = column_or_1d(_params.fill_masked(y))
         check_consistent_length(distribution.mean, y)
-        return distribution.log_prob(class_codes(y, self.classes_))
+        return distribution.log_prob(_params.class_codes(y, self.classes_))
 
 
 _KINDS: dict[str, type] = {

@@ -4,8 +4,6 @@ This is the only file that knows both sides of the wall between the papers' meth
 recommended estimators: ``estimators/methods`` imports nothing of ``estimators/tabular``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from skuq.estimators.methods._search_plan import SearchDefaults

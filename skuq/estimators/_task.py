@@ -17,14 +17,7 @@ from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
 from skuq.networks._head_base import Head
 from skuq.predictive._calibration import Calibration
-from skuq.tables._inputs import (
-    Inputs,
-    Rows,
-    check_groups,
-    group_codes,
-    read_rows,
-    read_validation_rows,
-)
+from skuq.tables import _inputs
 from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import Targets
 
@@ -79,10 +72,10 @@ class Task:
 
     inputs: Any
     targets: Any
-    rows: Rows
+    rows: _inputs.Rows
     entropy: int
-    validation: Rows | None = None
-    shifted: tuple[Rows, ...] = ()
+    validation: _inputs.Rows | None = None
+    shifted: tuple[_inputs.Rows, ...] = ()
     groups: np.ndarray | None = None
     splits: Any = None
     data: Any = None
@@ -106,7 +99,7 @@ class Task:
         used = self.rows.used
         if self.groups is None:
             return len(used)
-        return int(1 + group_codes(self.groups[used]).max())
+        return int(1 + _inputs.group_codes(self.groups[used]).max())
 
     def make_splits(
         self,
@@ -160,12 +153,7 @@ class Task:
 
 
 def read_task(
-    estimator: Any,
-    inputs: Inputs,
-    targets: Targets,
-    given: Given,
-    *,
-    min_rows: int = 1,
+    estimator: Any, inputs: _inputs.Inputs, targets: Targets, given: Given, *, min_rows: int = 1
 ) -> Task:
     """Validate and encode the arguments of `fit`, and draw its random numbers' origin.
 
@@ -183,18 +171,15 @@ def read_task(
     validation_data = join_validation(given.validation_data, *given.validation_parts)
     estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     # Forms are checked first: reading rows takes longer.
-    named, shift_validation = [], given.shift_validation
-    if shift_validation is not None:
-        several = isinstance(shift_validation, list) or (
-            isinstance(shift_validation, tuple)
-            and all(isinstance(part, tuple) for part in shift_validation)
-        )
-        named = [("shift_validation", shift_validation)]
-        if several:
-            named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
-    rows = read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
-    groups = check_groups(given.groups, rows.X)
-    read = functools.partial(read_validation_rows, estimator, inputs, targets)
+    named, shifts = [], given.shift_validation
+    if shifts is not None:
+        named = [("shift_validation", shifts)]
+        are_tuples = isinstance(shifts, tuple) and all(isinstance(part, tuple) for part in shifts)
+        if are_tuples or isinstance(shifts, list):
+            named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shifts)]
+    rows = _inputs.read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
+    groups = _inputs.check_groups(given.groups, rows.X)
+    read = functools.partial(_inputs.read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
     # Drawn last: arguments that are refused do not advance a RandomState.
@@ -230,25 +215,25 @@ def join_validation(
     return tuple(part for part in parts.values() if part is not None)
 
 
-def _warn_of_other_units(task: Task, rows: Rows, name: str, min_share: float) -> None:
+def _warn_of_other_units(task: Task, rows: _inputs.Rows, name: str, min_share: float) -> None:
     """Warn if validation rows are in other units than the training rows.
 
     A pipeline transforms X and y, and may leave validation rows as they are. For a warning, at
     least `min_share` of the columns of X must be in other units.
     """
     train = task.rows.take(task.rows.used)
-    columns = _find_other_units(train.X, rows.X)
-    found = []
-    if len(columns) and len(columns) >= min_share * train.X.shape[1]:
-        found.append(("X", columns[0], train.X, rows.X))
-    # Codes of classes have no units.
-    if task.targets.labels(train.y) is None and len(columns := _find_other_units(train.y, rows.y)):
-        found.append(("y", columns[0], train.y, rows.y))
+    tables = [("X", train.X, rows.X, min_share)]
+    if task.targets.labels(train.y) is None:  # codes of classes have no units
+        tables.append(("y", train.y, rows.y, 0.0))
     advice = {
         "X": 'A pipeline transforms `X_val` with transform_input=["X_val"] and metadata routing.',
         "y": "A TransformedTargetRegressor leaves them as they are; networks standardise y anyway.",
     }
-    for part, k, known, others in found:
+    for part, known, others, share in tables:
+        columns = _find_other_units(known, others)
+        if len(columns) < max(1, share * known.shape[1]):
+            continue
+        k = columns[0]
         known, others = known[:, k], others[:, k]
         warn_user(
             f"Most rows of {name} lie far outside the training rows: {part} has values from "
@@ -268,10 +253,9 @@ def _find_other_units(known: np.ndarray, others: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         length = high - low
         is_far = (others < low - length) | (others > high + length)
-    is_outside = (others < low) | (others > high)
-    far, outside = (
-        np.flatnonzero((part.mean(axis=0) > 0.5) & (high > low)) for part in (is_far, is_outside)
-    )
+    is_outside, varies = (others < low) | (others > high), high > low
+    far = np.flatnonzero((is_far.mean(axis=0) > 0.5) & varies)
+    outside = np.flatnonzero((is_outside.mean(axis=0) > 0.5) & varies)
     if len(far) or len(others) < _MIN_ROWS or len(outside) < max(2, known.shape[1] / 2):
         return far
     return outside

@@ -3,8 +3,6 @@
 Notation: n rows, m outputs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -24,24 +22,7 @@ from skuq._params import (
     reshape_like_prediction,
     unwrap_estimator,
 )
-from skuq.metrics._scores import (
-    average,
-    brier_loss,
-    calibration_error,
-    check_same_shape,
-    coverage_score,
-    coverage_width_auc,
-    crps_loss,
-    ece_loss,
-    ensemble_nll_loss,
-    gaussian_nll_loss,
-    interval_loss,
-    mean_width,
-    mixture_crps,
-    nll_min_loss,
-    pit_values,
-    quantile_loss,
-)
+from skuq.metrics import _scores
 
 # Levels of the midpoint rule for the CRPS of distributions that are given by quantiles.
 _CRPS_LEVELS = (np.arange(100) + 0.5) / 100
@@ -212,13 +193,7 @@ class UncertaintyScorer:
                 "CalibratedUncertaintyClassifier(model, cv='prefit').fit(X, y) makes one of a "
                 "fitted model of probabilities."
             )
-        loss, read = _NUMBER_SCORES[self.name]
-        # `read` names what the loss takes: the normals, the PIT values or all.
-        if read == "normal":
-            return -loss(predicted.y, *predicted.normal, sample_weight=sample_weight)
-        if read == "pit":
-            return -loss(pit=predicted.pit(), sample_weight=sample_weight)
-        return -loss(predicted, sample_weight)
+        return -_NUMBER_SCORES[self.name](predicted, sample_weight)
 
     def set_score_request(self, *, sample_weight):
         """Return a scorer that requests weights by metadata routing.
@@ -291,38 +266,38 @@ class Predicted:
         mean = getattr(self.distribution, "mean", None)
         mean = self.normal[0] if mean is None or callable(mean) else mean
         y = reshape_like_prediction(self.target, mean)
-        return check_same_shape(mean=mean, y_true=y)[1]
+        return _scores.check_same_shape(mean=mean, y_true=y)[1]
 
     def pit(self):
         """Compute values of the predicted cdf at y, (n[, m])."""
         if self.offers("cdf"):
             # Rounding may carry a cdf beyond [0, 1].
             return np.clip(self.distribution.cdf(self.y), 0, 1)
-        return pit_values(self.y, *self.normal)
+        return _scores.pit_values(self.y, *self.normal)
 
 
 def _nll(predicted, weight):
     """Compute the negative log likelihood of the distribution, or of a normal."""
     if not predicted.offers("log_prob"):
-        return gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
+        return _scores.gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
     # Divided by the number of outputs, as in `mixture_nll_loss`.
     n_outputs = predicted.y[0].size
-    return -float(average(predicted.distribution.log_prob(predicted.y), weight)) / n_outputs
+    return -float(_scores.average(predicted.distribution.log_prob(predicted.y), weight)) / n_outputs
 
 
 def _crps(predicted, weight):
     """Compute the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
     y, distribution = predicted.y, predicted.distribution
     if predicted.offers("normals"):  # of skuq's mixtures, with the spread that members share
-        return float(average(mixture_crps(y, *distribution.normals), weight).mean())
+        return float(_scores.average(_scores.mixture_crps(y, *distribution.normals), weight).mean())
     if predicted.offers("loc", "scale", "weights"):
         normals = distribution.loc, distribution.scale, distribution.weights
-        return float(average(mixture_crps(y, *normals), weight).mean())
+        return float(_scores.average(_scores.mixture_crps(y, *normals), weight).mean())
     if predicted.offers("quantile"):
         # The CRPS is twice the pinball loss, averaged over all levels.
         quantiles = distribution.quantile(_CRPS_LEVELS)
-        return 2 * quantile_loss(y, quantiles, _CRPS_LEVELS, sample_weight=weight)
-    return crps_loss(y, *predicted.normal, sample_weight=weight)
+        return 2 * _scores.quantile_loss(y, quantiles, _CRPS_LEVELS, sample_weight=weight)
+    return _scores.crps_loss(y, *predicted.normal, sample_weight=weight)
 
 
 def _score_intervals(kind, predicted, weight, coverage):
@@ -337,29 +312,37 @@ def _score_intervals(kind, predicted, weight, coverage):
         reach = special.ndtri((1 + coverage) / 2) * std
         ends = mean - reach, mean + reach
     if kind == "neg_mean_width":
-        return -mean_width(*ends, sample_weight=weight)
+        return -_scores.mean_width(*ends, sample_weight=weight)
     if kind == "neg_interval":
-        return -interval_loss(predicted.y, *ends, coverage, sample_weight=weight)
-    share = coverage_score(predicted.y, *ends, sample_weight=weight)
+        return -_scores.interval_loss(predicted.y, *ends, coverage, sample_weight=weight)
+    share = _scores.coverage_score(predicted.y, *ends, sample_weight=weight)
     return share if kind == "coverage" else -abs(share - coverage)
 
 
-# Losses of regressors, and what they take of the predictions.
+def _of_normals(loss):
+    return lambda predicted, weight: loss(predicted.y, *predicted.normal, sample_weight=weight)
+
+
+def _calibration_error(predicted, weight):
+    return _scores.calibration_error(pit=predicted.pit(), sample_weight=weight)
+
+
+# Losses of regressors.
 _NUMBER_SCORES = {
-    "neg_nll": (_nll, "all"),
-    "neg_gaussian_nll": (gaussian_nll_loss, "normal"),
-    "neg_nll_min": (nll_min_loss, "normal"),
-    "neg_crps": (_crps, "all"),
-    "neg_coverage_width_auc": (coverage_width_auc, "normal"),
-    "neg_calibration_error": (calibration_error, "pit"),
+    "neg_nll": _nll,
+    "neg_gaussian_nll": _of_normals(_scores.gaussian_nll_loss),
+    "neg_nll_min": _of_normals(_scores.nll_min_loss),
+    "neg_crps": _crps,
+    "neg_coverage_width_auc": _of_normals(_scores.coverage_width_auc),
+    "neg_calibration_error": _calibration_error,
 }
 # Their names are followed by a percentage, the nominal coverage.
 _INTERVAL_SCORES = ("coverage", "neg_coverage_error", "neg_interval", "neg_mean_width")
 # Losses of classifiers.
 _CLASS_SCORES = {
     # With the clip of an ensemble's probabilities.
-    "neg_nll": lambda y, proba, **options: ensemble_nll_loss(y, proba[None], **options),
-    "neg_brier": brier_loss,
-    "neg_ece": ece_loss,
+    "neg_nll": lambda y, proba, **options: _scores.ensemble_nll_loss(y, proba[None], **options),
+    "neg_brier": _scores.brier_loss,
+    "neg_ece": _scores.ece_loss,
 }
 _SCORES = {**_NUMBER_SCORES, **_CLASS_SCORES}

@@ -1,7 +1,5 @@
 """Scores of predictive distributions of numbers and of classes."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -11,16 +9,8 @@ from sklearn.metrics import mean_pinball_loss
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import column_or_1d
 
+from skuq import _params
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
-from skuq._params import (
-    as_floats,
-    check_count,
-    check_member_weights,
-    check_probabilities,
-    check_weights,
-    class_codes,
-    fill_masked,
-)
 
 # Tolerance for sums of probabilities, which are often given in single or half precision.
 _SUM_TOLERANCE = 1e-3
@@ -31,7 +21,7 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
     One named `std` must be positive.
     """
-    arrays = {name: as_floats(values, name) for name, values in arrays.items()}
+    arrays = {name: _params.as_floats(values, name) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:
             raise ValueError(f"`{name}` must have at least one row. Got shape {values.shape}.")
@@ -86,12 +76,6 @@ def check_positive(name: str, values: np.ndarray) -> None:
         raise ValueError(f"`{name}` must be positive. The smallest is {values.min()}.")
 
 
-def check_inside_unit(name: str, value) -> None:
-    """Raise ValueError unless a number lies strictly between 0 and 1."""
-    if not 0 < value < 1:
-        raise ValueError(f"`{name}` must lie strictly in (0, 1). Got {value}.")
-
-
 def check_choice(name: str, value, choices) -> None:
     """Raise ValueError unless a value is one of the choices."""
     if value not in choices:
@@ -100,7 +84,7 @@ def check_choice(name: str, value, choices) -> None:
 
 def average(values: np.ndarray, sample_weight) -> np.ndarray:
     """Average over rows with weights, separately for each output."""
-    weight = check_weights(sample_weight, values)
+    weight = _params.check_weights(sample_weight, values)
     used = weight > 0  # rows of weight 0 can be infinite
     return np.average(values[used], axis=0, weights=weight[used])
 
@@ -116,7 +100,7 @@ def check_members(y_true, loc, scale, weights):
                 f"{', '.join(map(str, y.shape))}). Got {values.shape}."
             )
     check_positive("scale", scale)
-    weights = check_member_weights(weights, len(loc))
+    weights = _params.check_member_weights(weights, len(loc))
     used = weights > 0
     return (y, loc, scale, weights) if used.all() else (y, loc[used], scale[used], weights[used])
 
@@ -127,7 +111,7 @@ def check_proba(proba, *, name: str = "proba", members: bool = False) -> np.ndar
     axes = ("n_members", "n_samples", "n_classes") if members else ("n_samples", "n_classes")
     if proba.ndim != len(axes):
         raise ValueError(f"`{name}` must have shape ({', '.join(axes)}). Got {proba.shape}.")
-    check_probabilities(f"Each row of `{name}`", proba, -1, tolerance=_SUM_TOLERANCE)
+    _params.check_probabilities(f"Each row of `{name}`", proba, -1, tolerance=_SUM_TOLERANCE)
     return proba
 
 
@@ -167,7 +151,7 @@ def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
     """
     proba = check_proba(proba)
     codes = label_columns(y_true, proba, labels)
-    weight = check_weights(sample_weight, codes)
+    weight = _params.check_weights(sample_weight, codes)
     # Sum over classes of p^2, with (p - 1)^2 = p^2 + 1 - 2 p for the true class.
     losses = np.einsum("nc,nc->n", proba, proba) + 1 - 2 * proba[np.arange(len(codes)), codes]
     return float(np.average(np.maximum(losses, 0), weights=weight))
@@ -215,10 +199,10 @@ def ece_loss(y_true, proba, *, n_bins=15, labels=None, sample_weight=None):
     >>> round(ece_loss([0, 1, 1], [[0.9, 0.1], [0.4, 0.6], [0.7, 0.3]], n_bins=2), 4)
     0.0667
     """
-    check_count("n_bins", n_bins)
+    _params.check_count("n_bins", n_bins)
     proba = check_proba(proba)
     codes = label_columns(y_true, proba, labels)
-    weight = check_weights(sample_weight, codes)
+    weight = _params.check_weights(sample_weight, codes)
     predicted = proba.argmax(axis=1)
     confidence = proba[np.arange(len(codes)), predicted]
     # Bins are closed on the right, as in Guo et al.
@@ -230,7 +214,7 @@ def ece_loss(y_true, proba, *, n_bins=15, labels=None, sample_weight=None):
 
 def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
     """Find which of the C columns of proba (.., n, C) belongs to each row's label: (n,)."""
-    y = column_or_1d(fill_masked(y_true))
+    y = column_or_1d(_params.fill_masked(y_true))
     n, n_classes = proba.shape[-2:]
     if len(y) != n:
         raise ValueError(f"`y_true` must have {n} rows, as the probabilities. Got {len(y)}.")
@@ -244,12 +228,11 @@ def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
             f"`labels` must name the {n_classes} columns of the probabilities. "
             f"Got {labels.tolist()}.{hint}"
         )
-    return class_codes(y, labels, problem="`y_true` has labels that are not in `labels`")
+    return _params.class_codes(y, labels, problem="`y_true` has labels that are not in `labels`")
 
 
-_LEAST_PROBABILITY = np.finfo(
-    float
-).eps  # smallest probability in a logarithm, as in sklearn's log_loss
+# Smallest probability in a logarithm, as in sklearn's log_loss.
+_LEAST_PROBABILITY = np.finfo(float).eps
 
 
 def ensemble_nll_loss(y_true, member_proba, weights=None, *, labels=None, sample_weight=None):
@@ -408,7 +391,7 @@ def disagreement_score(members, *, sample_weight=None):
     >>> round(disagreement_score([["a", "b"], ["a", "a"], ["a", "b"]]), 4)
     0.3333
     """
-    members = np.asarray(fill_masked(members))
+    members = np.asarray(_params.fill_masked(members))
     if members.ndim == 3:
         members = check_proba(members, name="members", members=True).argmax(axis=2)
     if members.ndim != 2 or not members.size:
@@ -421,7 +404,7 @@ def disagreement_score(members, *, sample_weight=None):
             "`members` with two axes must be labels. Got fractions. Probabilities need the shape "
             "(n_members, n_samples, n_classes), also for two classes."
         )
-    weight = check_weights(sample_weight, members[0])
+    weight = _params.check_weights(sample_weight, members[0])
     shares = [np.average(a != b, weights=weight) for a, b in combinations(members, 2)]
     return float(np.mean(shares)) if shares else 0.0
 
@@ -432,7 +415,7 @@ def _true_probabilities(y_true, member_proba, labels, weights=None):
     codes = label_columns(y_true, proba, labels)
     # Clip before averaging, so that oracle <= ensemble <= average member always holds.
     p = np.maximum(proba[:, np.arange(len(codes)), codes], _LEAST_PROBABILITY)
-    return p, check_member_weights(weights, len(p))
+    return p, _params.check_member_weights(weights, len(p))
 
 
 def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
@@ -705,7 +688,8 @@ def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
     >>> round(interval_loss([1.0, 5.0], [0.0, 0.0], [2.0, 2.0], coverage=0.5), 4)
     8.0
     """
-    check_inside_unit("coverage", coverage)
+    if not 0 < coverage < 1:
+        raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
     y, lower, upper = check_intervals(lower, upper, y_true=y_true)
     check_arrays(y_true=y)  # finite
     outside = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
@@ -758,7 +742,7 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
     expected = (len(y), len(levels), *y.shape[1:])
     if quantiles.shape != expected:
         raise ValueError(f"`y_quantiles` must have shape {expected}. Got {quantiles.shape}.")
-    weight = check_weights(sample_weight, y)
+    weight = _params.check_weights(sample_weight, y)
     losses = [
         mean_pinball_loss(y, quantiles[:, k], sample_weight=weight, alpha=level)
         for k, level in enumerate(levels)
@@ -807,8 +791,8 @@ def quantile_calibration_curve(
     (array([0. , 0.5, 1. ]), array([0. , 0.5, 1. ]))
     """
     pit = read_pit(y_true, mean, std, pit)
-    weight = check_weights(sample_weight, pit)
-    check_count("n_levels", n_levels)
+    weight = _params.check_weights(sample_weight, pit)
+    _params.check_count("n_levels", n_levels)
     if n_levels < 2:
         raise ValueError(f"`n_levels` must be at least 2. Got {n_levels}.")
     expected = np.linspace(0, 1, n_levels)
@@ -928,7 +912,7 @@ def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
     (array([0. , 0.5, 2. ]), array([0. , 0.5, 1. ]), array([0., 1., 4.]))
     """
     y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std, one_output=True)
-    weight = check_weights(sample_weight, y)
+    weight = _params.check_weights(sample_weight, y)
     z = np.where(weight > 0, np.abs(y - mean) / std, 0.0)  # no step for rows of weight 0
     order = np.argsort(z)
     scale = np.concatenate([[0.0], z[order]])
@@ -1074,7 +1058,7 @@ def error_retention_curve(errors, uncertainty, *, sample_weight=None):
     """
     rows = {"errors": errors, "uncertainty": uncertainty}
     errors, uncertainty = check_same_shape(**rows, one_output=True)
-    weight = check_weights(sample_weight, errors)
+    weight = _params.check_weights(sample_weight, errors)
     # Rows of equal uncertainty are one linear piece: in random order, each adds their mean error.
     _, group = np.unique(uncertainty, return_inverse=True)
     rows, sums = (np.bincount(group, weights=part) for part in (weight, weight * errors))

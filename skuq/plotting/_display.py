@@ -4,10 +4,7 @@ The colours are those of Okabe and Ito, which readers with any colour vision can
 Line styles repeat the distinction, for print without colour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +19,7 @@ COLOURS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000
 LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)), (0, (1, 1)))
 
 
-@dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """Widths of lines, sizes of marks and their areas, in points, and the layers of artists."""
 
     edge: float = 0.8  # of bands and of hollow marks
@@ -38,8 +34,6 @@ class _Sizes:
     points_layer: int = 3
     star_layer: int = 4
 
-
-SIZES = _Sizes()
 
 _CURVE = "skuq-curve"  # gid of the lines that `curve_style` counts
 

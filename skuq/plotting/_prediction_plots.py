@@ -1,7 +1,5 @@
 """Displays of predictions: bands, calibration curves, coverage with width, and retention."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -17,27 +15,14 @@ from skuq.metrics import (
     retention_auc,
 )
 from skuq.metrics._scores import read_pit
-from skuq.plotting._display import (
-    BLUE,
-    SIZES,
-    CurveDisplay,
-    Display,
-    check_rows,
-    draw_line,
-    from_zero,
-    legend,
-    predictions_of,
-    style,
-    with_name,
-    with_unit,
-)
+from skuq.plotting import _display
 from skuq.tables._columns import column_names
 
 _AMBER, _AMBER_TINT, _BLUE_TINT = "#B36B00", "#F9DFB0", "#A6CEE6"
 
 
 @dataclass(eq=False, repr=False)
-class PredictionBandDisplay(Display):
+class PredictionBandDisplay(_display.Display):
     """Predicted mean, aleatoric and total bands over a one-dimensional input.
 
     The total band is the prediction for new targets. The aleatoric band inside is the mean
@@ -141,7 +126,7 @@ class PredictionBandDisplay(Display):
             mean, total, aleatoric = parts.mean, parts.total, parts.aleatoric
         else:
             # Such a regressor does not divide its uncertainty by source.
-            (mean, total), aleatoric = predictions_of(estimator, X).normal, None
+            (mean, total), aleatoric = _display.predictions_of(estimator, X).normal, None
         if x_name is None:
             x_name = "x" if (names := column_names(X)) is None else str(names[0])
         display = cls(
@@ -187,7 +172,7 @@ class PredictionBandDisplay(Display):
         PredictionBandDisplay
             Itself.
         """
-        x, mean, total = check_rows(x=self.x, mean=self.mean, total=self.total)
+        x, mean, total = _display.check_rows(x=self.x, mean=self.mean, total=self.total)
         # Bands are filled from left to right.
         order = np.argsort(x, kind="stable")
         x, mean, total = x[order], mean[order], total[order]
@@ -196,50 +181,40 @@ class PredictionBandDisplay(Display):
         split = self.aleatoric is not None
         band = f"±{n_stds:g} std"
         label = f"total, {band}: rim is epistemic" if split else f"total, {band}"
-        look = style(
-            "area",
-            total_kwargs,
-            facecolor=_AMBER_TINT,
-            edgecolor=_AMBER,
-            linestyle="--",
-            linewidth=SIZES.edge,
-            label=label,
-        )
-        self.total_band_ = ax.fill_between(x, mean - n_stds * total, mean + n_stds * total, **look)
+
+        def fill(std, given, **look):
+            ends, look = n_stds * std, _display.style("area", given, **look)
+            return ax.fill_between(x, mean - ends, mean + ends, **look)
+
+        look = {"facecolor": _AMBER_TINT, "edgecolor": _AMBER, "linestyle": "--", "label": label}
+        self.total_band_ = fill(total, total_kwargs, linewidth=_display.Sizes.edge, **look)
         self.aleatoric_band_ = None
         if split:
-            aleatoric = check_rows(x=self.x, aleatoric=self.aleatoric)[1][order]
-            look = style(
-                "area",
-                aleatoric_kwargs,
-                facecolor=_BLUE_TINT,
-                edgecolor=BLUE,
-                linewidth=0.5,
-                label=f"aleatoric, {band}",
-            )
+            aleatoric = _display.check_rows(x=self.x, aleatoric=self.aleatoric)[1][order]
+            look = {"facecolor": _BLUE_TINT, "edgecolor": _display.BLUE, "linewidth": 0.5}
             # Drawn after the total band, so that it lies on top and leaves the rim visible.
-            ends = mean - n_stds * aleatoric, mean + n_stds * aleatoric
-            self.aleatoric_band_ = ax.fill_between(x, *ends, **look)
-        look = {"color": "black", "linewidth": SIZES.line, "label": "mean"}
-        self.line_ = draw_line(ax, x, mean, line_kwargs, **look)
+            look["label"] = f"aleatoric, {band}"
+            self.aleatoric_band_ = fill(aleatoric, aleatoric_kwargs, **look)
+        look = {"color": "black", "linewidth": _display.Sizes.line, "label": "mean"}
+        self.line_ = _display.draw_line(ax, x, mean, line_kwargs, **look)
         self.scatter_ = None
         if self.x_train is not None and self.y_train is not None:
-            x, y = check_rows(x_train=self.x_train, y_train=self.y_train)
+            x, y = _display.check_rows(x_train=self.x_train, y_train=self.y_train)
             # A white rim tells them from the bands, the mean and each other.
-            look = style(
+            look = _display.style(
                 "points",
                 scatter_kwargs,
                 color="black",
                 marker="o",
-                s=SIZES.point_area,
+                s=_display.Sizes.point_area,
                 edgecolor="white",
-                linewidth=SIZES.rim,
-                zorder=SIZES.points_layer,
+                linewidth=_display.Sizes.rim,
+                zorder=_display.Sizes.points_layer,
                 label="training points",
             )
             self.scatter_ = ax.scatter(x, y, **look)
-        ax.set(xlabel=self.x_name, ylabel=with_unit(self.name, self.unit))
-        legend(ax)
+        ax.set(xlabel=self.x_name, ylabel=_display.with_unit(self.name, self.unit))
+        _display.legend(ax)
         return self
 
 
@@ -251,7 +226,7 @@ def _only_feature(X, name):
 
 
 @dataclass(eq=False, repr=False)
-class RetentionDisplay(CurveDisplay):
+class RetentionDisplay(_display.CurveDisplay):
     """Error-retention curve: keep the most certain rows, replace the others by the truth.
 
     The curve rises from 0, where no row is predicted, to the error of all rows. It is a
@@ -313,7 +288,7 @@ class RetentionDisplay(CurveDisplay):
         -------
         RetentionDisplay
         """
-        y, mean, std = check_rows(y=y, mean=mean, std=std)
+        y, mean, std = _display.check_rows(y=y, mean=mean, std=std)
         display = cls((y - mean) ** 2, std, name=name, error_name="mean squared error")
         return display.plot(ax, **plot_options)
 
@@ -379,7 +354,7 @@ class RetentionDisplay(CurveDisplay):
         RetentionDisplay
             Itself.
         """
-        errors, uncertainty = check_rows(errors=self.errors, uncertainty=self.uncertainty)
+        errors, uncertainty = _display.check_rows(errors=self.errors, uncertainty=self.uncertainty)
         # Signed errors would cancel, and the curve would not rise.
         if (errors < 0).any():
             raise ValueError(f"`errors` must not be negative. The smallest is {errors.min()}.")
@@ -392,24 +367,24 @@ class RetentionDisplay(CurveDisplay):
             # They depend on the model's errors, so they have the colour of its curve.
             reference = {"color": self.line_.get_color(), "linewidth": 1, "alpha": 0.8}
             look = {**reference, "linestyle": ":", "label": "random order"}
-            self.random_ = draw_line(ax, [0, 1], [0, left[-1]], random_kwargs, **look)
+            self.random_ = _display.draw_line(ax, [0, 1], [0, left[-1]], random_kwargs, **look)
             # The lowest curve possible: the errors themselves are the uncertainty.
             best = error_retention_curve(errors, errors)
             look = {**reference, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
-            self.oracle_ = draw_line(ax, *best, oracle_kwargs, **look)
+            self.oracle_ = _display.draw_line(ax, *best, oracle_kwargs, **look)
         ax.set(
             xlabel="share of rows predicted, most certain first",
             ylabel=f"{self.error_name}, others exact",
             xlim=(0, 1),
         )
-        from_zero(ax)
+        _display.from_zero(ax)
         # Curves rise to the right: the upper left corner is free.
-        legend(ax, loc="upper left")
+        _display.legend(ax, loc="upper left")
         return self
 
 
 @dataclass(eq=False, repr=False)
-class QuantileCalibrationDisplay(CurveDisplay):
+class QuantileCalibrationDisplay(_display.CurveDisplay):
     """Share of targets below each predicted quantile, against the quantile's level.
 
     A calibrated regressor is on the diagonal. A curve that is below the diagonal for low
@@ -494,7 +469,7 @@ class QuantileCalibrationDisplay(CurveDisplay):
 
     @staticmethod
     def _read_estimator(estimator, X, y):
-        return {"pit": predictions_of(estimator, X, y).pit()}
+        return {"pit": _display.predictions_of(estimator, X, y).pit()}
 
     def plot(self, ax=None, *, line_kwargs=None, diagonal_kwargs=None):
         """Draw the curve.
@@ -525,12 +500,12 @@ class QuantileCalibrationDisplay(CurveDisplay):
             aspect="equal",
         )
         # Curves rise to the right: the upper left corner is free.
-        legend(ax, loc="upper left")
+        _display.legend(ax, loc="upper left")
         return self
 
 
 @dataclass(eq=False, repr=False)
-class CoverageWidthDisplay(CurveDisplay):
+class CoverageWidthDisplay(_display.CurveDisplay):
     """Mean width of intervals ``mean +- c * std`` against the share of targets they cover.
 
     The scale c goes from 0 to the value at which all targets are covered. The curve
@@ -600,7 +575,7 @@ class CoverageWidthDisplay(CurveDisplay):
         -------
         CoverageWidthDisplay
         """
-        y, mean, std = check_rows(y=y, mean=mean, std=std)
+        y, mean, std = _display.check_rows(y=y, mean=mean, std=std)
         scale, coverage, width = coverage_width_curve(y, mean, std)
         display = cls(
             scale, coverage, width, auc=coverage_width_auc(y, mean, std), name=name, unit=unit
@@ -627,7 +602,7 @@ class CoverageWidthDisplay(CurveDisplay):
         """
         if mark is not None and mark < 0:
             raise ValueError(f"`mark` must not be negative. Got {mark}.")
-        scale, coverage, width = check_rows(
+        scale, coverage, width = _display.check_rows(
             scale=self.scale, coverage=self.coverage, width=self.width
         )
         ax = self._open(ax)
@@ -643,7 +618,7 @@ class CoverageWidthDisplay(CurveDisplay):
             covered = np.searchsorted(scale, mark, side="right") - 1
             # Between points of the curve the width is linear in the scale, the coverage constant.
             at = coverage[covered], np.interp(mark, scale, width)
-            self.marker_ = draw_line(
+            self.marker_ = _display.draw_line(
                 ax,
                 *at,
                 marker_kwargs,
@@ -651,14 +626,16 @@ class CoverageWidthDisplay(CurveDisplay):
                 marker="o",
                 linestyle="none",
                 markeredgecolor="white",
-                markersize=SIZES.mark,
-                label=with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}"),
+                markersize=_display.Sizes.mark,
+                label=_display.with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}"),
             )
         ax.set(
-            xlabel="coverage", ylabel=with_unit("mean width of intervals", self.unit), xlim=(0, 1)
+            xlabel="coverage",
+            ylabel=_display.with_unit("mean width of intervals", self.unit),
+            xlim=(0, 1),
         )
         # Widths are read as ratios between models: they need the 0.
-        from_zero(ax)
+        _display.from_zero(ax)
         # Curves rise to the right: the upper left corner is free.
-        legend(ax, loc="upper left")
+        _display.legend(ax, loc="upper left")
         return self

@@ -1,7 +1,5 @@
 """Displays of what was tried: the trials of searches and optimisers, and the teams of a pool."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -12,21 +10,11 @@ from sklearn.utils import column_or_1d
 from skuq._formulas import QUARTILES
 from skuq._params import unwrap_estimator
 from skuq.metrics._scores import check_choice
-from skuq.plotting._display import (
-    BLUE,
-    GREY,
-    SIZES,
-    VERMILION,
-    Display,
-    curve_style,
-    draw_line,
-    legend,
-    style,
-)
+from skuq.plotting import _display
 
 
 @dataclass(eq=False, repr=False)
-class SearchHistoryDisplay(Display):
+class SearchHistoryDisplay(_display.Display):
     """Score of each trial and the best so far, by trial or by time.
 
     Any sequence of values that a search minimises will do, such as the regret of an optimiser.
@@ -116,11 +104,9 @@ class SearchHistoryDisplay(Display):
         -------
         SearchHistoryDisplay
         """
-        frame = catalog if isinstance(catalog, pd.DataFrame) else None
-        if frame is None and hasattr(catalog, "to_frame"):
-            frame = catalog.to_frame()
-        if frame is None:
+        if not isinstance(catalog, pd.DataFrame) and not hasattr(catalog, "to_frame"):
             raise TypeError(f"`catalog` must be a Catalog or its frame. Got {catalog!r}.")
+        frame = catalog if isinstance(catalog, pd.DataFrame) else catalog.to_frame()
         # The status decides: a frame of the user may score failed trials, too.
         scores = frame["score"].where(frame["status"] == "completed").to_numpy(dtype=float)
         seconds = frame["seconds"].to_numpy() if "seconds" in frame else None
@@ -171,25 +157,25 @@ class SearchHistoryDisplay(Display):
         # Another history on these axes may need more room than this one.
         shared = ax.get_ylim() if ax.has_data() else None
         look = {"color": "black", "label": "best so far"}
-        points = {"color": BLUE, "label": "trial"}
+        points = {"color": _display.BLUE, "label": "trial"}
         if self.name is not None:
-            look = {**curve_style(ax), "label": self.name}
+            look = {**_display.curve_style(ax), "label": self.name}
             points = {"color": look["color"]}
-        points = style(
-            "points", scatter_kwargs, s=SIZES.point_area, alpha=0.7, linewidth=0, **points
+        points = _display.style(
+            "points", scatter_kwargs, s=_display.Sizes.point_area, alpha=0.7, linewidth=0, **points
         )
         self.scatter_ = ax.scatter(x[within], scores[within], **points)
         best = np.minimum.accumulate(np.where(done, scores, np.inf))
         begun = np.isfinite(best)
         look["drawstyle"] = "steps-post"
-        self.line_ = draw_line(ax, x[begun], best[begun], line_kwargs, **look)
+        self.line_ = _display.draw_line(ax, x[begun], best[begun], line_kwargs, **look)
         # Marks of failed trials lie below all scores, and those beyond the fence above it.
         low = scores[done].min()
         margin = 0.08 * (fence - low or abs(low) or 1.0)
-        look = {"marker": "^", "color": GREY}
+        look = {"marker": "^", "color": _display.GREY}
         beyond = x[done & ~within]
         self.beyond_ = _mark(ax, beyond, fence + margin, look, f"above {fence:.3g}", None)
-        look = {"marker": "x", "color": VERMILION}
+        look = {"marker": "x", "color": _display.VERMILION}
         self.failed_ = _mark(ax, x[~done], low - margin, look, "failed", failed_kwargs)
         ends = [low - 2 * margin, fence + 2 * margin]
         if shared is not None:
@@ -202,7 +188,7 @@ class SearchHistoryDisplay(Display):
         )
         if by == "trial":
             ax.xaxis.get_major_locator().set_params(integer=True)
-        legend(ax, headroom=0.2, loc="upper left", ncols=2)
+        _display.legend(ax, headroom=0.2, loc="upper left", ncols=2)
         return self
 
 
@@ -211,10 +197,10 @@ def _mark(ax, x, height, defaults, label, given):
     if not len(x):
         return None
     look = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}
-    return draw_line(ax, x, np.full(len(x), height), given, **look)
+    return _display.draw_line(ax, x, np.full(len(x), height), given, **look)
 
 
-_ONE_SIZE = BLUE
+_ONE_SIZE = _display.BLUE
 _TITLES = {"kmeans": "K-means", "mean": "mean"}
 _MARKS = {
     "alpha": {"marker": "x", "label": "pruned by alpha"},
@@ -225,7 +211,7 @@ _MARKS = {
 
 
 @dataclass(eq=False, repr=False)
-class TeamDisplay(Display):
+class TeamDisplay(_display.Display):
     """Accuracy of teams against their diversity score, as in the figures of the HQ paper.
 
     There is one mark for each team; its colour is the size of the team. Filled marks are kept
@@ -371,17 +357,17 @@ class TeamDisplay(Display):
         # Teams are tuples, which pandas would compare element by element.
         here = scored[[team == self.selected for team in scored["team"]]]
         if len(here):  # the team that predicts is among the drawn teams
-            self.selected_ = draw_line(
+            self.selected_ = _display.draw_line(
                 ax,
                 here[score],
                 here["accuracy"],
                 selected_kwargs,
                 marker="*",
-                markersize=SIZES.star,
-                color=VERMILION,
+                markersize=_display.Sizes.star,
+                color=_display.VERMILION,
                 markeredgecolor="black",
                 linestyle="none",
-                zorder=SIZES.star_layer,
+                zorder=_display.Sizes.star_layer,
                 label="selected",
             )
         self.colorbar_ = colours.draw(ax)
@@ -392,24 +378,18 @@ class TeamDisplay(Display):
         # Remove the ticks of the headroom at the legend: no accuracy is above 1.
         low, high = ax.get_ylim()
         ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= high])
-        legend(
-            ax,
-            headroom=0.5,
-            loc="upper left",
-            ncols=2,
-            title=f"{len(scored)} of {len(teams)} teams scored",
-        )
+        title = f"{len(scored)} of {len(teams)} teams scored"
+        _display.legend(ax, headroom=0.5, loc="upper left", ncols=2, title=title)
         return self
 
     def _draw_single_models(self, ax, given):
         """Draw the best and the average accuracy of the single models."""
-        shared = {"linewidth": SIZES.reference, "zorder": 1}
-        best = {"color": VERMILION, "linestyle": "-.", "label": "best single model", **shared}
+        best = {"color": _display.VERMILION, "linestyle": "-.", "label": "best single model"}
         average = {"color": "black", "linestyle": ":", "label": "average single model"}
-        look = style("line", given, **best)
-        self.best_ = ax.axhline(np.max(self.accuracies), **look)
-        look = style("line", given, **average, **shared)
-        self.average_ = ax.axhline(np.mean(self.accuracies), **look)
+        shared = {"linewidth": _display.Sizes.reference, "zorder": 1}
+        best, average = (_display.style("line", given, **own, **shared) for own in (best, average))
+        self.best_ = ax.axhline(np.max(self.accuracies), **best)
+        self.average_ = ax.axhline(np.mean(self.accuracies), **average)
 
     def _draw_thresholds(self, ax, score, colours, given):
         """Draw the thresholds of the filters that use this score."""
@@ -420,12 +400,12 @@ class TeamDisplay(Display):
                 continue
             # A threshold of one size among several has the colour of that size.
             alone = size is None or len(colours.sizes) == 1
-            look = style(
+            look = _display.style(
                 "line",
                 given,
                 linestyle="--",
                 color="black" if alone else colours.colours_of([size])[0],
-                linewidth=SIZES.reference,
+                linewidth=_display.Sizes.reference,
                 label=f"{_TITLES[name]} threshold",
             )
             lines.append(ax.axvline(value, **look))
@@ -434,14 +414,14 @@ class TeamDisplay(Display):
 
 def _scatter(ax, teams, score, colours, look, given):
     """Draw the marks of one kind of teams, coloured by size, and their entry of the legend."""
-    look = {"s": SIZES.team_area, "linewidth": SIZES.edge, "alpha": 0.85, **look}
+    look = {"s": _display.Sizes.team_area, "linewidth": _display.Sizes.edge, "alpha": 0.85, **look}
     label = f"{look.pop('label')} ({len(teams)})"
     paint = "edgecolor" if "facecolor" in look else "color"
     # The legend explains the marks in a neutral colour, as colours are the sizes of teams.
     shown = {paint: "black" if len(colours.sizes) > 1 else _ONE_SIZE, "label": label}
-    ax.scatter([], [], **style("points", given, **{**look, **shown}))
+    ax.scatter([], [], **_display.style("points", given, **{**look, **shown}))
     look[paint] = colours.colours_of(teams["size"])
-    return ax.scatter(teams[score], teams["accuracy"], **style("points", given, **look))
+    return ax.scatter(teams[score], teams["accuracy"], **_display.style("points", given, **look))
 
 
 class _SizeColours:

@@ -1,7 +1,5 @@
 """Describe data and parameters in JSON, so that two searches can be compared."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

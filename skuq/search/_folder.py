@@ -22,13 +22,8 @@ import numpy.typing as npt
 import pandas as pd
 from filelock import FileLock, Timeout
 
+from skuq import exceptions
 from skuq._messages import warn_user
-from skuq.exceptions import (
-    CatalogLockedError,
-    CatalogMismatchError,
-    FileFormatError,
-    UnsavableError,
-)
 from skuq.files import _archive
 from skuq.files._archive import DamagedFileError, atomic_write
 from skuq.files._registry import saved_as
@@ -113,9 +108,8 @@ def _trial_name(trial_number: int) -> str:
 # ------------------------------------------------------------------------------------- reading
 
 
-def read_estimator(path: str | PathLike[str]) -> bytes:
-    """Read the file of the estimator's parameters and scales in `find_search`'s folder."""
-    folder = find_search(path)
+def read_estimator(folder: Path) -> bytes:
+    """Read the file of the estimator's parameters and scales."""
     file = folder / _ESTIMATOR
     if not has_estimator(folder):
         raise FileNotFoundError(
@@ -142,8 +136,8 @@ def read_search(folder: Path) -> SearchDescription:
         tree = _archive.read(file, kind="search")
         with _archive.refuse_broken(file):
             return SearchDescription(**tree)
-    except FileFormatError as error:
-        raise FileFormatError(
+    except exceptions.FileFormatError as error:
+        raise exceptions.FileFormatError(
             f"{error} It describes the search, and without it the trials in {folder} cannot be "
             "used. Restore it from a copy, or delete this folder to start a new search."
         ) from error
@@ -175,9 +169,9 @@ def read_trials(
             tree = _archive.read(file, kind="trial")
             with _archive.refuse_broken(file):
                 if tree["search"] != search.id:
-                    raise FileFormatError("it is of another search")
+                    raise exceptions.FileFormatError("it is of another search")
                 if file.name != _trial_name(tree["record"].trial_number):
-                    raise FileFormatError("it has the number of another trial")
+                    raise exceptions.FileFormatError("it has the number of another trial")
                 read.append((tree["finished"], tree["record"]))
         except DamagedFileError as error:
             what = "It is left out."
@@ -185,8 +179,8 @@ def read_trials(
                 aside = move_aside(file)
                 what = f"It is now {aside.name}, and the trial is run again."
             warn_user(f"{error} {what}")
-        except FileFormatError as error:
-            raise FileFormatError(
+        except exceptions.FileFormatError as error:
+            raise exceptions.FileFormatError(
                 f"{error} To have the trial run again, delete its file."
             ) from error
     return sorted(read, key=lambda pair: pair[0])
@@ -306,7 +300,7 @@ class CatalogFolder:
             with contextlib.suppress(Timeout):
                 self._lock.acquire(timeout=self._max_wait)
                 return
-        raise CatalogLockedError(f"{running} Wait for it, or use another `catalog_dir`.")
+        raise exceptions.CatalogLockedError(f"{running} Wait for it, or use another `catalog_dir`.")
 
     def _read(self) -> None:
         """Read the description and the trials of a search that is already in the folder."""
@@ -317,14 +311,14 @@ class CatalogFolder:
             left_over.unlink()  # left by a process that was killed while it wrote
         if not has_search(self.path):
             if any(self.path.rglob("trial-*.skuq")):
-                raise FileFormatError(
+                raise exceptions.FileFormatError(
                     f"{self.path} has trials, and no {_SEARCH}, without which they cannot be used. "
                     "Restore it from a copy, or delete this folder to start a new search."
                 )
             return
         search = read_search(self.path)
         if differences := _differences(search.parts, self._parts):
-            raise CatalogMismatchError(
+            raise exceptions.CatalogMismatchError(
                 f"{self.path} holds another search. Differences:\n"
                 + "\n".join(differences)
                 + "\nUse the parent folder as `catalog_dir`: this search then gets its own folder."
@@ -367,7 +361,7 @@ class CatalogFolder:
             with contextlib.suppress(OSError):  # another process may delete one
                 latest = sorted(searches, key=lambda file: -file.stat().st_mtime)
                 for file in latest[:_N_COMPARED]:
-                    with contextlib.suppress(FileFormatError):
+                    with contextlib.suppress(exceptions.FileFormatError):
                         there = read_search(file.parent).parts
                         found.append((_differences(there, self._parts), file.parent))
             differences, other = min(found, key=lambda pair: len(pair[0]), default=([], None))
@@ -380,7 +374,7 @@ class CatalogFolder:
                     f"its trials are not used. Differences:\n{text}"
                 )
         elif differences := _differences(self._search.space, space):
-            raise CatalogMismatchError(
+            raise exceptions.CatalogMismatchError(
                 f"The trials in {self.path} are from another search space. Differences:\n"
                 + "\n".join(differences)
                 + "\nUse another `catalog_dir`, or delete this folder."
@@ -421,8 +415,8 @@ class CatalogFolder:
         tree = {"search": self._search.id, "finished": n_finished, "record": record}
         try:
             _archive.write(folder / _trial_name(record.trial_number), tree, kind="trial")
-        except UnsavableError as error:
-            raise UnsavableError(
+        except exceptions.UnsavableError as error:
+            raise exceptions.UnsavableError(
                 f"Trial {record.trial_number}: {error} Set `catalog_dir=None` and "
                 "`warm_start=False` to store none."
             ) from error
@@ -576,13 +570,9 @@ class Catalog(Sequence[TrialRecord]):
 
     def keep_arrays_of(self, indices: npt.ArrayLike) -> Catalog:
         """Copy the catalog, with weights and held-out predictions of these trials only."""
-        kept = set(np.asarray(indices).tolist())
-        records = [
-            record
-            if index in kept or not record.completed
-            else replace(record, result=record.result.without_arrays())
-            for index, record in enumerate(self.records)
-        ]
+        records, kept = list(self.records), np.asarray(indices, dtype=int)
+        for k in np.setdiff1d(self.completed, kept):
+            records[k] = replace(records[k], result=records[k].result.without_arrays())
         return Catalog(records, self.held_out)
 
 

@@ -5,8 +5,6 @@ be trained again: refits on all rows, and repeats with other seeds. Their networ
 the trials of the search, and a resumed fit takes them from there.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -23,8 +21,6 @@ from skuq.files._registry import saved_as
 from skuq.networks import Member
 from skuq.networks._member import FoldedMember
 from skuq.search import Catalog
-from skuq.search._process_slots import Slots
-from skuq.search._proposers import Proposer, StartingWith
 from skuq.search._records import (
     CALIBRATION_ROWS,
     HeldOut,
@@ -35,7 +31,8 @@ from skuq.search._records import (
     TrialLog,
     TrialRecord,
 )
-from skuq.search._slots import open_slots
+from skuq.search._slots import Slots, open_slots
+from skuq.search._strategies import Proposer, StartingWith
 
 
 @saved_as("search.SearchResult")
@@ -110,22 +107,14 @@ class SearchResult:
         # Sets of any size count the same.
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
         groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
-        centers = [
-            m.center for m in members if isinstance(m, FoldedMember) and m.center is not None
-        ]
+        is_clean = len(self.sets) == 1
+        is_unseen = is_clean and all(isinstance(m, FoldedMember) for m in members)
+        calibrates = is_unseen or (is_clean and len(y) >= CALIBRATION_ROWS)
         # Centres exist for the clean rows only, and all trials must have one.
-        is_known = len(self.sets) == 1 and len(centers) == len(members)
-        is_unseen = len(self.sets) == 1 and all(isinstance(m, FoldedMember) for m in members)
-        return Candidates(
-            raw,
-            y,
-            head,
-            weight,
-            groups,
-            centers if is_known else None,
-            is_unseen,
-            is_unseen or (len(self.sets) == 1 and len(y) >= CALIBRATION_ROWS),
-        )
+        centers: Any = [getattr(m, "center", None) for m in members]
+        if not is_clean or any(center is None for center in centers):
+            centers = None
+        return Candidates(raw, y, head, weight, groups, centers, is_unseen, calibrates)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""
@@ -228,7 +217,7 @@ class Search:
     --------
     >>> from types import SimpleNamespace
     >>> from skuq.search import Search
-    >>> from skuq.search._proposers import StartingWith
+    >>> from skuq.search._strategies import StartingWith
     >>> def evaluate(configuration, seed):
     ...     return SimpleNamespace(score=(configuration["x"] - 2) ** 2)
     >>> proposer = StartingWith([{"x": 0}, {"x": 2}, {"x": 5}])
@@ -393,11 +382,7 @@ class Retraining:
         return [{"trial": t.trial_number, "round": k} for k in rounds for t in self.trials]
 
     def train(
-        self,
-        search: Search,
-        make_evaluation: Callable[..., Any],
-        options: RunOptions,
-        store: Any = None,
+        self, search: Search, make_evaluation: Callable[..., Any], options: RunOptions, store: Any
     ) -> SearchResult:
         """Train the networks that the store does not have.
 
@@ -465,20 +450,14 @@ class Retraining:
         for record in sorted(records, key=lambda record: record.trial_number):
             if is_whole(record):
                 found.setdefault(record.configuration["trial"], []).append(record.result)
-        trained = {
-            k: (trial, found[trial.trial_number])
-            for k, trial in zip(self.indices, self.trials)
-            if trial.trial_number in found
-        }
-        if self.kind == "refit":
-            return replace(
-                self.result, refitted={k: results[0] for k, (_, results) in trained.items()}
-            )
-        repeated = {
-            k: join_trials([trial.result, *results], self.head)
-            for k, (trial, results) in trained.items()
-        }
-        return replace(self.result, repeated=repeated)
+        refitted, repeated = dict(self.result.refitted), dict(self.result.repeated)
+        for k, trial in zip(self.indices, self.trials):
+            results = found.get(trial.trial_number)
+            if results and self.kind == "refit":
+                refitted[k] = results[0]
+            elif results:
+                repeated[k] = join_trials([trial.result, *results], self.head)
+        return replace(self.result, refitted=refitted, repeated=repeated)
 
     def name(self, number: int) -> str:
         """Return the name under which a round is stored."""

@@ -1,7 +1,5 @@
 """Use skuq's proposers as a Keras-Tuner oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,11 +66,9 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         super().__init__(objective=objective, max_trials=max_trials, seed=seed, **kwargs)
         self.search = AUTODEUQ_STRATEGIES[search]() if isinstance(search, str) else search
         self.search.validate()
-        self.hyperparameter_names = tuple(
-            training_hyperparameters().names
-            if hyperparameter_names is None
-            else hyperparameter_names
-        )
+        if hyperparameter_names is None:
+            hyperparameter_names = training_hyperparameters().names
+        self.hyperparameter_names = tuple(hyperparameter_names)
         self._entropy = draw_entropy(seed)
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
@@ -100,13 +96,10 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
 
     def _record(self, number: int, trial: Any, space: Space, sign: int) -> TrialRecord:
         """Make skuq's record of one of Keras-Tuner's trials."""
-        completed = trial.status == _STATUS.COMPLETED and np.isfinite(trial.score)
-        return TrialRecord(
-            trial_number=number,
-            configuration=self._configuration(trial, space),
-            status="completed" if completed else "failed",
-            score=sign * trial.score if completed else float("nan"),
-        )
+        configuration = self._configuration(trial, space)
+        if trial.status == _STATUS.COMPLETED and np.isfinite(trial.score):
+            return TrialRecord(number, configuration, score=sign * trial.score)
+        return TrialRecord(number, configuration, status="failed")
 
     def _configuration(self, trial: Any, space: Space) -> dict[str, Any]:
         # Decisions that were added after this trial started have their default.

@@ -16,7 +16,7 @@ import numpy as np
 from skuq._messages import Progress, warn_user
 from skuq.exceptions import SearchFailedError, SlotsLostError
 from skuq.files._registry import saved_as
-from skuq.search._process_slots import Slots
+from skuq.search._slots import Slots
 
 #: Validation rows of a single split that calibrate classes, though epochs are chosen by them, too.
 CALIBRATION_ROWS = 1_000
@@ -250,22 +250,18 @@ class Limits:
         """
         if not self.raise_on_failures:
             return
-        new = history[n_known:]
-        n_failed = sum(record.failed for record in new)
-        enough = len(new) >= min(n_trials - n_known, _N_FIRST_TRIALS)
+        enough = len(history) - n_known >= min(n_trials - n_known, _N_FIRST_TRIALS)
         if not enough or any(record.completed for record in history):
             return
-        failed = [record for record in history if record.failed]
-        reasons = Counter(record.message for record in failed).most_common(3)
+        reasons = Counter(record.message for record in history).most_common(3)
         listed = "\n".join(f"  {count} x {message}" for message, count in reasons)
         advice = "Check the search space and the data"
         if reasons and reasons[0][0].startswith("TimeoutError"):
             advice = "Give trials more time by `trial_timeout`, or make them smaller"
-        n_old = len(failed) - n_failed
-        old = f"\n{n_old} of them are from an earlier fit: delete their files to run them again."
+        old = f"\n{n_known} of them are from an earlier fit: delete their files to run them again."
         raise SearchFailedError(
             f"All {len(history)} trials so far failed, most often with:\n{listed}\n"
-            f"{advice} (the exception's `records` hold every trial)." + (old if n_old else ""),
+            f"{advice} (the exception's `records` hold every trial)." + (old if n_known else ""),
             history,
         )
 

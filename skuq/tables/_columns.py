@@ -26,7 +26,7 @@ _NUMBERS = {"boolean", "integer", "floating", "decimal"}
 _TIMES = {"datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period"}
 
 
-def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: int = 1) -> Any:
+def read_table(owner: Any, X: Any, *, reset: bool = True, min_rows: int = 1) -> Any:
     """Validate X, and return a 2-d array or a pandas frame.
 
     X can be an array, a list, or a frame of pandas, polars or pyarrow; missing values are allowed.
@@ -42,12 +42,7 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
     if not is_frame(X):
         X = fill_masked(X)
         array = validate_data(
-            owner,
-            X,
-            reset=reset,
-            dtype=None,
-            ensure_all_finite=False,
-            ensure_min_samples=ensure_min_samples,
+            owner, X, reset=reset, dtype=None, ensure_all_finite=False, ensure_min_samples=min_rows
         )
         if array.dtype.kind in "US" and not hasattr(X, "dtype"):
             array = np.array(X, dtype=object)  # a list can mix numbers and text
@@ -57,13 +52,10 @@ def read_table(owner: Any, X: Any, *, reset: bool = True, ensure_min_samples: in
         twice = frame.columns[frame.columns.duplicated()].unique().tolist()
         raise ValueError(f"Columns of X must have unique names. Several are named {twice}.")
     validate_data(owner, frame, reset=reset, skip_check_array=True)
-    if len(frame) < ensure_min_samples or not frame.shape[1]:
+    if len(frame) < min_rows or not frame.shape[1]:
         # Raise the same error as for arrays.
-        check_array(
-            np.broadcast_to(0.0, frame.shape),
-            ensure_min_samples=ensure_min_samples,
-            estimator=owner,
-        )
+        zeros = np.broadcast_to(0.0, frame.shape)
+        check_array(zeros, ensure_min_samples=min_rows, estimator=owner)
     return frame
 
 
@@ -426,10 +418,8 @@ def _advise_on_numbers(texts: list[str], column: str, enough: float) -> Advice |
         decimal = r"[.' \u00a0\u202f]\d{3},|^[-+]?(0?,\d+|\d*,(\d{1,2}|\d{4,}))$"
         is_decimal = any(re.search(decimal, number) for number in numbers)
         point, what = (",", "a decimal comma") if is_decimal else (".", "a unit or groups")
-        code, what = (
-            rf'{code}.str.replace(r"[^\d{point}+-]", "", regex=True)',
-            f"numbers with {what}",
-        )
+        what = f"numbers with {what}"
+        code = rf'{code}.str.replace(r"[^\d{point}+-]", "", regex=True)'
         code += '.str.replace(",", ".")' if is_decimal else ""
     code = f'pandas.to_numeric({code}, errors="coerce")'
     return Advice(what, examples, f"If they are numbers, convert them first, as {code} does.")

@@ -127,7 +127,7 @@ class TableInputs(Inputs):
                 estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
             )
         elif isinstance(preprocessor, str | TablePreprocessor):
-            X = read_table(estimator, X, reset=reset, ensure_min_samples=min_rows)
+            X = read_table(estimator, X, reset=reset, min_rows=min_rows)
         else:
             # The user's transformer checks the values; here only the columns are compared.
             X = X if hasattr(X, "shape") else np.asarray(X, dtype=object)
@@ -270,9 +270,7 @@ class ImageInputs(Inputs):
         Shape (height, width, channels), set by `validate` in `fit`.
     """
 
-    def __init__(
-        self, shape: Sequence[int] | None, *, flat: bool = False, embed: bool = False
-    ) -> None:
+    def __init__(self, shape: Sequence[int] | None, *, flat: bool, embed: bool) -> None:
         self.shape: Any = shape
         self.flat = flat or embed
         self.embed = embed
@@ -383,9 +381,7 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
     if np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
     groups = np.asarray(fill_masked(groups))
-    if groups.dtype.isnative:
-        return groups
-    return groups.astype(groups.dtype.newbyteorder("="))  # pandas needs native bytes
+    return groups.astype(groups.dtype.newbyteorder("="), copy=False)  # pandas needs native bytes
 
 
 def group_codes(groups: np.ndarray) -> np.ndarray:
@@ -394,14 +390,7 @@ def group_codes(groups: np.ndarray) -> np.ndarray:
 
 
 def read_rows(
-    estimator: Any,
-    inputs: Inputs,
-    targets: Any,
-    X: Any,
-    y: Any,
-    sample_weight: Any = None,
-    *,
-    min_rows: int = 1,
+    estimator: Any, inputs: Inputs, targets: Any, X: Any, y: Any, weight: Any, min_rows: int = 1
 ) -> Rows:
     """Validate the user's arguments of `fit`, and encode them as numbers.
 
@@ -413,7 +402,7 @@ def read_rows(
         It gets the attributes `n_features_in_` and `feature_names_in_`.
     inputs : Inputs
     targets : Targets
-    X, y, sample_weight :
+    X, y, weight :
         The user's arguments.
     min_rows : int, default=1
         Minimum number of rows.
@@ -422,7 +411,7 @@ def read_rows(
     X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
     check_consistent_length(X, y)
     # Weights first: encoders must not learn from rows of weight 0.
-    weight = check_weights(sample_weight, X, relative=True)
+    weight = check_weights(weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
     numbers = inputs.fit_encoder(X, y, weight, estimator)
     return targets.weigh(Rows(numbers, values, weight))

@@ -1,7 +1,5 @@
 """Encode tables with columns of any kind as arrays of finite numbers."""
 
-from __future__ import annotations
-
 import itertools
 import reprlib
 from collections.abc import Sequence
@@ -179,15 +177,10 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         # Columns with few categories are one-hot encoded, the others according to max_categories.
         # Missing values count as one.
         sizes = [len(column.names) + column.has_gaps for column in labels]
-        small = np.array([n <= self.max_one_hot for n in sizes], dtype=bool)
-        large = np.flatnonzero(~small)
-        self._encoders = []
-        if small.any():
-            self._encoders.append(_OneHot(np.flatnonzero(small)))
-        if len(large) and self.max_categories is not None:
-            self._encoders.append(_OneHot(large, self.max_categories))
-        elif len(large):
-            self._encoders.append(_Codes(large))
+        is_small = np.array([n <= self.max_one_hot for n in sizes], dtype=bool)
+        small, large = np.flatnonzero(is_small), np.flatnonzero(~is_small)
+        of_large = _OneHot(large, self.max_categories) if self.max_categories else _Codes(large)
+        self._encoders = [e for e in (_OneHot(small), of_large) if len(e.columns)]
         places = _places(labels, self.categories_, len(columns))
         for encoder in self._encoders:
             encoder.fit(places)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from skuq._formulas import QUARTILES, SQUARABLE
 from skuq.files._registry import saved_as
+
+#: Weights of rows, and names of columns for messages; None if there are none.
+Weights = np.ndarray | None
+Names = Sequence[Any] | None
 
 # Bound of standardised inputs. Outputs of deep networks can grow like powers of their inputs, and
 # would overflow float64 for larger inputs.
@@ -34,7 +38,7 @@ def smooth_clip(xp: Any, z: Any, bound: int = 3) -> Any:
     return z / xp.sqrt(1 + (z / bound) ** 2)
 
 
-def refuse_overflow(values: np.ndarray, sound: np.ndarray, names: Sequence[Any] | None) -> None:
+def refuse_overflow(values: np.ndarray, sound: np.ndarray, names: Names) -> None:
     """Raise ValueError that names the first column of (n, d) that is not sound (d,)."""
     if not sound.all():
         k = int(np.argmin(sound))
@@ -51,7 +55,7 @@ def target_names(n_outputs: int) -> list[str]:
 
 
 def standard(
-    values: np.ndarray, weight: np.ndarray | None = None, names: Sequence[Any] | None = None
+    values: np.ndarray, weight: Weights = None, names: Names = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute mean and standard deviation of each column of (n, d); 1 for a constant column.
 
@@ -109,12 +113,7 @@ class Scaling:
         self.passthrough = list(passthrough)
         self.limits = limits
 
-    def fit(
-        self,
-        X: np.ndarray,
-        sample_weight: np.ndarray | None = None,
-        names: Sequence[Any] | None = None,
-    ) -> Scaling:
+    def fit(self, X: np.ndarray, sample_weight: Weights = None, names: Names = None) -> Self:
         """Learn location and scale from finite rows X (n, d), with positive weights if given.
 
         Raise ValueError if values are too large; it names the column by `names` or its position.
@@ -186,12 +185,7 @@ class ImageScaling(Scaling):
         super().__init__()
         self.shape = tuple(shape)
 
-    def fit(
-        self,
-        X: np.ndarray,
-        sample_weight: np.ndarray | None = None,
-        names: Sequence[Any] | None = None,
-    ) -> ImageScaling:
+    def fit(self, X: np.ndarray, sample_weight: Weights = None, names: Names = None) -> Self:
         """Learn location and scale of each channel from flat rows or images."""
         pixels = X.reshape(-1, self.shape[-1])
         if sample_weight is not None:
@@ -252,7 +246,7 @@ class TargetScaling:
     def __init__(self, standardize: bool = True) -> None:
         self.standardize = standardize
 
-    def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetScaling:
+    def fit(self, y: np.ndarray, sample_weight: Weights = None) -> TargetScaling:
         """Learn mean and scale from finite targets y (n, m), with positive weights if given."""
         check_target_sizes(y)
         self.mean_, self.scale_ = standard(y, sample_weight)

@@ -30,11 +30,11 @@ class TargetTransform:
 
     Parameters
     ----------
-    kind : {"standard", "yeo-johnson", "quantile"}, default="standard"
-        "standard" scales to mean 0 and variance 1. "yeo-johnson", for skewed targets, applies a
-        power transform first, with the power of maximum likelihood under normality. "quantile"
-        maps about 100 quantiles of y (fewer for small data) to those of a normal distribution,
-        with a smooth curve between them.
+    kind : {"yeo-johnson", "quantile"}
+        "yeo-johnson", for skewed targets, applies a power transform, with the power of maximum
+        likelihood under normality, and scales to mean 0 and variance 1. "quantile" maps about 100
+        quantiles of y (fewer for small data) to those of a normal distribution, with a smooth curve
+        between them.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class TargetTransform:
     symmetry", Biometrika 2000.
     """
 
-    def __init__(self, kind: str = "standard") -> None:
+    def __init__(self, kind: str) -> None:
         self.kind = kind
 
     def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetTransform:
@@ -81,17 +81,14 @@ class TargetTransform:
         weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
         weight = weight / weight.sum()
         check_target_sizes(y)
-        kind: Any = _KINDS[self.kind]
-        outputs = [_Line(*moments(column, weight)) for column in y.T]
         is_constant = np.ptp(y, axis=0) == 0
-        scales = np.array([line.scale for line in outputs])
+        scales = np.array([moments(column, weight)[1] for column in y.T])
         check_target_sizes(y, np.where(is_constant, 1.0, scales))
-        for k, column in enumerate(y.T):
-            if is_constant[k]:
-                outputs[k] = _Line(column[0], 1.0)
-            elif kind is not _Line:
-                outputs[k] = kind.learn(column, weight)
-        self.outputs_ = tuple(outputs)
+        kind: Any = _KINDS[self.kind]
+        self.outputs_ = tuple(
+            _Line(column[0], 1.0) if constant else kind.learn(column, weight)
+            for column, constant in zip(y.T, is_constant)
+        )
         return self
 
     def rescale_equal(self, is_equal: np.ndarray, n: int) -> None:
@@ -192,14 +189,12 @@ class Power:
 
         def loss(power):
             """Compute minus the profile log likelihood of a power, up to a constant (Eq. 3.1)."""
-            return np.log(moments(_power(y, power), weight)[1]) - (power - 1) * logs
+            value = np.log(moments(_power(y, power), weight)[1]) - (power - 1) * logs
+            return np.nan_to_num(value, nan=np.inf)
 
         with np.errstate(over="ignore", invalid="ignore"):
             found = optimize.minimize_scalar(
-                lambda power: np.nan_to_num(loss(power), nan=np.inf),
-                bounds=(0.0, 2.0),
-                method="bounded",
-                options={"xatol": 1e-8},
+                loss, bounds=(0.0, 2.0), method="bounded", options={"xatol": 1e-8}
             )
         if not loss(found.x) < loss(1.0) - _NOTICEABLE:
             return line
@@ -330,4 +325,4 @@ class _Scores:
         return np.where(root.success, root.x, nearer)
 
 
-_KINDS = {"standard": _Line, "yeo-johnson": Power, "quantile": _Scores}
+_KINDS = {"yeo-johnson": Power, "quantile": _Scores}

@@ -326,7 +326,7 @@ def test_fit_repeats_seeds_without_folds_and_begins_none_after_the_deadline(
     trial = stored.repeated_[int(stored.selection_.indices[0])]
     assert len({network.seed for network in trial.networks}) == 3
 
-    monkeypatch.setattr("skuq.estimators.methods._search_run.MemberRepeater", None)
+    monkeypatch.setattr("skuq.estimators.methods._search_base.MemberRepeater", None)
     for others in ({"space": DenseSpace(1)}, {"space": "tabular", **SMALL, "validation": KFold(2)}):
         assert AutoDEUQRegressor(**{**settings, **others}).fit(*wave).repeated_ == {}  # by default
     settings |= {"repeats": 3, "max_time": 1e-6}

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 from sklearn.model_selection import GroupKFold, KFold, PredefinedSplit, ShuffleSplit
 from tiers import cases
-from training_data import MemberRefitter, MemberTrainer, Rows, folded_member, make_splits
+from training_data import MemberRefitter, MemberTrainer, Rows, make_splits
 
 import skuq
 from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
@@ -108,7 +108,8 @@ def test_a_trial_predicts_by_its_networks_or_without_time_by_two(folded, rows, d
         network.with_held_out(predict_members([network], x[valid])[0])
         for network, (_, valid) in zip(folded.catalog_.member(0).networks, folds)
     ]
-    trial = folded_member(networks, data, folds, head, x[:5], deadline)
+    trainer = MemberTrainer(None, data, head, 1, held_out=x[:5], folds=folds)
+    trial = trainer.join(networks, deadline)
     means, noise = head.distribution(predict_members(networks, x))
     unseen = np.arange(60) // 20, np.arange(60)
     mean, std = head.distribution(trial.held_out[:60])

@@ -604,10 +604,10 @@ def choose(
         raw[-1], distance[-1] = own, closed
     parts = np.split(np.arange(len(rows.X)), [len(rows.X) // 3])
     held_out = [(network, rows.take(part), seen) for part in parts]
-    evidence = _readout.Evidence(held_out, network, seen, raw, distance)
     inputs = SimpleNamespace(transform=lambda X: 0.25 * ~np.isclose(X, own))  # own rows are at 0
+    evidence = _readout.Evidence(held_out, network, seen, raw, distance, inputs, TARGETS)
     given = {"noiseless": noiseless, "learns_noise": noise is not None}
-    return _readout.choose_readout(NOMUReadout(**readout), band, evidence, inputs, TARGETS, **given)
+    return _readout.choose_readout(NOMUReadout(**readout), band, evidence, **given)
 
 
 def at(readout, raw=0.5):

@@ -99,7 +99,7 @@ def test_a_stopped_trial_gives_its_slot_back(client, tmp_path):
     def evaluate(configuration, seed):
         return slow(configuration, seed) if seed == 1 else SimpleNamespace(score=0.0)
 
-    with DaskSlots(evaluate, client, 2) as slots:
+    with DaskSlots(evaluate, client, 2, {}) as slots:
         slots.submit(0, quick, 1)
         wait_until(lambda: begun(tmp_path))
         ((pid, _),) = begun(tmp_path)
@@ -122,10 +122,10 @@ def test_a_client_that_is_closed_in_the_middle_is_named(cluster, tmp_path):
 
     # Finished trials are kept.
     with pytest.warns(UserWarning, match="of 20 trials: .*client is closed.*search has ended"):
-        records = search(DaskSlots(noted(tmp_path, sleep=0.1), client, 2), 20, Closing(SPACE))
+        records = search(DaskSlots(noted(tmp_path, sleep=0.1), client, 2, {}), 20, Closing(SPACE))
     assert 3 <= len(records) <= 5 and all(record.completed for record in records)
     with pytest.raises(SlotsLostError, match="client is closed"):
-        search(DaskSlots(noted(tmp_path), client, 2))
+        search(DaskSlots(noted(tmp_path), client, 2, {}))
 
 
 @pytest.mark.smoke

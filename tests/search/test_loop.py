@@ -73,8 +73,8 @@ def test_processes_share_the_cores_and_stay_warm():
 
 @slow
 def test_a_process_is_replaced_after_many_trials_and_starts_none_itself(monkeypatch):
-    monkeypatch.setattr("skuq.search._process_slots._MAX_TRIALS", 4)
-    monkeypatch.setattr("skuq.search._process_slots._idle", [])
+    monkeypatch.setattr("skuq.search._slots._MAX_TRIALS", 4)
+    monkeypatch.setattr("skuq.search._slots._idle", [])
     records = search(processes(Evaluate(), 1), n_trials=9)
     assert all(r.completed for r in records) and len({r.result.pid for r in records}) == 3
     assert kinds_of_workers("loky") == ["InlineSlots"] * 2
@@ -195,7 +195,7 @@ def test_n_jobs_and_joblib_choose_the_slots(monkeypatch):
     assert kinds_of_workers("threading") == ["InlineSlots"] * 2
     # Forks and daemons start no processes.
     with monkeypatch.context() as patch:
-        patch.setattr("skuq.search._process_slots._is_forked", True)
+        patch.setattr("skuq.search._slots._is_forked", True)
         assert kind_of(1, 100) == "InlineSlots"
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
     assert kind_of(1, 100) == "InlineSlots"

@@ -15,12 +15,12 @@ from tiers import cases
 from skuq import search
 from skuq._random import generator
 from skuq.networks import Categorical, Decisions, Real, Space
-from skuq.search import TrialRecord, _proposers, _strategies
+from skuq.search import TrialRecord, _strategies
 
 LETTERS = Space([Categorical(name, tuple("abcdef")) for name in ("p", "q", "r")])
 UNIT = Space([Real("x", 0.0, 1.0)])
 SMALL, EVOLVED = Decisions(LETTERS, UNIT), Decisions(LETTERS, Space())
-SearchProblem, Mutation = _strategies.SearchProblem, _proposers.Mutation
+SearchProblem, Mutation = _strategies.SearchProblem, _strategies.Mutation
 #: Strategies by their short forms in AutoDEUQ.
 STRATEGIES = {name: make() for name, make in _strategies.AUTODEUQ_STRATEGIES.items()}
 del STRATEGIES["auto"]
@@ -37,13 +37,13 @@ def make_proposer(strategy, decisions, n_trials, **settings):
 def test_evolution_is_random_until_the_population_is_full_and_forgets_the_oldest():
     history = [TrialRecord(i, dict.fromkeys("pqr", "a"), score=0.0) for i in range(5)]
     history.append(TrialRecord(5, dict.fromkeys("pqr", "a"), status="failed"))
-    evolve = _proposers.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
+    evolve = _strategies.AgeingEvolution(LETTERS, population_size=6, sample_size=2)
     children = [evolve.ask(history, [], np.random.default_rng(seed)) for seed in range(50)]
     assert any("a" not in child.values() for child in children)  # no mutants of "aaa"
     # The best is too old to be in the population: it is never the parent.
     best = TrialRecord(0, dict.fromkeys("pqr", "a"), score=-10.0)
     young = [TrialRecord(i, dict.fromkeys("pqr", "f"), score=0.0) for i in range(1, 5)]
-    evolve = _proposers.AgeingEvolution(LETTERS, population_size=4, sample_size=4)
+    evolve = _strategies.AgeingEvolution(LETTERS, population_size=4, sample_size=4)
     for seed in range(20):
         child = evolve.ask([best, *young], [], np.random.default_rng(seed))
         assert sorted(child.values()).count("f") == 2
@@ -56,7 +56,7 @@ def test_evolution_is_random_until_the_population_is_full_and_forgets_the_oldest
 def test_parents_are_the_best_of_samples_of_size_s(sample_size, expected):
     """The k-th best of P = 6 wins C(6 - k, S - 1) of C(6, S) draws without replacement."""
     history = [TrialRecord(i, dict.fromkeys("pqr", c), score=i) for i, c in enumerate("abcdef")]
-    evolve = _proposers.AgeingEvolution(LETTERS, 6, sample_size)
+    evolve = _strategies.AgeingEvolution(LETTERS, 6, sample_size)
     children = [evolve.ask(history, [], np.random.default_rng(s)) for s in range(400)]
     # One of the letters has mutated: the other two are the parent's.
     parents = [sorted(child.values())[1] for child in children]
@@ -68,7 +68,7 @@ def test_parents_are_the_best_of_samples_of_size_s(sample_size, expected):
 def test_forest_std_is_the_law_of_total_variance(rng):
     x, y = rng.normal(size=(80, 2)), rng.normal(size=80)
     forest = RandomForestRegressor(7, min_samples_leaf=5, random_state=0).fit(x, y)
-    mean, std = _proposers.forest_moments(forest, x[:9])
+    mean, std = _strategies.forest_moments(forest, x[:9])
     # Each tree predicts its leaf's training rows (bootstrap weights: from the tree itself).
     trees = forest.estimators_
     assert_allclose(mean, np.mean([t.predict(x[:9]) for t in trees], axis=0))
@@ -81,7 +81,7 @@ def proposed(history, running=(), failed=(), **settings):
     """Values of x that a forest proposes with five seeds."""
     records = [TrialRecord(0, {"x": x}, score=y) for x, y in history]
     records += [TrialRecord(0, {"x": x}, status="failed") for x in failed]
-    optimise = _proposers.ForestOptimizer(UNIT, n_candidates=500, **settings)
+    optimise = _strategies.ForestOptimizer(UNIT, n_candidates=500, **settings)
     running, seeds = [{"x": x} for x in running], map(np.random.default_rng, range(5))
     return np.array([optimise.ask(records, running, rng)["x"] for rng in seeds])
 
@@ -170,7 +170,7 @@ def test_random_search_of_tables_compiles_few_programs():
     decisions = space.decisions()
     problem = SearchProblem(decisions, 50, n_trainings=space.n_trainings)
     first = search.RandomSearch().initial_configurations(decisions, space.known_recipes(), {})
-    proposer, history = _proposers.StartingWith(first, search.RandomSearch().proposer(problem)), []
+    proposer, history = _strategies.StartingWith(first, search.RandomSearch().proposer(problem)), []
     for k in range(50):
         # In whichever order trials finish, and while some of them run.
         shuffled = [history[i] for i in generator(1, "order", k).permutation(k)]
@@ -259,7 +259,7 @@ def judge(part):
 
 def evolution(p, m, judges=(0,)):
     criteria = [judge(k) for k in judges]
-    return _proposers.EnsembleEvolution(LETTERS.sample, lambda c, rng: dict(c), criteria, p, m)
+    return _strategies.EnsembleEvolution(LETTERS.sample, lambda c, rng: dict(c), criteria, p, m)
 
 
 def asked(evolve, records, n=300):
@@ -295,7 +295,7 @@ def test_parents_are_the_ensemble_of_a_full_population_by_clean_or_shifted_rows(
     assert len(set(asked(evolution(6, 2), records + failed, 40)) - known) > 20
     assert set(asked(evolution(5, 2), records + failed, 40)) <= known
     proposer = search.NESEvolution().proposer(SearchProblem(EVOLVED, 1))  # never full
-    assert isinstance(proposer, _proposers.RandomProposer)
+    assert isinstance(proposer, _strategies.RandomProposer)
 
 
 def test_mutation_changes_something_free_and_half_of_the_time_as_the_space_says():

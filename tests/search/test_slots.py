@@ -19,7 +19,7 @@ from processes import start_python, wait_until
 from slots import inline, processes, threads
 from tiers import cases
 
-from skuq.search import _process_slots, _slots
+from skuq.search import _slots
 
 
 def processes_of(slots):
@@ -134,13 +134,13 @@ class Counted:
 @pytest.mark.parametrize("early", [True, False])
 def test_threads_of_one_process_unpickle_once_and_are_cancelled(early):
     Counted.told.clear()
-    payload = pickle.loads(pickle.dumps(_process_slots.EvaluationPayload(Counted())))
+    payload = pickle.loads(pickle.dumps(_slots.EvaluationPayload(Counted())))
     if early:
         payload.cancel()
     assert Counted.told == []  # not before it is needed
     with ThreadPoolExecutor(4) as pool:
         outcomes = list(pool.map(lambda seed: payload.run({}, seed), range(4)))
-    assert [_process_slots.unpack_outcome(*outcome) for outcome in outcomes] == [0, 1, 2, 3]
+    assert [_slots.unpack_outcome(*outcome) for outcome in outcomes] == [0, 1, 2, 3]
     payload.cancel()
     assert Counted.told == ["loaded", *["cancelled"] * (1 + early)]
 
@@ -212,7 +212,7 @@ def test_an_interrupted_search_leaves_no_data(tmp_path, monkeypatch):
 
 
 def gpus():
-    return [_process_slots.gpu_of_slot(slot) for slot in range(3)]
+    return [_slots.gpu_of_slot(slot) for slot in range(3)]
 
 
 def test_each_slot_has_a_gpu_in_turn_which_its_process_sees(monkeypatch, tmp_path):
@@ -220,7 +220,7 @@ def test_each_slot_has_a_gpu_in_turn_which_its_process_sees(monkeypatch, tmp_pat
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
         assert gpus() == (expected or [None] * 3)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(_process_slots, "_DEVICES", tmp_path)
+    monkeypatch.setattr(_slots, "_DEVICES", tmp_path)
     assert gpus() == [None] * 3
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()

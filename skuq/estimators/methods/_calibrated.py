@@ -1,12 +1,11 @@
 """Fit an estimator and calibrate its uncertainty on rows that it has not seen."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable
 from dataclasses import field
 from numbers import Integral
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,19 +30,8 @@ from skuq._params import (
     safe_split,
 )
 from skuq.estimators._base import Fit, Given, Predictor, UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators.methods import _out_of_fold
 from skuq.estimators.methods._deep import DeepEnsembleRegressor
-from skuq.estimators.methods._out_of_fold import (
-    FittedProbabilities,
-    check_estimator,
-    fit_and_predict,
-    inherit_tags,
-    learns_nothing,
-    make_folds,
-    read_foreign_rows,
-    route,
-    run,
-    take_argument,
-)
 from skuq.exceptions import CalibrationWarning
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_calibrated import (
@@ -99,9 +87,13 @@ class _HeldOut(NamedTuple):
 def _read_rows(estimator: Any, given: Given, is_kind: Callable[[Any], bool]) -> _Rows:
     """Check the estimator and the rows, but for y."""
     inner, params = estimator.estimator, dict(given.others)
-    model = check_estimator("`estimator`", inner, is_kind, isinstance(estimator.cv, str))
-    sample_weight = take_argument(inner, "sample_weight", given.sample_weight, params)
-    X, _, sample_weight, features = read_foreign_rows(estimator, given.X, given.y, sample_weight)
+    model = _out_of_fold.check_estimator(
+        "`estimator`", inner, is_kind, isinstance(estimator.cv, str)
+    )
+    sample_weight = _out_of_fold.take_argument(inner, "sample_weight", given.sample_weight, params)
+    X, _, sample_weight, features = _out_of_fold.read_foreign_rows(
+        estimator, given.X, given.y, sample_weight
+    )
     return _Rows(X, check_weights(sample_weight, X), sample_weight, params, model, features)
 
 
@@ -130,19 +122,21 @@ def _predict_held_out(
             "rows. If they are relative, divide them by their mean.",
             CalibrationWarning,
         )
-    fit_params, groups = route(estimator, rows.sample_weight, rows.params)
+    fit_params, groups = _out_of_fold.route(estimator, rows.sample_weight, rows.params)
     if isinstance(estimator.cv, str):  # "prefit": one fold, of all rows
         test, model = np.flatnonzero(used), rows.model
         folds = [(predict(model, safe_split(model, rows.X, y, test)[0]), test)]
     else:
-        splits = make_folds(estimator.cv, rows.X, y, used, groups, kind)
+        splits = _out_of_fold.make_folds(estimator.cv, rows.X, y, used, groups, kind)
         is_column = y.shape[1:] == (1,) and not get_tags(estimator).target_tags.multi_output
         fit_y = column_or_1d(y, warn=True) if is_column else y
         shared = estimator.estimator, predict, rows.X, fit_y, fit_params
         every = np.arange(len(y)), None
-        calls = (delayed(fit_and_predict)(*shared, *split) for split in [*splits, every])
+        calls = (
+            delayed(_out_of_fold.fit_and_predict)(*shared, *split) for split in [*splits, every]
+        )
         progress = estimator.verbose, "calibration", "fit", len(splits) + 1
-        *folds, model = run(calls, estimator.n_jobs, *progress)
+        *folds, model = _out_of_fold.run(calls, estimator.n_jobs, *progress)
     mixtures, tests = zip(*folds)
     order = np.concatenate(tests)
     X, groups = (None if v is None else safe_indexing(v, order) for v in (rows.X, groups))
@@ -194,10 +188,8 @@ class CalibratedUncertainty(Predictor):
         """
         return self._fit_by(Given(X, y, sample_weight, others=fit_params))
 
-    @property
-    def estimator_(self):
-        """Estimator fitted on all rows."""
-        return self.fitted_.estimator
+    # Parts of the fitted model, which the class docstrings describe.
+    estimator_ = property(attrgetter("fitted_.estimator"), doc="")
 
     def get_metadata_routing(self):
         """Describe the metadata that the estimator and `cv` request.
@@ -214,7 +206,7 @@ class CalibratedUncertainty(Predictor):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        return inherit_tags(tags, [self.estimator])
+        return _out_of_fold.inherit_tags(tags, [self.estimator])
 
 
 @saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
@@ -332,10 +324,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         scales = fit_scales(mixtures, y, weight, conformal=self.method == "conformal")
         calibration = Recalibration(*scales)
         if self.method == "conditional":
-            mean, std = (
-                np.concatenate([getattr(mixture, name) for mixture in mixtures])
-                for name in ("mean", "std")
-            )
+            mean = np.concatenate([mixture.mean for mixture in mixtures])
+            std = np.concatenate([mixture.std for mixture in mixtures])
             calibration = ConditionalRecalibration(
                 calibration.scale,
                 errors=_fit_errors(held_out, mean, std, y, self.verbose),
@@ -343,15 +333,8 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             )
         return Fit(FittedCalibrated(held_out.model, calibration), rows.features)
 
-    @property
-    def scale_(self):
-        """Factor of the standard deviations."""
-        return self.fitted_.calibration.scale
-
-    @property
-    def scores_(self):
-        """Sorted absolute errors of conformal intervals, or None."""
-        return self.fitted_.calibration.scores
+    scale_ = property(attrgetter("fitted_.calibration.scale"), doc="")
+    scores_ = property(attrgetter("fitted_.calibration.scores"), doc="")
 
     def predict(self, X, return_std=False):
         """Predict as the estimator does, and on request the calibrated standard deviation.
@@ -471,10 +454,10 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     def _fit(self, given):
         rows, y = _read_rows(self, given, is_classifier), check_labels(given.y)
         model, prefit = rows.model, isinstance(self.cv, str)
-        if isinstance(model, FittedProbabilities):
+        if isinstance(model, _out_of_fold.FittedProbabilities):
             model.find_classes(rows.X, y)
         # A fitted classifier decides the order of the classes, and rows of any may be missing.
-        is_fitted = learns_nothing(model)
+        is_fitted = _out_of_fold.learns_nothing(model)
         classes = np.asarray(model.classes_) if prefit or is_fitted else np.unique(y)
         class_codes(y, classes)  # raises for labels that the estimator does not know
         predict = functools.partial(classifier_distribution, classes=classes)
@@ -489,10 +472,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         fitted = FittedCalibrated(held_out.model, ClassRecalibration(temperature, classes))
         return Fit(fitted, {**rows.features, "classes_": classes})
 
-    @property
-    def temperature_(self):
-        """Divisor of the log probabilities."""
-        return self.fitted_.calibration.temperature
+    temperature_ = property(attrgetter("fitted_.calibration.temperature"), doc="")
 
     def predict(self, X, return_std=False):
         """Predict as the classifier does, and on request how much its members differ.

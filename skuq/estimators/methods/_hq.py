@@ -1,7 +1,5 @@
 """HQ: select a small, diverse and accurate team from a pool of classifiers."""
 
-from __future__ import annotations
-
 from dataclasses import field, fields
 from numbers import Integral
 from typing import Any
@@ -17,17 +15,7 @@ from skuq._params import BaseComposition, StrOptions, check_labels, class_codes,
 from skuq.ensembles._pruning import CONSTRAINTS, Rules, prune_classifiers
 from skuq.ensembles._teams import break_ties
 from skuq.estimators._base import Fit, Given, UncertaintyClassifier
-from skuq.estimators.methods._out_of_fold import (
-    FittedProbabilities,
-    check_estimator,
-    fit_fold,
-    inherit_tags,
-    learns_nothing,
-    make_folds,
-    read_foreign_rows,
-    run,
-    weight_params,
-)
+from skuq.estimators.methods import _out_of_fold
 from skuq.files._registry import saved_as
 from skuq.fitted._ensemble import FittedTeam, predict_votes
 
@@ -234,11 +222,11 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         rules = Rules(**{part.name: params[part.name] for part in fields(Rules)})
         rules = rules.check_pool(len(pool))
         y = check_labels(given.y)
-        X, weight, sample_weight, features = read_foreign_rows(
+        X, weight, sample_weight, features = _out_of_fold.read_foreign_rows(
             self, given.X, y, given.sample_weight
         )
         for model in pool.values():
-            if isinstance(model, FittedProbabilities):
+            if isinstance(model, _out_of_fold.FittedProbabilities):
                 model.find_classes(X, y)
         classes = _check_classes(pool, y, prefit)
         codes = class_codes(y, classes)
@@ -246,11 +234,13 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         fit_params, splits, tested = {}, None, np.arange(len(y))
         if not prefit:
             fit_params = {
-                n: weight_params(m, sample_weight, f"{n!r} in `estimators`")
+                n: _out_of_fold.weight_params(m, sample_weight, f"{n!r} in `estimators`")
                 for n, m in pool.items()
             }
-            kind = "any" if all(map(learns_nothing, pool.values())) else "classes"
-            splits = make_folds(self.cv, X, y, weight > 0, given.groups, kind, once=True)
+            kind = "any" if all(map(_out_of_fold.learns_nothing, pool.values())) else "classes"
+            splits = _out_of_fold.make_folds(
+                self.cv, X, y, weight > 0, given.groups, kind, once=True
+            )
             tested = np.sort(np.concatenate([test for _, test in splits]))
         ballots = "soft" if self.voting == "soft" else "hard"  # probabilities or labels
         # Fitted models predict all rows at once, others those of each test fold.
@@ -258,7 +248,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             delayed(_predict_held_out)(n, m, X, y, fit_params.get(n), splits, ballots, classes)
             for n, m in pool.items()
         )
-        held_out = run(calls, self.n_jobs, self.verbose, "pool", "model", len(pool))
+        held_out = _out_of_fold.run(calls, self.n_jobs, self.verbose, "pool", "model", len(pool))
         predictions = np.stack([predicted[tested] for predicted in held_out])
         soft = ballots == "soft"
         labels, proba = (predictions.argmax(axis=2), predictions) if soft else (predictions, None)
@@ -270,10 +260,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         else:
             # The members of the team are fitted on all rows, the others not again.
             every = np.arange(len(y))
-            fits_of_members = Parallel(self.n_jobs)(
-                delayed(fit_fold)(pool[name], X, y, fit_params[name], every) for name in team
-            )
-            members = [model for model, _ in fits_of_members]
+            fit = delayed(_out_of_fold.fit_fold)
+            calls = (fit(pool[name], X, y, fit_params[name], every) for name in team)
+            members = [model for model, _ in Parallel(self.n_jobs)(calls)]
         weights = chosen.weights_
         if not soft:
             # The most accurate of the tied members decides.
@@ -298,7 +287,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 f"`estimators` must hold at least two classifiers to make a team. Got {len(pool)}."
             )
         for name, model in pool.items():
-            pool[name] = model = check_estimator(
+            pool[name] = model = _out_of_fold.check_estimator(
                 f"{name!r} in `estimators`", model, is_classifier, prefit
             )
             # Some models have their methods only after `fit`; `_predict_held_out` asks them again.
@@ -306,10 +295,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
                 _check_has_proba(name, model)
         return pool
 
-    @property
-    def estimators_(self):
-        """Members, in the order of `selected_`."""
-        return list(self.fitted_.estimators)
+    # Members, in the order of `selected_`.
+    estimators_ = property(lambda self: list(self.fitted_.estimators), doc="")
 
     @property
     def named_estimators_(self):
@@ -403,7 +390,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             pool = [model for _, model in self.estimators if hasattr(model, "fit")]
         except (TypeError, ValueError):
             pool = []
-        return inherit_tags(tags, pool)
+        return _out_of_fold.inherit_tags(tags, pool)
 
 
 def _check_classes(pool, y, prefit):
@@ -417,7 +404,7 @@ def _check_classes(pool, y, prefit):
         If a fitted model has other classes.
     """
     # Models that are not fitted here know their classes already.
-    fixed = {n: m for n, m in pool.items() if prefit or learns_nothing(m)}
+    fixed = {n: m for n, m in pool.items() if prefit or _out_of_fold.learns_nothing(m)}
     classes, owner = np.unique(y), "y"
     for name, model in fixed.items():
         if not hasattr(model, "classes_"):
@@ -451,7 +438,7 @@ def _predict_held_out(name, model, X, y, fit_params, splits, voting, classes):
         np.zeros(len(y), dtype=int) if voting == "hard" else np.zeros((len(y), len(classes)))
     )
     for train, test in splits:
-        fitted, X_test = fit_fold(model, X, y, fit_params, train, test)
+        fitted, X_test = _out_of_fold.fit_fold(model, X, y, fit_params, train, test)
         if voting == "soft":
             _check_has_proba(name, fitted)
         predictions[test] = predict_votes(fitted, X_test, voting, classes)

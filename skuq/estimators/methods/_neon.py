@@ -5,8 +5,6 @@ authors' code where the paper leaves them open. Their optimiser is Optax' Adam, 
 1e-8.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,16 +27,8 @@ from skuq._params import (
 )
 from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress
 from skuq.estimators._task import read_task
+from skuq.estimators.methods import _neon_training
 from skuq.estimators.methods._neon_conditioned import FEWEST_TO_LEARN, train_conditioned
-from skuq.estimators.methods._neon_training import (
-    FEWEST_FUNCTIONS,
-    FEWEST_WITH_NOISE,
-    TRAINING_FIELDS,
-    OperatorTrainer,
-    operator_recipe,
-    train_ensemble,
-    train_epinet,
-)
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_operator import FittedOperator, GivenBase, Widths
 from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
@@ -243,11 +233,8 @@ class OperatorRegressor(UncertaintyRegressor):
         """
         return self._fit_by(Given(X, Y, sample_weight))
 
-    members_ = property(lambda self: list(self.fitted_.draws.members), doc="Trained networks.")
-    n_parameters_ = property(
-        lambda self: sum(len(member.weights) for member in self.members_),
-        doc="Number of trained parameters.",
-    )
+    members_ = property(lambda self: list(self.fitted_.draws.members), doc="")
+    n_parameters_ = property(lambda self: sum(len(m.weights) for m in self.members_), doc="")
 
     @property
     def noise_std_(self):
@@ -276,12 +263,8 @@ class OperatorRegressor(UncertaintyRegressor):
         float
         """
         y = check_array(flat_values(y)[0], ensure_2d=False, dtype="float64", input_name="y")
-        return r2_score(
-            y,
-            flat_values(self.predict(X))[0],
-            sample_weight=sample_weight,
-            multioutput="variance_weighted",
-        )
+        mean, by_variance = flat_values(self.predict(X))[0], "variance_weighted"
+        return r2_score(y, mean, sample_weight=sample_weight, multioutput=by_variance)
 
 
 @saved_as("estimators.NEONRegressor", kind="estimator")
@@ -476,18 +459,12 @@ class NEONRegressor(OperatorRegressor):
 
     def _fit(self, given):
         training = _resolve_training(self)
-        prior, n_draws = _resolve_prior(self), int(self.n_draws)
+        prior, fewest = _resolve_prior(self), (FEWEST_TO_LEARN, _neon_training.FEWEST_WITH_NOISE)
+        train: Callable = train_conditioned
         if prior.is_trained:
-            train = functools.partial(train_epinet, epinet=prior, n_draws=n_draws)
-            return _fit_operator(self, given, training, train)
-        return _fit_operator(
-            self,
-            given,
-            training,
-            functools.partial(train_conditioned, prior=prior, n_draws=n_draws),
-            fewest_to_learn=FEWEST_TO_LEARN,
-            fewest_with_noise=FEWEST_WITH_NOISE,
-        )
+            train, fewest = _neon_training.train_epinet, ()
+        train = functools.partial(train, prior=prior, n_draws=int(self.n_draws))
+        return _fit_operator(self, given, training, train, *fewest)
 
     # Parts of the fitted model, which the class docstring describes.
     index_ = property(attrgetter("fitted_.draws.index"), doc="")
@@ -640,7 +617,7 @@ class OperatorEnsembleRegressor(OperatorRegressor):
 
     def _fit(self, given):
         train = functools.partial(
-            train_ensemble,
+            _neon_training.train_ensemble,
             n_members=int(self.n_members),
             prior_scale=self.prior_scale,
             subsample=self.subsample,
@@ -653,8 +630,7 @@ def _fit_operator(
     given: Given,
     training: dict[str, Any],
     train: Callable,
-    *,
-    fewest_to_learn: int = FEWEST_FUNCTIONS,
+    fewest_to_learn: int = _neon_training.FEWEST_FUNCTIONS,
     fewest_with_noise: int | None = None,
 ) -> Fit:
     """Read functions, and train networks whose draws differ in one of several ways.
@@ -666,7 +642,7 @@ def _fit_operator(
     training : dict
         Given settings of the training, by name.
     train : callable
-        ``train(trainer, report) -> draws, widths`` trains the networks of an `OperatorTrainer`.
+        ``train(trainer) -> draws, widths`` trains the networks of an `OperatorTrainer`.
     fewest_to_learn : int
         Fewest functions from which the noise is learnt.
     fewest_with_noise : int, optional
@@ -700,11 +676,9 @@ def _fit_operator(
     task = replace(task, data=data)
     trainer = _make_trainer(model, task, training, learns_noise, previous)
     with training_progress(model.verbose) as progress:
-        draws, learnt = train(trainer, progress.epochs)
-    noise = trainer.noise
-    factor = np.ones_like(noise)  # of a known noise: only the epistemic part was to be found
-    if learnt is not None:
-        factor, noise = learnt
+        draws, learnt = train(replace(trainer, report=progress.epochs))
+    # With a known noise only the epistemic part was to be found.
+    factor, noise = learnt or (np.ones_like(trainer.noise), trainer.noise)
     widths = None
     if noise.any() or not np.allclose(factor, 1, rtol=1e-12):
         widths = Widths(factor, noise * task.targets.scale_)
@@ -751,7 +725,7 @@ def _resolve_prior(model: NEONRegressor) -> ConditionedPrior | EpiNet:
 
 def _resolve_training(model: Any) -> dict[str, Any]:
     """List the given settings of the training; ValueError if parameters contradict each other."""
-    training = resolve_settings(model, "training").fields(TRAINING_FIELDS)
+    training = resolve_settings(model, "training").fields(_neon_training.TRAINING_FIELDS)
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
     if is_known:
         # Validation of parameters has checked numbers, but not the entries of arrays.
@@ -815,7 +789,7 @@ def _refuse_other_widths(previous, task):
             )
 
 
-def _make_trainer(model, task, training, learns_noise, previous) -> OperatorTrainer:
+def _make_trainer(model, task, training, learns_noise, previous) -> _neon_training.OperatorTrainer:
     """Make the trainer of a regressor's networks on the standardised data of a task.
 
     Parameters
@@ -841,12 +815,12 @@ def _make_trainer(model, task, training, learns_noise, previous) -> OperatorTrai
             base = keras_base(network(*sizes), *sizes)
         else:
             base = network.describe(*sizes)
-    trainer = OperatorTrainer(
+    trainer = _neon_training.OperatorTrainer(
         base=base,
         head=task.targets.head,
         data=task.data,
         n_queries=n_queries,
-        recipe=operator_recipe(model, training, n_functions, n_queries),
+        recipe=_neon_training.operator_recipe(model, training, n_functions, n_queries),
         by_function=model.batch_over == "functions",
         entropy=task.entropy,
         weight=task.rows.weight,

@@ -72,7 +72,7 @@ JITTER = 1e-10
 _NOISES = tuple(np.logspace(-5, 2, 15))
 _N_SMALL = sum(noise <= 1 for noise in _NOISES)  # candidates up to the prior's variance
 # The same for values without noise: what networks miss is their own error, smallest at data.
-_NOISELESS_CANDIDATES = (1e-10, *np.logspace(-9, -3, 13))
+_NOISELESS = (1e-10, *np.logspace(-9, -3, 13))
 # Standard deviation of the logarithm of a group's relative noise variance around the overall one.
 _LOG_NOISE_STD = 1.0
 # The mean of five networks misses new functions by less than each network misses those that it
@@ -133,12 +133,12 @@ class _Values(NamedTuple):
     importance: np.ndarray
 
 
-def train_conditioned(trainer, report, *, prior, n_draws):
+def train_conditioned(trainer, *, prior, n_draws):
     """Train base networks and condition random changes of their weights on the data.
 
     `prior` is a `ConditionedPrior`; see `train_epinet` for the other parameters and the results.
     """
-    members, left_out = train_bases(trainer, report, learns_scale=prior.scale == "auto")
+    members, left_out = train_bases(trainer, learns_scale=prior.scale == "auto")
     rng, m = generator(trainer.entropy, "prior"), trainer.head.n_outputs
     # Condition on all values, or on those of random rows if there are too many.
     rows, most = np.arange(len(trainer.data.x)), MAX_VALUES if left_out is None else MAX_EXACT
@@ -162,13 +162,7 @@ def train_conditioned(trainer, report, *, prior, n_draws):
         amplitude = 0.0 if prior.scale == 0 else choice.scale / np.sqrt(n_index)
         directions = [
             _conditioned_directions(
-                *make_process(member),
-                values.y,
-                choice,
-                values.importance,
-                n_functions,
-                amplitude,
-                rng,
+                *make_process(member), values, choice, n_functions, amplitude, rng
             )
             for member in members
         ]
@@ -291,27 +285,23 @@ def _make_process(x, inducing, member):
     return derivatives, SparseProcess(derivatives, inducing)
 
 
-def _conditioned_directions(
-    derivatives, process, y, prior, importance, n_functions, amplitude, rng
-):
+def _conditioned_directions(derivatives, process, values, prior, n_functions, amplitude, rng):
     """Compute directions (1 + n_functions, P) in weight space, conditioned on the data.
 
     The first one corrects the mean: it interpolates the network's residuals. The others are draws
     from the posterior around 0 by Matheron's rule: random changes of the weights, minus the
     changes that interpolate their own values at the data.
     """
-    shape = n_functions, derivatives.n_weights
+    shape, importance = (n_functions, derivatives.n_weights), values.importance
     random = rng.standard_normal(shape) * amplitude / np.sqrt(process.unit)
     functions = derivatives.along(random)
     # Each draw meets the data up to noise of its own.
-    functions += (
-        rng.standard_normal(functions.shape) * amplitude * np.sqrt(prior.draw_noise / importance)
-    )
-    residual = (y - derivatives.raw.ravel())[None]
+    noise = np.sqrt(prior.draw_noise / importance)
+    functions += rng.standard_normal(functions.shape) * amplitude * noise
+    residual = (values.y - derivatives.raw.ravel())[None]
     correction = process.condition(residual, prior.mean_noise, importance)
-    return np.concatenate(
-        [correction, random - process.condition(functions, prior.noise, importance)]
-    )
+    change = random - process.condition(functions, prior.noise, importance)
+    return np.concatenate([correction, change])
 
 
 class _Errors(NamedTuple):
@@ -374,9 +364,9 @@ def learn_prior(members, make_process, y, importance, unseen, groups, limits, n_
     widths : tuple of two ndarrays of the shape of the limits
         Factor of the epistemic standard deviation, and standard deviation of the noise.
     """
-    candidates = *_NOISELESS_CANDIDATES, *_NOISES
+    candidates = *_NOISELESS, *_NOISES
     both, seen = _errors_left_out(members, make_process, y, importance, unseen, candidates)
-    n_noiseless, groups_seen = len(_NOISELESS_CANDIDATES), groups[seen]
+    n_noiseless, groups_seen = len(_NOISELESS), groups[seen]
     errors = both.at(slice(n_noiseless, None))
     noiseless = both.at(slice(n_noiseless))
     shape, limits = limits[0].shape, np.reshape(limits, (2, -1))
@@ -411,9 +401,7 @@ def learn_noiseless_prior(members, make_process, y, importance, unseen, groups, 
     error : float
         Root mean square of the networks' errors, divided by that of the values.
     """
-    errors, seen = _errors_left_out(
-        members, make_process, y, importance, unseen, _NOISELESS_CANDIDATES
-    )
+    errors, seen = _errors_left_out(members, make_process, y, importance, unseen, _NOISELESS)
     priors, squares = _GroupPriors(groups, std.size), 0.0
     for k in np.unique(groups[seen]):
         here = groups[seen] == k
@@ -460,7 +448,7 @@ def _closest(losses, n_functions):
 def _learn_noiseless(errors, members, n_functions):
     """Learn the prior of a group, given as a mask (n,), as if there were no noise.
 
-    `errors` are those of all groups, for each of the candidates `_NOISELESS_CANDIDATES`.
+    `errors` are those of all groups, for each of the candidates `_NOISELESS`.
     """
     # Networks miss left-out values by more where they have to meet all others exactly. Mean and
     # draws meet the data as closely as does not clearly cost them anything elsewhere.
@@ -584,7 +572,7 @@ class _GroupPriors:
 
     def put_noiseless(self, k, found):
         """Store a prior without noise of group k."""
-        noises = (_NOISELESS_CANDIDATES[position] for position in (found.draws, found.mean))
+        noises = (_NOISELESS[position] for position in (found.draws, found.mean))
         self.by_group[:, k] = max(found.scale, _LEAST_SCALE), *noises, 0.0
 
     def joined(self, shape):

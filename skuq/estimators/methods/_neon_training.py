@@ -7,8 +7,6 @@ those whose draws come from gradient steps alone. `train_bases` trains those tha
 Notation: n functions, each known at q query points, with m outputs.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
@@ -30,7 +28,7 @@ from skuq.networks._operations import ARRAYS
 from skuq.networks._operator_network import PRIOR_SCALE, EpistemicNetwork, OperatorHead
 from skuq.predictive._calibration import fit_factor_and_floor
 from skuq.tables import TrainingData
-from skuq.training import Recipe
+from skuq.training import Recipe, Training
 from skuq.training._job import seed_words, template_of_model
 from skuq.training._predict import predict_draws, read_network, refine
 from skuq.training._train import find_completed, has_diverged
@@ -40,15 +38,7 @@ N_FOLDS = 5
 #: Fewer functions are too few to leave some out and learn the noise.
 FEWEST_FUNCTIONS = 30
 #: Settings of `Training` that regressors of functions use.
-TRAINING_FIELDS = (
-    "optimizer",
-    "epsilon",
-    "schedule",
-    "final_lr_factor",
-    "warmup",
-    "clip_norm",
-    "steps",
-)
+TRAINING_FIELDS = set(Training().get_params()) - {"adversarial_epsilon", "l2", "weight_decay"}
 
 #: Fewest functions with a known noise of which networks leave out a fifth.
 FEWEST_WITH_NOISE = N_FOLDS
@@ -95,6 +85,8 @@ class OperatorTrainer:
         Whether to `refine` the members.
     previous : draws of the previous fit, optional
         Training starts from the weights of their members.
+    report : callable, optional
+        Gets the number of epochs that were trained, and of those left.
     """
 
     base: Any
@@ -110,16 +102,10 @@ class OperatorTrainer:
     expects_none: bool = False
     refine: bool = False
     previous: Any = None
+    report: Callable[[int, int], Any] | None = None
 
     def train(
-        self,
-        network: EpistemicNetwork,
-        n_members: int,
-        report: Callable[[int, int], Any] | None,
-        *,
-        left_out: np.ndarray | None = None,
-        validate: bool = False,
-        recipe: Recipe | None = None,
+        self, network: EpistemicNetwork, n_members: int, left_out: Any = None, validate: Any = False
     ) -> list[Member | FloatingPointError]:
         """Train members of one network, from the previous fit's weights if there are any.
 
@@ -127,28 +113,18 @@ class OperatorTrainer:
         ----------
         network : EpistemicNetwork
         n_members : int
-        report : callable or None
         left_out : ndarray of shape (n_members, n_functions), optional
             Functions that each member does not see.
         validate : bool, default=False
             Whether members keep the epoch that is best on the functions they do not see, and stop
             after a quarter of the epochs without a better one.
-        recipe : Recipe, optional
-            By default the trainer's own.
         """
-        recipe, splits = recipe or self.recipe, None
+        recipe, splits, orders = self.recipe, None, None
         if left_out is not None:
-            splits = [
-                (used, others if validate else None) for used, others in self.splits(left_out)
-            ]
-        fields: dict = {} if splits is None else {"splits": splits}
+            splits = [(used, rest if validate else None) for used, rest in self.splits(left_out)]
         if self.by_function:
-            fields["permutations"] = [
-                functools.partial(self._order_rows, generator(self.entropy, "order", k))
-                for k in range(n_members)
-            ]
-        if self.previous is not None:
-            fields["start"] = self._start(network, n_members)
+            rngs = [generator(self.entropy, "order", k) for k in range(n_members)]
+            orders = [functools.partial(self._order_rows, rng) for rng in rngs]
         if validate:
             # Without noise networks improve until the learning rate has fallen. With noise the
             # best epoch is often among the first tenth, but a shorter patience misses better ones.
@@ -160,9 +136,11 @@ class OperatorTrainer:
             recipe,
             [trial_seed(self.entropy, k) for k in range(n_members)],
             stacked=True,
-            **fields,
+            splits=splits,
+            permutations=orders,
+            start=None if self.previous is None else self._start(network, n_members),
         )
-        members, data = training.train(job, self.data, report=report), self.data
+        members, data = training.train(job, self.data, report=self.report), self.data
         if not self.refine:
             return members
         # Refine the members that converged, each on its training rows.
@@ -206,17 +184,17 @@ class OperatorTrainer:
         """Whether there are enough different inputs to leave a fold of them out."""
         return bool(self.groups.max() + 1 >= N_FOLDS)
 
-    def folds(self, n_members: int, n_folds: int) -> np.ndarray:
+    def folds(self, n_members: int) -> np.ndarray:
         """Draw the functions that each member leaves out: a mask (n_members, n_functions).
 
-        Any `n_folds` members in a row leave out each function exactly once. Functions of equal
+        Any `N_FOLDS` members in a row leave out each function exactly once. Functions of equal
         inputs are left out together, as a member that has seen one of them knows the others.
         """
         left_out = np.zeros((n_members, self.n_functions), dtype=bool)
         for k in range(n_members):
-            order = generator(self.entropy, "folds", k // n_folds)
-            parts = np.array_split(order.permutation(self.groups.max() + 1), n_folds)
-            left_out[k] = np.isin(self.groups, parts[k % n_folds])
+            order = generator(self.entropy, "folds", k // N_FOLDS)
+            parts = np.array_split(order.permutation(self.groups.max() + 1), N_FOLDS)
+            left_out[k] = np.isin(self.groups, parts[k % N_FOLDS])
         return left_out
 
     def noise_of_repeats(self) -> tuple[np.ndarray, int]:
@@ -320,11 +298,9 @@ def fit_widths(
     -------
     factor, noise : ndarray of that shape
     """
-    n = len(weight)
-    per_function = len(squared_error) // n
-    error, variance = (
-        v.reshape(n, per_function, -1)[weight > 0] for v in (squared_error, variance)
-    )
+    shape_of_all = len(weight), len(squared_error) // len(weight), -1
+    error = squared_error.reshape(shape_of_all)[weight > 0]
+    variance = variance.reshape(shape_of_all)[weight > 0]
     weight = weight[weight > 0]
     factor, noise = np.ones(shape), np.zeros(shape)
     for place in np.ndindex(shape):
@@ -345,7 +321,7 @@ def fit_widths(
     return factor, noise
 
 
-def train_epinet(trainer, report, *, epinet, n_draws):
+def train_epinet(trainer, *, prior, n_draws):
     """Train a network and its EpiNet together by gradient steps, as in the paper.
 
     To learn the noise, a twin is trained on four fifths of the functions, and its errors at the
@@ -354,9 +330,7 @@ def train_epinet(trainer, report, *, epinet, n_draws):
     Parameters
     ----------
     trainer : OperatorTrainer
-    report : callable
-        Told of finished epochs.
-    epinet : skuq.networks.EpiNet
+    prior : skuq.networks.EpiNet
     n_draws : int
         Number of draws that predictions average over.
 
@@ -374,14 +348,14 @@ def train_epinet(trainer, report, *, epinet, n_draws):
         n_features = rebuild(base).output_shape[-1] - n_raw
     else:
         n_features = base.n_features
-    network = EpistemicNetwork(base, n_raw, epinet.describe(n_features, n_raw))
-    recipe = replace(trainer.recipe, n_draws=epinet.n_index_samples)
-    index = quasi_random_normals(n_draws, epinet.n_index, generator(trainer.entropy, "index"))
+    network = EpistemicNetwork(base, n_raw, prior.describe(n_features, n_raw))
+    trainer = replace(trainer, recipe=replace(trainer.recipe, n_draws=prior.n_index_samples))
+    index = quasi_random_normals(n_draws, prior.n_index, generator(trainer.entropy, "index"))
     n_members, left_out = 1, None
     if trainer.learns_noise:
         n_members = 2
-        left_out = np.stack([np.zeros(trainer.n_functions, dtype=bool), *trainer.folds(1, N_FOLDS)])
-    members = trainer.train(network, n_members, report, left_out=left_out, recipe=recipe)
+        left_out = np.stack([np.zeros(trainer.n_functions, dtype=bool), *trainer.folds(1)])
+    members = trainer.train(network, n_members, left_out)
     find_completed(members[:1])  # raises an error if the network itself has diverged
     if find_completed(members) != [0, 1]:  # no twin, or one that has diverged
         return IndexDraws(members[0], index), None
@@ -394,7 +368,7 @@ def train_epinet(trainer, report, *, epinet, n_draws):
     return IndexDraws(members[0], index), widths
 
 
-def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
+def train_ensemble(trainer, *, n_members, prior_scale, subsample):
     """Train an ensemble, and learn widths from the functions that its members leave out.
 
     See `OperatorEnsembleRegressor` for its parameters, and `train_epinet` for the others and for
@@ -405,15 +379,13 @@ def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     learns, left_out = trainer.learns_noise and n_members > 1, None
     if subsample is not None:
         size = max(1, round(subsample * trainer.n_functions))
-        order = [
-            generator(trainer.entropy, "bootstrap", k).permutation(trainer.n_functions)
-            for k in range(n_members)
-        ]
+        rngs = [generator(trainer.entropy, "bootstrap", k) for k in range(n_members)]
+        order = [rng.permutation(trainer.n_functions) for rng in rngs]
         left_out = ~np.stack([np.isin(np.arange(trainer.n_functions), o[:size]) for o in order])
         learns = learns and left_out.any(axis=1).all()
     elif learns:
-        left_out = trainer.folds(n_members, N_FOLDS)
-    members = trainer.train(network, n_members, report, left_out=left_out, validate=learns)
+        left_out = trainer.folds(n_members)
+    members = trainer.train(network, n_members, left_out, validate=learns)
     kept = find_completed(members)
     draws = MemberDraws(tuple(members[k] for k in kept))
     if not learns or len(kept) < 2:
@@ -430,7 +402,7 @@ def train_ensemble(trainer, report, *, n_members, prior_scale, subsample):
     return draws, fit_widths(error**2, values.var(axis=0), weight, trainer.noise.shape)
 
 
-def train_bases(trainer, report, learns_scale):
+def train_bases(trainer, learns_scale):
     """Train the base networks; return those that converged, and the functions each leaves out.
 
     Five networks are trained where errors at left-out functions teach the noise or the scale. Each
@@ -444,12 +416,11 @@ def train_bases(trainer, report, learns_scale):
         enough and (is_noisy or (learns_scale and trainer.previous is None))
     ):
         n_members = 1 if trainer.previous is None else len(trainer.previous.members)
-        members = trainer.train(network, n_members, report)
+        members = trainer.train(network, n_members)
         return tuple(members[k] for k in find_completed(members)), None
-    left_out = trainer.folds(N_FOLDS, N_FOLDS)
+    left_out = trainer.folds(N_FOLDS)
     # They start from random weights: networks of a previous fit have seen what they leave out.
-    trainer = replace(trainer, previous=None)
-    members = trainer.train(network, N_FOLDS, report, left_out=left_out, validate=True)
+    members = replace(trainer, previous=None).train(network, N_FOLDS, left_out, validate=True)
     kept = find_completed(members)
     return tuple(members[k] for k in kept), left_out[kept]
 
@@ -463,10 +434,9 @@ def train_briefly(trainer):
     epochs = math.ceil(_SCALE_STEPS / math.ceil(len(trainer.data.x) / trainer.recipe.batch_size))
     recipe = replace(trainer.recipe, epochs=epochs)
     # They start from random weights: networks of a previous fit have seen what they leave out.
-    trainer = replace(trainer, previous=None, refine=False)
-    left_out = trainer.folds(N_FOLDS, N_FOLDS)
-    network = EpistemicNetwork(trainer.base, trainer.head.n_raw)
-    members = trainer.train(network, N_FOLDS, None, left_out=left_out, recipe=recipe)
+    trainer = replace(trainer, recipe=recipe, previous=None, refine=False, report=None)
+    left_out = trainer.folds(N_FOLDS)
+    members = trainer.train(EpistemicNetwork(trainer.base, trainer.head.n_raw), N_FOLDS, left_out)
     kept = [k for k, member in enumerate(members) if not has_diverged(member)]
     if not kept:
         warn_user(

@@ -1,7 +1,5 @@
 """NOMU: one network for a prediction and its model uncertainty."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from numbers import Integral, Real
 from operator import attrgetter
@@ -47,6 +45,8 @@ from skuq.tables._targets import NumberTargets
 from skuq.training import Training
 from skuq.training._recipe import TRAINING
 
+_COUNT = Interval(Integral, 1, None, closed="left")
+_NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 _TRAINING_FIELDS = ("optimizer", "schedule", "clip_norm")  # of the settings `training`
 
 
@@ -333,20 +333,11 @@ class NOMURegressor(UncertaintyRegressor):
         "readout": settings_constraint(NOMU_SETTINGS["readout"], NOMUReadout),
         "band": [StrOptions({"symmetric", "asymmetric"})],
         "pretrained": [HasMethods(["predict"]), None],
-        "noise_std": [
-            StrOptions({"learned"}),
-            Interval(Real, 0, None, closed="left"),
-            callable,
-            None,
-        ],
+        "noise_std": [StrOptions({"learned"}), _NOT_NEGATIVE, callable, None],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 1, None, closed="left"), None],
-        "epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "early_stopping_patience": [
-            Interval(Integral, 1, None, closed="left"),
-            StrOptions({"auto"}),
-            None,
-        ],
+        "batch_size": [_COUNT, None],
+        "epochs": [_COUNT, StrOptions({"auto"})],
+        "early_stopping_patience": [_COUNT, StrOptions({"auto"}), None],
         "validation": [*VALIDATION, StrOptions({"gaps"})],
         "refit": ["boolean"],
         "refine": ["boolean"],
@@ -447,14 +438,15 @@ class NOMURegressor(UncertaintyRegressor):
         _refuse_without_effect(self, readout)
         _refuse_contradictions(self, network)
         task = _read(self, given, readout)
-        trainer = _make_trainer(self, task, network, loss, artificial, readout, recipe)
-        parts = _split(self, task, readout)
-        # With validation data given, or nothing to choose, all rows train at once. Without a refit
-        # there is a single network: on all rows, or on those of one split.
-        refits = readout.is_chosen and self.refit and task.validation is None
         with training_progress(self.verbose) as progress:
-            networks = trainer.train(parts, progress.epochs)
-            network = trainer.refit(networks, progress.epochs) if refits else networks[0]
+            settings = network, loss, artificial, readout, recipe
+            trainer = _make_trainer(self, task, progress.epochs, *settings)
+            parts = _split(self, task, readout)
+            # With validation data given, or nothing to choose, all rows train at once. Without a
+            # refit there is a single network: on all rows, or on those of one split.
+            refits = readout.is_chosen and self.refit and task.validation is None
+            networks = trainer.train(parts)
+            network = trainer.refit(networks) if refits else networks[0]
         chosen = Readout(readout.kind, self.band, readout.l_min, readout.l_max, readout.c)
         if readout.is_chosen:
             rows = trainer.rows if refits else trainer.rows.take(parts[0][0])
@@ -573,13 +565,10 @@ def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
 def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
     """Read the rows, and learn the scales of all of them, which NOMU's folds share."""
     least = 2 if readout.is_chosen else 1
-    task = read_task(
-        model,
-        TableInputs(model.preprocess, scaling=None if model.standardize else NoScaling()),
-        NumberTargets(standardize=model.standardize, narrow_constants=model.pretrained is None),
-        given,
-        min_rows=least,
-    )
+    inputs = TableInputs(model.preprocess, scaling=None if model.standardize else NoScaling())
+    narrow = model.pretrained is None
+    targets = NumberTargets(standardize=model.standardize, narrow_constants=narrow)
+    task = read_task(model, inputs, targets, given, min_rows=least)
     if len(task.rows.used) < least:
         raise ValueError(
             "Training and validation need at least 2 rows of positive weight. "
@@ -588,7 +577,7 @@ def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
     return task.split()
 
 
-def _make_trainer(model, task, network, loss, artificial, readout, recipe) -> NomuTrainer:
+def _make_trainer(model, task, report, network, loss, artificial, readout, recipe):
     """Make the trainer of the task's rows, with defaults that depend on their number."""
     rows, given, noise = task.splits.train, None, None
     if model.pretrained is not None:
@@ -612,6 +601,7 @@ def _make_trainer(model, task, network, loss, artificial, readout, recipe) -> No
     artificial.kind = encode_artificial(artificial.kind, task.inputs, reader)
     return NomuTrainer(
         rows,
+        report,
         task.inputs,
         task.targets,
         network,
@@ -666,13 +656,7 @@ def _choose(trainer, given, band, task, parts, networks, network, rows) -> Reado
     ]
     warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
     # The band between rows, whose width "auto" compares with that of y.
-    between = trainer.draw_between_rows(network)
-    return choose_readout(
-        given,
-        band,
-        Evidence(held_out, network, rows, *between),
-        task.inputs,
-        task.targets,
-        noiseless=trainer.noiseless,
-        learns_noise=trainer.learns_noise,
-    )
+    raw, distance = trainer.draw_between_rows(network)
+    evidence = Evidence(held_out, network, rows, raw, distance, task.inputs, task.targets)
+    noiseless, learns_noise = trainer.noiseless, trainer.learns_noise
+    return choose_readout(given, band, evidence, noiseless=noiseless, learns_noise=learns_noise)

@@ -5,8 +5,6 @@ and a factor of the noise. The rules for few rows were chosen on toy functions o
 "Few rows" in docs/methods/nomu.md.
 """
 
-from __future__ import annotations
-
 import types
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -125,6 +123,8 @@ class Evidence(NamedTuple):
         Raw uncertainty of the final network at artificial inputs.
     distance : ndarray of shape (n,)
         Distances of these inputs to the nearest row, standardised.
+    inputs, targets : TableInputs, NumberTargets
+        Fitted.
     """
 
     held_out: list[tuple[TrainedNomu, Rows, Rows]]
@@ -132,6 +132,25 @@ class Evidence(NamedTuple):
     rows: Rows
     raw: np.ndarray
     distance: np.ndarray
+    inputs: TableInputs
+    targets: NumberTargets
+
+    def errors(self, network: TrainedNomu, rows: Rows) -> tuple[Any, ...]:
+        """Compute errors, raw uncertainty and noise of rows, standardised, and their weights."""
+        mean, raw, noise = network.predict(rows.X, self.inputs, self.targets)
+        unit = self.targets.scaling.scale_
+        return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
+
+    def level(self, network: TrainedNomu, rows: Rows) -> float:
+        """Compute the raw uncertainty of a network at its own rows: the median, at least 0."""
+        _, raw, _ = network.predict(rows.X, self.inputs, self.targets)
+        return float(max(np.median(raw), 0.0))
+
+    def training_error(self) -> float:
+        """Compute the root mean square error of f at its rows, without the noise's variance."""
+        error, _, noise, weight = self.errors(self.network, self.rows)
+        square = error**2 if noise is None else error**2 - noise**2
+        return float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))
 
 
 def warn_of_few_rows(settings: NOMUReadout, n_rows: int) -> None:
@@ -167,14 +186,7 @@ class _HeldOut(NamedTuple):
 
 
 def choose_readout(
-    settings: NOMUReadout,
-    band: str,
-    evidence: Evidence,
-    inputs: TableInputs,
-    targets: NumberTargets,
-    *,
-    noiseless: bool = False,
-    learns_noise: bool = False,
+    settings: NOMUReadout, band: str, evidence: Evidence, *, noiseless: bool, learns_noise: bool
 ) -> Readout:
     """Choose those of l_min, l_max, c and the noise's factor that the settings do not give.
 
@@ -183,21 +195,19 @@ def choose_readout(
     settings : NOMUReadout
     band : {"symmetric", "asymmetric"}
     evidence : Evidence
-    inputs, targets : TableInputs, NumberTargets
-        Fitted.
     noiseless : bool
         Whether the data have no noise: then l_min and l_max follow rules, however many rows.
     learns_noise : bool
         Whether the noise is learnt: then it may get a factor.
     """
-    held_out, levels = _collect_rows(band, evidence, inputs, targets)
+    held_out, levels = _collect_rows(band, evidence)
     # Few rows cannot tell l_min and l_max; without noise the band is to close at the rows.
     few = len(held_out.error) < _FEW_ROWS or noiseless
     level = 0.0
     if few and settings.c == settings.l_min == "auto":
         # Subtract the raw uncertainty that a network has at its own rows. Given numbers refer to
         # the raw uncertainty as it is: nothing is subtracted where c or l_min is a number.
-        level = _level(evidence.network, evidence.rows, inputs, targets)
+        level = evidence.level(evidence.network, evidence.rows)
         near, far = held_out.near - levels, held_out.far - levels
         held_out = held_out._replace(near=near, far=far)
     raw, readout = evidence.raw - level, _choose_limits(settings, band, held_out, few)
@@ -206,8 +216,8 @@ def choose_readout(
             _fit_factors(replace(readout, l_min=float(l_min)), settings.c, held_out, learns_noise)
             for l_min in readout.l_max * _SHARES
         ]
-        at_rows = _training_error(evidence, inputs, targets)
-        next_to_rows = _error_next_to_rows(evidence, held_out, raw, inputs)
+        at_rows = evidence.training_error()
+        next_to_rows = _error_next_to_rows(evidence, held_out, raw)
         readout = _choose_l_min(readouts, held_out, raw, at_rows, next_to_rows, noiseless)
     else:
         readout = _fit_factors(readout, settings.c, held_out, learns_noise)
@@ -272,12 +282,6 @@ def _widen(
     return replace(readout, c=c)
 
 
-def _level(network, rows, inputs, targets) -> float:
-    """Compute the raw uncertainty of a network at its own rows: the median, at least 0."""
-    _, raw, _ = network.predict(rows.X, inputs, targets)
-    return float(max(np.median(raw), 0.0))
-
-
 def _log_likelihood(readout: Readout, rows: _HeldOut) -> float:
     """Compute the log likelihood of held-out rows, without constants."""
     near, far = (readout.c * readout.std(raw) for raw in (rows.near, rows.far))
@@ -296,33 +300,20 @@ def _fit_factors(readout: Readout, c: Any, rows: _HeldOut, learns_noise: bool) -
     """Fit the factors c and of the noise by the likelihood of held-out rows, unless c is given."""
     if not isinstance(c, str):
         return replace(readout, c=c)
+    near, far = readout.std(rows.near), readout.std(rows.far)
     c, noise_factor = fit_epistemic_scale(
-        rows.error,
-        readout.std(rows.near),
-        rows.noise,
-        rows.weight,
-        fit_noise=learns_noise,
-        beyond=readout.std(rows.far),
+        rows.error, near, rows.noise, rows.weight, fit_noise=learns_noise, beyond=far
     )
     return replace(readout, c=c, noise_factor=noise_factor)
 
 
-def _training_error(evidence: Evidence, inputs: TableInputs, targets: NumberTargets) -> float:
-    """Compute the root mean square error of f at its rows, with the noise's variance taken off."""
-    error, _, noise, weight = _errors(evidence.network, evidence.rows, inputs, targets)
-    square = error**2 if noise is None else error**2 - noise**2
-    return float(np.sqrt(max(np.average(square.mean(axis=1), weights=weight), 0.0)))
-
-
-def _error_next_to_rows(
-    evidence: Evidence, rows: _HeldOut, raw: np.ndarray, inputs: TableInputs
-) -> float:
+def _error_next_to_rows(evidence: Evidence, rows: _HeldOut, raw: np.ndarray) -> float:
     """Estimate the root mean square error of f where its raw uncertainty counts as none.
 
     These are the artificial inputs with ``raw <= 0``. Errors are taken to grow in proportion to the
     distance from the rows, as fast as to held-out rows. Those above the deviation of y count as it.
     """
-    distances = []
+    distances, inputs = [], evidence.inputs
     for _, held_out, own in evidence.held_out:
         some = held_out.X[:: -(-len(held_out.X) // _MOST_DISTANCES)]
         tree = spatial.cKDTree(inputs.transform(own.X))
@@ -335,39 +326,24 @@ def _error_next_to_rows(
     return float(np.sqrt(square / square_distance * np.mean(closed**2)))
 
 
-def _collect_rows(
-    band: str, evidence: Evidence, inputs: TableInputs, targets: NumberTargets
-) -> tuple[_HeldOut, np.ndarray]:
+def _collect_rows(band: str, evidence: Evidence) -> tuple[_HeldOut, np.ndarray]:
     """Collect the held-out rows of all networks, and the levels (n, 1) of r at their own rows."""
-    parts = [_errors(network, rows, inputs, targets) for network, rows, _ in evidence.held_out]
+    parts = [evidence.errors(network, rows) for network, rows, _ in evidence.held_out]
     errors, raws, noises, weights = zip(*parts)
     levels = [
-        np.full((len(rows.X), 1), _level(network, own, inputs, targets))
+        np.full((len(rows.X), 1), evidence.level(network, own))
         for network, rows, own in evidence.held_out
     ]
-    error = np.concatenate(errors)
+    error, weight = np.concatenate(errors), np.concatenate(weights)
     mean = np.average(evidence.rows.y, axis=0, weights=evidence.rows.weight)
+    unit = evidence.targets.scaling.scale_
     of_constant = np.concatenate([rows.y - mean for _, rows, _ in evidence.held_out])
-    own, constant = (
-        np.square(v).sum(axis=1) for v in (error, of_constant / targets.scaling.scale_)
-    )
-    warn_if_worse(own, constant, np.concatenate(weights))
+    own, constant = (np.square(v).sum(axis=1) for v in (error, of_constant / unit))
+    warn_if_worse(own, constant, weight)
     up, down = split_sides(np.concatenate(raws), band)
-    held_out = _HeldOut(
-        error,
-        np.where(error > 0, up, down),
-        np.where(error > 0, down, up),
-        None if noises[0] is None else np.concatenate(noises),
-        np.concatenate(weights),
-    )
-    return held_out, np.concatenate(levels)
-
-
-def _errors(network: TrainedNomu, rows: Rows, inputs: TableInputs, targets: NumberTargets):
-    """Compute errors, raw uncertainty and noise of rows, standardised, and their weights."""
-    mean, raw, noise = network.predict(rows.X, inputs, targets)
-    unit = targets.scaling.scale_
-    return (rows.y - mean) / unit, raw, None if noise is None else noise / unit, rows.weight
+    near, far = np.where(error > 0, up, down), np.where(error > 0, down, up)
+    noise = None if noises[0] is None else np.concatenate(noises)
+    return _HeldOut(error, near, far, noise, weight), np.concatenate(levels)
 
 
 def _choose_limits(settings: NOMUReadout, band: str, rows: _HeldOut, few: bool) -> Readout:
@@ -468,14 +444,9 @@ def read_relu_readout(fitted: FittedNomu) -> ReluReadout:
     raw = output[head.n_outputs * head.with_mean :] - readout.level
     mean = output if network.mean_member is None else trace.run(network.mean_member, inputs)
     mean = mean[:1] * y.scale_ + y.mean_
-    return ReluReadout(
-        tuple(trace.hidden),
-        trace.row(mean),
-        trace.row(raw),
-        float(readout.l_min),
-        float(readout.l_max),
-        float(readout.c * y.scale_[0]),
-    )
+    l_min, l_max, unit = map(float, (readout.l_min, readout.l_max, readout.c * y.scale_[0]))
+    hidden, of_mean, of_raw = tuple(trace.hidden), trace.row(mean), trace.row(raw)
+    return ReluReadout(hidden, of_mean, of_raw, l_min, l_max, unit)
 
 
 class _Trace:

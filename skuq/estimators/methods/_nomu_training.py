@@ -9,6 +9,7 @@ Defaults that depend on the rows were chosen on toy functions of eight rows and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +28,7 @@ from skuq.networks._nomu_network import build_mean, build_nomu
 from skuq.tables import TrainingData
 from skuq.tables._columns import is_frame
 from skuq.tables._inputs import Rows, TableInputs
-from skuq.tables._scaling import Scaling
+from skuq.tables._scaling import Scaling, Weights
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import NumberTargets
 from skuq.training._network_checks import build_checked, draw_variables, keras_model
@@ -77,8 +78,8 @@ class NomuTrainer:
     ----------
     rows : Rows
         All rows that may train.
-    inputs, targets : TableInputs, NumberTargets
-        Fitted encodings.
+    report : callable or None
+        Gets the number of epochs that were trained, and of those left.
     network : NOMUNetwork
         Networks of f and r.
     loss : NOMULoss
@@ -114,6 +115,7 @@ class NomuTrainer:
     """
 
     rows: Rows
+    report: Callable | None
     inputs: TableInputs
     targets: NumberTargets
     network: NOMUNetwork
@@ -150,9 +152,7 @@ class NomuTrainer:
             detached=None if self.network.connect_gradient else NomuHead.detached,
         )
 
-    def train(
-        self, parts: Sequence[Part], report: Callable | None, mean_epochs: int | None = None
-    ) -> list[TrainedNomu]:
+    def train(self, parts: Sequence[Part], mean_epochs: int | None = None) -> list[TrainedNomu]:
         """Train a network for each part of the rows, side by side where possible.
 
         `mean_epochs` is the number of epochs of f if that is trained first; by default it stops
@@ -161,31 +161,29 @@ class NomuTrainer:
         means: list[Any] = [None] * len(parts)
         # One step: f and r train together, or f is given and r trains alone.
         if self.head.with_mean or self.given is not None:
-            members = self._train_together(parts, report)
+            members = self._train_together(parts)
         else:
-            means = self._train_means(parts, report, mean_epochs)
+            means = self._train_means(parts, mean_epochs)
             # The loss of r may depend on errors and noise of its mean f. Then each network trains
             # by itself.
             if self.learns_noise or self.n_sides == 2:
-                members = [
-                    self._train_side(train, mean, report) for (train, _), mean in zip(parts, means)
-                ]
+                members = [self._train_side(train, mean) for (train, _), mean in zip(parts, means)]
             else:
-                members = self._train_together(parts, report, means)
+                members = self._train_together(parts, means)
         _check_completed(members)
         return [
             TrainedNomu(self.head, member, mean, self.given, self.noise)
             for member, mean in zip(members, means)
         ]
 
-    def refit(self, networks: Sequence[TrainedNomu], report: Callable | None) -> TrainedNomu:
+    def refit(self, networks: Sequence[TrainedNomu]) -> TrainedNomu:
         """Train a network on all rows; f trains for the mean of the folds' best epochs."""
         epochs = None
         # Without held-out rows f cannot stop by itself.
         if self.patience is not None:
             best = [network.mean_member.best_epoch + 1 for network in networks]  # type: ignore[union-attr]
             epochs = round(float(np.mean(best)))
-        return self.train([(np.arange(len(self.rows.X)), None)], report, epochs)[0]
+        return self.train([(np.arange(len(self.rows.X)), None)], epochs)[0]
 
     def draw_between_rows(self, network: TrainedNomu) -> tuple[np.ndarray, ...]:
         """Predict the raw uncertainty (256, n_sides * m) of a network at artificial inputs.
@@ -197,9 +195,7 @@ class NomuTrainer:
         distance = spatial.cKDTree(rows).query(x)[0]
         return network.head.split(training.predict_members([network.member], x)[0])[1], distance
 
-    def _train_means(
-        self, parts: Sequence[Part], report: Callable | None, epochs: int | None
-    ) -> list[Member]:
+    def _train_means(self, parts: Sequence[Part], epochs: int | None) -> list[Member]:
         """Train the mean f, and the noise if that is learnt, as the first of two steps."""
         n_outputs, stops_early = self.targets.n_outputs, self.patience is not None
         # A head without sides has term (a) of the loss only.
@@ -211,22 +207,13 @@ class NomuTrainer:
         template = build_checked(
             build, self.rows.X.shape[1:], head.n_raw, "NOMU's network of the mean"
         )
-        data = self._data(
-            self.rows,
-            self.targets.transform(self.rows.y),
-            validation=self.validation if stops_early else None,
-        )
+        held_out = self.validation if stops_early else None
+        data = self._data(self.rows, self.targets.transform(self.rows.y), validation=held_out)
         if not stops_early:
             parts = [(train, None) for train, _ in parts]
-        members = self._train_stacks(
-            parts,
-            report,
-            template,
-            head,
-            lambda n_train: self._mean_recipe(n_train, epochs),
-            data,
-            trial_seed(self.entropy, _MEAN),
-        )
+        recipe = functools.partial(self._mean_recipe, epochs=epochs)
+        seed = trial_seed(self.entropy, _MEAN)
+        members = self._train_stacks(parts, template, data, head, recipe, seed)
         _check_completed(members)
         if not self.refines:
             return members
@@ -237,10 +224,7 @@ class NomuTrainer:
         ]
 
     def _train_together(
-        self,
-        parts: Sequence[Part],
-        report: Callable | None,
-        means: Sequence[Member] | None = None,
+        self, parts: Sequence[Part], means: Sequence[Member] | None = None
     ) -> list[Any]:
         """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
         if self.given is not None:
@@ -259,33 +243,24 @@ class NomuTrainer:
             for member in means:
                 template = self._template(member)
                 start.append(draw_variables(template, trial_seed(self.entropy, _SIDE)))
-        return self._train_stacks(
-            [(train, None) for train, _ in parts],
-            report,
-            template,
-            self.head,
-            self._recipe,
-            self._data(self.rows, y),
-            trial_seed(self.entropy, 0),
-            start,
-        )
+        parts = [(train, None) for train, _ in parts]
+        return self._train_sides(parts, template, self._data(self.rows, y), start)
 
-    def _train_side(self, train: np.ndarray, mean: Member, report: Callable | None) -> Any:
+    def _train_side(self, train: np.ndarray, mean: Member) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
         rows = self.rows.take(train)
         loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
         weight = None if noise is None else precision(noise)
-        return self._train_stacks(
-            [(np.arange(len(rows.X)), None)],  # all rows of these data
-            report,
-            self._template(mean),
-            self.head,
-            self._recipe,
-            self._data(rows, self.targets.transform(rows.y) - loc, weight),
-            trial_seed(self.entropy, 0),
-        )[0]
+        data = self._data(rows, self.targets.transform(rows.y) - loc, weight)
+        every: Part = np.arange(len(rows.X)), None
+        return self._train_sides([every], self._template(mean), data)[0]
 
-    def _train_stacks(self, parts, report, template, head, make_recipe, data, seed, start=None):
+    def _train_sides(self, parts, template, data, start=None):
+        """Train networks of r, or of f and r, on the data of each part."""
+        seed = trial_seed(self.entropy, 0)
+        return self._train_stacks(parts, template, data, self.head, self._recipe, seed, start)
+
+    def _train_stacks(self, parts, template, data, head, make_recipe, seed, start=None):
         """Train a network for each part; parts of equally many training rows share a program."""
         members: list[Any] = [None] * len(parts)
         sizes = [len(train) for train, _ in parts]
@@ -301,16 +276,12 @@ class NomuTrainer:
                 start=None if start is None else [start[k] for k in positions],
                 artificial=self.sampler,
             )
-            for k, member in zip(positions, training.train(job, data, report=report)):
+            for k, member in zip(positions, training.train(job, data, report=self.report)):
                 members[k] = member
         return members
 
     def _data(
-        self,
-        rows: Rows,
-        y: np.ndarray,
-        weight: np.ndarray | None = None,
-        validation: Rows | None = None,
+        self, rows: Rows, y: np.ndarray, weight: Weights = None, validation: Rows | None = None
     ) -> TrainingData:
         """Make training data of rows, their standardised targets and weights by their noise.
 
@@ -397,12 +368,9 @@ class NomuTrainer:
             "early_stopping_patience": None,
             **self.recipe,
         }
-        loss, pi_sqr = self.loss, float(self.loss.pi_sqr)
-        weights = {
-            "pi_sqr": pi_sqr * _NOISELESS_FACTOR if self.noiseless else pi_sqr,
-            "pi_exp": float(loss.pi_exp),
-            "c_exp": float(loss.c_exp),
-        }
+        weights = {name: float(getattr(self.loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
+        if self.noiseless:
+            weights["pi_sqr"] *= _NOISELESS_FACTOR
         return training.Recipe(
             learning_rate=self.learning_rate,
             batch_size=batch,

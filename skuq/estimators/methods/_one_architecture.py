@@ -1,13 +1,12 @@
 """Base class of ensembles of one architecture, and the steps that they share, as functions."""
 
-from __future__ import annotations
-
 import copy
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -67,6 +66,11 @@ class OneArchitecture(Predictor):
     _settings = SETTINGS
     _exports_keras = True
 
+    # Parts of the fitted model, which the class docstrings describe.
+    members_ = property(lambda self: list(self.fitted_.members), doc="")
+    weights_ = property(attrgetter("fitted_.weights"), doc="")
+    preprocessor_ = property(attrgetter("fitted_.inputs.preprocessor"), doc="")
+
     def fit(
         self,
         X,
@@ -112,21 +116,6 @@ class OneArchitecture(Predictor):
             Given(X, y, sample_weight, validation_data, groups, validation_parts=parts)
         )
 
-    @property
-    def members_(self):
-        """Records of the trained networks."""
-        return list(self.fitted_.members)
-
-    @property
-    def weights_(self):
-        """Weights of the members in the mixture."""
-        return self.fitted_.weights
-
-    @property
-    def preprocessor_(self):
-        """Fitted preprocessor, or None."""
-        return self.fitted_.inputs.preprocessor
-
     def member_estimators(self):
         """Return each network as a fitted estimator of its own.
 
@@ -161,11 +150,7 @@ def read(estimator: Any, given: Given) -> Task:
     # Classes, and rows to validate on, need more than one row.
     needs_two = is_classifier(estimator) or estimator.validation is not None
     task = read_task(
-        estimator,
-        TableInputs(estimator.preprocess),
-        targets,
-        given,
-        min_rows=2 if needs_two else 1,
+        estimator, TableInputs(estimator.preprocess), targets, given, min_rows=2 if needs_two else 1
     )
     if getattr(estimator, "noise_std", None) is not None:
         _check_noise(estimator, task.targets.n_outputs)

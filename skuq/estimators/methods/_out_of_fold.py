@@ -1,7 +1,5 @@
 """Fit estimators of any kind on parts of the rows, and predict the rows left out."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,16 +18,8 @@ from sklearn.utils.metadata_routing import process_routing
 from sklearn.utils.parallel import Parallel
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from skuq import _params
 from skuq._messages import Progress, short_repr
-from skuq._params import (
-    check_method_params,
-    check_sample_weight,
-    check_weights,
-    fit_argument,
-    refuse_lazy,
-    safe_indexing,
-    safe_split,
-)
 from skuq.estimators._base import input_attributes, unfitted_copy
 from skuq.exceptions import UnsavableError
 from skuq.tables._inputs import ForeignInputs, check_groups
@@ -96,7 +86,7 @@ class FittedProbabilities(ClassifierMixin, FittedModel):
     def find_classes(self, X, y):
         """Find the labels of the columns: the model's, those of y, or numbers from 0 on."""
         # One row is enough to count the columns.
-        n = self.predict_proba(safe_indexing(X, [0])).shape[1]
+        n = self.predict_proba(_params.safe_indexing(X, [0])).shape[1]
         labels = np.asarray(getattr(self.model, "classes_", np.unique(y)))
         if len(labels) != n and np.isin(labels, np.arange(n)).all():
             labels = np.arange(n)
@@ -157,13 +147,13 @@ def read_foreign_rows(estimator, X, y, sample_weight):
     None, and the attributes that scikit-learn reads from X.
     """
     estimator = unfitted_copy(estimator)  # validation writes the number and names of features
-    refuse_lazy(X)
+    _params.refuse_lazy(X)
     (X,) = indexable(X)
     check_consistent_length(X, y)
     ForeignInputs().validate(X, estimator, reset=True)
-    weight = check_weights(sample_weight, X, relative=True)
+    weight = _params.check_weights(sample_weight, X, relative=True)
     if sample_weight is not None:
-        sample_weight = check_sample_weight(sample_weight, X)
+        sample_weight = _params.check_sample_weight(sample_weight, X)
     return X, weight, sample_weight, input_attributes(estimator)
 
 
@@ -178,7 +168,7 @@ def take_argument(estimator: Any, name: str, value: Any, fit_params: dict[str, A
 
     That argument is removed from `fit_params`.
     """
-    argument = fit_argument(estimator, name)
+    argument = _params.fit_argument(estimator, name)
     own = fit_params.pop(argument, None) if argument else None
     if own is None or value is None:
         return value if own is None else own
@@ -189,7 +179,7 @@ def weight_params(estimator: Any, sample_weight: Any, name: str) -> dict[str, An
     """Name weights as the estimator's `fit` takes them, or raise TypeError if it takes none."""
     if sample_weight is None or learns_nothing(estimator):
         return {}
-    argument = fit_argument(estimator)
+    argument = _params.fit_argument(estimator)
     if argument is None:
         raise TypeError(
             f"{name} cannot be fitted with `sample_weight`. Leave the weights out, or use an "
@@ -229,7 +219,7 @@ def route(
         routed = process_routing(calibrated, "fit", **given)
         return routed["estimator"]["fit"], routed["splitter"]["split"].get("groups")
     # Groups are for the splitter. Few estimators take them, too.
-    argument = fit_argument(estimator, "groups")
+    argument = _params.fit_argument(estimator, "groups")
     if groups is not None and argument is not None:
         given[argument] = groups
     return given | weight_params(estimator, sample_weight, repr(estimator)), groups
@@ -268,13 +258,9 @@ def make_folds(
         kinds = (StratifiedKFold, StratifiedGroupKFold) if classes else (KFold, GroupKFold)
         cv = kinds[groups is not None](n_folds)
     # Folds are numbered among `rows`, and translated to positions in X below.
-    splits = out_of_fold_splits(
-        cv,
-        X if len(rows) == len(y) else rows,
-        y[rows],
-        None if groups is None else groups[rows],
-        once=once,
-    )
+    table = X if len(rows) == len(y) else rows
+    groups = None if groups is None else groups[rows]
+    splits = out_of_fold_splits(cv, table, y[rows], groups, once=once)
     splits = [(rows[train], rows[test][used[rows[test]]]) for train, test in splits]
     if kind == "classes":
         purpose = "choice of a team" if once else "calibration"
@@ -302,7 +288,7 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
     """
     model = clone(estimator)
     # A kernel matrix is cut on both sides, which `safe_split` knows.
-    X_train, y_train = safe_split(model, X, y, train)
+    X_train, y_train = _params.safe_split(model, X, y, train)
     given = {name: value for name, value in fit_params.items() if value is not None}
     if isinstance(estimator, FrozenEstimator):  # its fit does nothing, and takes no arguments
         given = {}
@@ -313,7 +299,7 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
     routes = get_config()["enable_metadata_routing"] and not any("__" in name for name in given)
     try:
         with config_context(enable_metadata_routing=routes):
-            model.fit(X_train, y_train, **check_method_params(X, divided, train), **whole)
+            model.fit(X_train, y_train, **_params.check_method_params(X, divided, train), **whole)
     except ValueError as error:
         # Wrong parameters and the fit of all rows have nothing to do with folds.
         if type(error) is not ValueError or len(train) == len(y):
@@ -321,7 +307,7 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
         raise ValueError(
             f"A fold that trains on {len(train)} of {len(y)} rows failed: {error}"
         ) from error
-    return model, None if test is None else safe_split(model, X, y, test, train)[0]
+    return model, None if test is None else _params.safe_split(model, X, y, test, train)[0]
 
 
 def run(

@@ -1,7 +1,5 @@
 """Pipelines that predict uncertainty."""
 
-from __future__ import annotations
-
 import functools
 
 import sklearn.pipeline

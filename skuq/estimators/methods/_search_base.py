@@ -4,10 +4,10 @@ AutoDEUQ and NES share `SearchEstimator.fit`. They differ in the `SearchPlan` th
 parameters: the strategy, the space of networks, the rule of the selection, and defaults.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
@@ -18,40 +18,27 @@ from sklearn.base import clone, is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._messages import warn_user
+from skuq._random import generator
 from skuq.estimators._base import Fit, Given, Predictor, unfitted_copy
-from skuq.estimators._task import read_task
+from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
+from skuq.estimators.methods import _search_store
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
     check_arguments,
+    collect_held_out,
+    criterion,
+    default_epochs,
     is_splitter,
     resolve_rule,
     resolve_validation,
 )
-from skuq.estimators.methods._search_run import (
-    count_trials,
-    make_retraining,
-    make_search,
-    time_left,
-    train_again,
-    warn_of_few_members,
-    warn_of_few_validation_rows,
-    warn_of_trials,
-)
-from skuq.estimators.methods._search_store import (
-    SELECTION_PARAMETERS,
-    SearchStart,
-    TemporaryFolder,
-    begin_search,
-    identify,
-    keeping_trials,
-    load_search,
-    open_store,
-    store_again,
-)
+from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberRepeater, MemberTrainer
 from skuq.exceptions import SearchFailedError
 from skuq.fitted._searched import EnsembleRule, FittedSearch, without_networks
-from skuq.search import Catalog, SearchResult
-from skuq.search._folder import read_retrained
+from skuq.networks import Decisions
+from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult, _strategies
+from skuq.search._folder import has_estimator, read_retrained, write_estimator
+from skuq.search._loop import Retraining
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import standardise_rows
 
@@ -140,7 +127,7 @@ class SearchEstimator(Predictor):
         """
         # The trials of a warm start are in the folder also if this fit fails, for the next one.
         has_folder = self.catalog_dir is not None or not self.warm_start
-        self._folder = None if has_folder else self._folder or TemporaryFolder()
+        self._folder = None if has_folder else self._folder or _search_store.TemporaryFolder()
         parts = X_val, y_val, sample_weight_val
         return self._fit_by(
             Given(X, y, sample_weight, validation_data, groups, shift_validation, parts)
@@ -154,8 +141,8 @@ class SearchEstimator(Predictor):
         # A user's splitter can make other folds each time, so that the folds identify the search.
         splits = task.make_splits(validation) if is_splitter(validation) else None
         folds = None if splits is None else splits.parts
-        parts = functools.partial(identify, self, plan, task, folds)
-        with open_store(self, parts, time_left(self, task)) as store:
+        parts = functools.partial(_search_store.identify, self, plan, task, folds)
+        with _search_store.open_store(self, parts, time_left(self, task)) as store:
             task = replace(task, entropy=self._entropy_of(store) or task.entropy)
             task = task.with_splits(splits or task.make_splits(validation, n_used=n_used))
             task = plan.defaults.prepare(task)
@@ -170,13 +157,13 @@ class SearchEstimator(Predictor):
             }
             empty = without_networks(task.inputs, task.targets)
             params = self.get_params(deep=False)
-            start = SearchStart(type(self).__name__, params, attributes, empty)
+            start = _search_store.SearchStart(type(self).__name__, params, attributes, empty)
             if store is not None:
                 loadable = self.catalog_dir is not None
-                begin_search(store, self, start, search.held_out, loadable=loadable)
+                _search_store.begin_search(store, self, start, search.held_out, loadable=loadable)
             trials, rule = search.run(), self._ensemble_rule(plan.rule)
             # Choose before training again: refits and repeats are of the chosen trials only.
-            with keeping_trials(store, self, start, parts, trials.catalog):
+            with _search_store.keeping_trials(store, self, start, parts, trials.catalog):
                 fitted = FittedSearch.of_trials(empty, trials, rule)
                 retraining = make_retraining(self, plan, fitted)
                 if retraining is not None and not trials.interrupted:
@@ -184,8 +171,10 @@ class SearchEstimator(Predictor):
                     fitted = fitted.with_networks(trials, rule)
                 if self.calibrate:
                     fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
-            if store is not None:
-                store_again(store, self, start._replace(empty=fitted.empty))
+            # Calibration may have added to what `from_catalog` needs.
+            if store is not None and has_estimator(store.path):
+                start = start._replace(empty=fitted.empty)
+                write_estimator(store.path, start.to_bytes(self))
         warn_of_few_members(fitted, rule)
         warn_of_trials(fitted, task, self.max_time)
         path = None if self.catalog_dir is None else store.path
@@ -241,7 +230,7 @@ class SearchEstimator(Predictor):
         """
         check_is_fitted(self)
         own = self.get_params(deep=False)
-        allowed = [name for name in SELECTION_PARAMETERS if name in own]
+        allowed = [name for name in _search_store.SELECTION_PARAMETERS if name in own]
         if unknown := sorted(k for k in settings if k.partition("__")[0] not in allowed):
             raise ValueError(f"`reselect` can change the parameters {allowed}. Got {unknown}.")
         # Settings are cloned, since those of the estimator do not change.
@@ -349,10 +338,7 @@ class SearchEstimator(Predictor):
             fitted.trials.check_complete()
             indices = self.catalog_.completed
         return [
-            (
-                f"trial{k}",
-                self._predicting_by(fitted.of_one_trial(int(k), as_searched=every_trial)),
-            )
+            (f"trial{k}", self._predicting_by(fitted.of_one_trial(int(k), as_searched=every_trial)))
             for k in indices
         ]
 
@@ -436,7 +422,7 @@ class SearchEstimator(Predictor):
         FileFormatError
             If a file is broken.
         """
-        estimator, start, catalog, path = load_search(cls, path, trusted, params)
+        estimator, start, catalog, path = _search_store.load_search(cls, path, trusted, params)
         plan = estimator._plan(None)
         n_trials = count_trials(estimator, plan)
         first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
@@ -470,12 +456,6 @@ class SearchEstimator(Predictor):
             state["fitted_"] = self.fitted_.members_only()
         return state
 
-    def __copy__(self) -> Any:
-        """Copy the estimator with everything that it holds, unlike a pickle."""
-        other = object.__new__(type(self))
-        other.__dict__.update(vars(self))
-        return other
-
     def __deepcopy__(self, memo: Any) -> Any:
         other = memo[id(self)] = object.__new__(type(self))
         other.__dict__.update(copy.deepcopy(vars(self), memo))
@@ -487,3 +467,225 @@ class SearchEstimator(Predictor):
         # time limit their number.
         tags.non_deterministic = self.n_jobs not in (None, 1) or self.max_time is not None
         return tags
+
+
+_MOST_TRIALS = 10_000  # largest number of trials with `max_time`
+# A repeat may need only this share of its trial's time, since its program is compiled already.
+_MIN_SHARE = 0.5
+# Share of their epochs for which networks have to be trained to count as trained.
+_MIN_SHARE_TRAINED = 0.1
+_MOST_FAILURES = 0.25  # share of trials that may fail without a warning
+
+
+# --------------------------------------------------------------------------------------- search
+
+
+def count_trials(estimator: Any, plan: SearchPlan) -> int:
+    """Return the number of trials; with `max_time`, "auto" is as many as fit into it."""
+    if not isinstance(estimator.n_trials, str):
+        return estimator.n_trials
+    n_trials = plan.defaults.n_trials if estimator.max_time is None else _MOST_TRIALS
+    oracle = getattr(plan.strategy, "oracle", None)  # of Keras-Tuner, which may have its own
+    return min(n_trials, getattr(oracle, "max_trials", None) or n_trials)
+
+
+def time_left(estimator: Any, task: Task, share: float = 1.0) -> float | None:
+    """Return the seconds that are left of a share of `max_time`; None without a limit."""
+    if estimator.max_time is None:
+        return None
+    return max(0.01, task.seconds_left(estimator.max_time, share))
+
+
+def _run_options(
+    estimator: Any, name: str, number: Any, score_name: str, **limits: Any
+) -> RunOptions:
+    """Make the options of a search, or of a training after it, with these limits.
+
+    `number` is what the user gave for the number of trials or repeats: "auto" with a limit of
+    time means as many as fit into it.
+    """
+    is_open = isinstance(number, str) and limits.get("max_time") is not None
+    all_limits = Limits(trial_timeout=estimator.trial_timeout, **limits)
+    return RunOptions(estimator.n_jobs, all_limits, estimator.verbose, name, score_name, is_open)
+
+
+def _make_proposer(
+    estimator: Any, plan: SearchPlan, space: Any, head: Any, decisions: Decisions, held_out: Any
+) -> Any:
+    """Let the strategy make its proposer for this space and number of trials."""
+    # Parents are selected on the clean rows, or on those of the highest severity.
+    parts = [held_out.sets[0], *held_out.sets[1:][-1:]]
+    n_trials = count_trials(estimator, plan)
+    problem = _strategies.SearchProblem(
+        _strategies.fix_decisions(decisions, estimator.fixed or {}),
+        n_trials,
+        # Populations are sized by the number of trials that is planned, not by what `max_time`
+        # may let in.
+        plan.defaults.n_trials if isinstance(estimator.n_trials, str) else n_trials,
+        getattr(space, "mutate", None),
+        [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
+        getattr(space, "n_trainings", 1),
+    )
+    return plan.strategy.proposer(problem)
+
+
+def make_search(
+    estimator: Any, plan: SearchPlan, task: Task, store: Any
+) -> tuple[Search, Decisions]:
+    """Make the search, and list the decisions that it can vary."""
+    held_out, x_of_trials = collect_held_out(task)
+    space, head, strategy = plan.defaults.bind(plan.space, task), task.targets.head, plan.strategy
+    decisions = space.decisions(task.data.x.shape[1:], head.n_raw)
+    max_epochs = None if isinstance(estimator.epochs, str) else estimator.epochs
+    # Trials are evaluated in workers by this trainer: it has the rows, and needs no estimator.
+    trainer = MemberTrainer(
+        space,
+        task.data,
+        head,
+        max_epochs or default_epochs(plan, space, decisions, task.splits.n_train),
+        held_out=x_of_trials,
+        folds=task.splits.parts,
+        timeout=estimator.trial_timeout,
+        max_epochs=max_epochs,
+        objective=strategy.objective,
+        calibrate=estimator.calibrate,
+    )
+    n_trials, fixed = count_trials(estimator, plan), estimator.fixed or {}
+    proposer = _make_proposer(estimator, plan, space, head, decisions, held_out)
+    # Known recipes and the user's own configurations are tried before the proposer is asked. A
+    # search that knows all configurations trains them as one program.
+    in_stacks = plan.stacks and isinstance(proposer, _strategies.Fixed | _strategies.RandomProposer)
+    known = plan.defaults.starts_with_recipes and hasattr(space, "known_recipes")
+    recipes = space.known_recipes() if known else []
+    first = strategy.initial_configurations(decisions, recipes, fixed)
+    entropy = task.entropy
+    if plan.stacks:
+        # A baseline has the same split of the rows as its search, and other networks.
+        entropy = int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
+    score = "NLL" if strategy.objective is None else "objective"
+    in_search, in_all = time_left(estimator, task, plan.search_share), time_left(estimator, task)
+    options = _run_options(
+        estimator, "search", estimator.n_trials, score, max_time=in_search, first_trials=in_all
+    )
+    search = Search(
+        trainer,
+        _strategies.StartingWith(first, proposer) if first else proposer,
+        n_trials,
+        entropy,
+        held_out=held_out,
+        store=store,
+        options=options,
+        in_stacks=in_stacks and not first,
+        seconds=math.inf if estimator.max_time is None else estimator.max_time,
+    )
+    return search, decisions
+
+
+# ------------------------------------------------------------------------------ training again
+
+
+def make_retraining(estimator: Any, plan: SearchPlan, fitted: FittedSearch) -> Retraining | None:
+    """Describe the training after the search; None if there is none."""
+    if estimator.refit:
+        return Retraining("refit", fitted.trials, fitted.chosen_trials.tolist())
+    if not plan.n_repeats:
+        return None
+    selection = fitted.choice.selection
+    heaviest_first = np.argsort(-selection.weights, kind="stable")
+    indices = selection.indices[heaviest_first].tolist()
+    return Retraining("repeat", fitted.trials, indices, plan.n_repeats, fitted.targets.head)
+
+
+def train_again(
+    estimator: Any, retraining: Retraining, task: Task, search: Search, validation: tuple[Any, Any]
+) -> SearchResult:
+    """Refit chosen trials on all rows, or repeat them.
+
+    Repeats have other seeds and other folds, if there are folds: `validation` are the folds and
+    how many of them are used. None starts once less than half of the time of the fastest is left,
+    and those that are cut short are not used.
+    """
+    score, store = "NLL", search.store
+    # All rows train, so that a refit validates nothing; its time is not limited.
+    if retraining.kind == "refit":
+        options = _run_options(estimator, "refit", None, score, raise_on_failures=False)
+        return retraining.train(search, MemberRefitter, options, store)
+    max_time = None
+    if estimator.max_time is not None:
+        max_time = task.seconds_left(estimator.max_time)
+        times = [t.seconds / t.share for t in retraining.trials if t.share > 0]
+        if max_time <= _MIN_SHARE * min(times, default=0.0):
+            # Start no workers: an earlier fit may have stored some.
+            stored = [] if store is None else retraining.read_stored(store.retrained)
+            return retraining.join(stored)
+    folds: Any = None  # a repeat without folds differs in its seed
+    if task.splits.parts is not None:
+        cv, n_used = validation
+        rounds = range(1, 1 + retraining.n_rounds)
+        folds = [task.make_splits(cv, repeat=k, n_used=n_used).parts for k in rounds]
+    options = _run_options(
+        estimator,
+        "repeats",
+        getattr(estimator, "repeats", "auto"),
+        score,
+        max_time=max_time,
+        raise_on_failures=False,
+        needs_success=False,
+    )
+    repeat = functools.partial(MemberRepeater, folds=folds)
+    return retraining.train(search, repeat, options, store)
+
+
+# ------------------------------------------------------------------------------------ warnings
+
+
+def warn_of_few_validation_rows(task: Task) -> None:
+    """Warn if members are chosen on few rows, clean or shifted."""
+    splits, n_shifted = task.splits, sum(len(rows.used) for rows in task.shifted)
+    if task.shifted and n_shifted < splits.n_valid:
+        warn_of_few_rows(n_shifted, "More rows in `shift_validation` may help.")
+        return
+    advice = "Folds or a larger share as `validation`, or `validation_data`, may help."
+    warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "")
+
+
+def warn_of_few_members(fitted: FittedSearch, rule: Any) -> None:
+    """Warn if the ensemble has fewer members than its `EnsembleRule` needs to show disagreement."""
+    found, n = len(fitted.choice.selection), len(fitted.members)
+    wanted = min(rule.selection.min_members, rule.n_members)
+    if found >= wanted and not n == 1 < rule.n_members:
+        return
+    described, consequence = f"{found} members", ""
+    if found == 1:
+        value = "0" if n == 1 else f"that of {n} networks of one configuration"
+        described, consequence = "1 member", f": its epistemic uncertainty is {value}"
+    cause, advice = "no more trials succeeded", "Give the search more trials or more time."
+    if len(fitted.catalog.completed) > found:
+        cause, advice = "`selection` chose no more", "Another `selection` may choose more."
+        if wanted == 1:
+            advice = "Set `selection__min_members=2`, which `reselect` takes, too."
+    warn_user(f"The ensemble has {described}, as {cause}{consequence}. {advice}")
+
+
+def warn_of_trials(fitted: FittedSearch, task: Task, max_time: float | None) -> None:
+    """Warn of trials without a real part of their training, failed ones, and bad predictions."""
+    catalog, selection = fitted.catalog, fitted.choice.selection
+    share = max(catalog[k].share for k in selection.indices)
+    if share < _MIN_SHARE_TRAINED and not fitted.trials.refitted:  # `max_time` has cut them short
+        warn_user(
+            f"No network of the ensemble got more than {100 * share:.2g} % of its epochs "
+            f"within max_time={max_time}. Most of a short first fit goes into loading and "
+            "compiling, some seconds for each process. Give it more time."
+        )
+    # Some networks diverge, but many failures have another cause.
+    failed = [record.message for record in catalog if record.failed]
+    if len(failed) > _MOST_FAILURES * len(catalog):
+        (message, count), *_ = Counter(failed).most_common(1)
+        warn_user(
+            f"{len(failed)} of {len(catalog)} trials failed, {count} of them with: "
+            f"{message} `leaderboard` has the reasons."
+        )
+    rows, y, weight = fitted.trials.sets[0]
+    raw = np.stack([np.asarray(catalog[k].result.held_out)[rows] for k in selection.indices])
+    parts = [(raw, selection.weights, y, weight)]
+    warn_if_worse_than_constant(fitted.targets.head, fitted.choice.calibration, task.data, parts)

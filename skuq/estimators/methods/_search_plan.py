@@ -1,7 +1,5 @@
 """What a search reads from its estimator's parameters, and how these meet the user's rows."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import inspect
@@ -48,10 +46,7 @@ _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a
 SEARCH_CONSTRAINTS: dict = {
     "n_trials": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     "n_members": [Interval(Integral, 1, None, closed="left")],
-    "search": [
-        SearchStrategy,
-        HasMethods(["create_trial", "end_trial"]),
-    ],
+    "search": [SearchStrategy, HasMethods(["create_trial", "end_trial"])],
     "space": [
         TabularSpace,
         HasMethods(["decisions", "build", "recipe"]),

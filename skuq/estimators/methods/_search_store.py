@@ -24,13 +24,7 @@ from skuq.files import _archive
 from skuq.files._save import Describer, MissingPart, Restorer
 from skuq.search import Catalog, CatalogFolder, NESEvolution
 from skuq.search._fingerprint import describe, digest_of
-from skuq.search._folder import (
-    catalog_dir_of,
-    find_search,
-    has_estimator,
-    read_estimator,
-    write_estimator,
-)
+from skuq.search._folder import catalog_dir_of, find_search, read_estimator
 from skuq.search._records import HeldOut
 
 #: Constraints of the parameters about the storage and the end of a search.
@@ -187,12 +181,6 @@ def begin_search(
             f"`from_catalog`: {error}"
         )
     store.begin(start.attributes["entropy_"], space, held_out, saved)
-
-
-def store_again(store: Any, estimator: Any, start: SearchStart) -> None:
-    """Store the start of a search again, if it could be stored, with other contents."""
-    if has_estimator(store.path):
-        write_estimator(store.path, start.to_bytes(estimator))
 
 
 @contextlib.contextmanager

@@ -4,8 +4,6 @@ The networks of folds are the jobs of one trial, with a joint record. Importing 
 no backend, because a trainer is made in the caller's process and often used only in its workers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math
@@ -55,57 +53,6 @@ def mean_score(
     y, raw, weight = (array.astype("float64") for array in (y, raw, weight))
     temperatures = TEMPERATURES if calibrates and head.classifies else (1.0,)
     return min(float(np.average(head.scores(y, raw / t), weights=weight)) for t in temperatures)
-
-
-def folded_member(
-    networks: Sequence[Member],
-    data: TrainingData,
-    folds: Sequence[Fold],
-    head: Any,
-    held_out: Any = None,
-    deadline: float = math.inf,
-    *,
-    calibrates: bool = True,
-) -> FoldedMember:
-    """Make the record of a trial with one network per fold.
-
-    Every row is a validation row of at most one fold, and the record holds that fold's prediction
-    of it. Rows that no fold validates do not count for the score. With `calibrates` the score of
-    classes is the loss at their best temperature. To the variance of numbers' predictions that of
-    all networks' means is added: score and selection then judge the mixture that will predict.
-    `center` is the mixture's mean.
-    For further inputs, `held_out`, the record holds the prediction of all networks' mixture.
-
-    After the `deadline` no further network predicts rows of other folds: two or more of them then
-    stand for all.
-    """
-    # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
-    raw = np.zeros((len(data.x), head.n_raw), dtype="float32")
-    weight = np.zeros_like(data.weight)
-    for network, (_, valid) in zip(networks, folds):
-        raw[valid] = np.asarray(network.held_out)[: len(valid)]
-        weight[valid] = data.weight[valid]
-    center = None
-    if not head.classifies:
-        loc, _ = head.moments(_predict_in_time(networks, data.x, deadline))
-        center = loc.mean(axis=0, dtype="float64").astype("float32")
-        variance = loc.var(axis=0, dtype="float64")
-        n, k = len(networks), len(loc)
-        if k < n:  # the means of k networks vary less than those of all
-            variance *= (1 - 1 / n) / (1 - 1 / k)
-        raw = head.widened(raw.astype("float64"), variance).astype("float32")
-    score = mean_score(head, data.y, raw, weight, calibrates=calibrates)
-    if held_out is not None:
-        # Raw numbers that stand for the mixture of all networks.
-        raws = _predict_in_time(networks, held_out, deadline)
-        mixture = head.pooled(raws)
-        # A mixture of mixtures has the components of all networks, as many in each trial.
-        if mixture.shape[-1] > head.n_raw:
-            mixture = head.pooled(np.resize(raws, (len(networks), *raws.shape[1:])))
-            raw = head.pooled(np.stack([raw] * len(networks)))
-        raw = np.concatenate([raw, mixture]).astype("float32")
-    networks = [network.with_held_out(None) for network in networks]
-    return FoldedMember(tuple(networks), raw, score, center)
 
 
 def _predict_in_time(networks: Sequence[Member], x: np.ndarray, deadline: float) -> np.ndarray:
@@ -232,15 +179,11 @@ class MemberTrainer:
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             needed, to_predict, measured = seconds_needed(jobs, end)
             # The mixture's moments need predictions of each network for the rows of all folds.
-            n_passes = 1
-            if self.folds is not None and not self.head.classifies:
-                n_passes += len(self.folds)
-            of_result = to_predict * n_passes
-            deadline -= min(of_result, budget.seconds / 2)
+            n_passes = 1 if self.folds is None or self.head.classifies else 1 + len(self.folds)
+            deadline -= min(to_predict * n_passes, budget.seconds / 2)
             share = share_in_time(needed, deadline - time.monotonic())
-            data = [rows for _, rows in jobs]
             shortened = [with_share_of_epochs(job, share) for job in measured]
-            jobs = list(zip(shortened, data))
+            jobs = [(job, rows) for job, (_, rows) in zip(shortened, jobs)]
             # At least one epoch is trained, however little time there is.
             share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
         training = JointTraining(jobs)
@@ -275,13 +218,8 @@ class MemberTrainer:
         # Stacks of nearly equal sizes, as few as possible.
         n_stacks = math.ceil(len(seeds) / _LARGEST_STACK)
         parts = np.array_split(np.arange(len(seeds)), n_stacks)
-        return [
-            (
-                make_job([seeds[k] for k in part], stacked=True, splits=[splits[k] for k in part]),
-                data,
-            )
-            for part in parts
-        ]
+        stacks = [([seeds[k] for k in part], [splits[k] for k in part]) for part in parts]
+        return [(make_job(s, stacked=True, splits=rows), data) for s, rows in stacks]
 
     def _result(self, training: JointTraining, deadline: float = math.inf) -> Member | FoldedMember:
         """Make the trial's record, or raise a diverged network's error."""
@@ -290,10 +228,48 @@ class MemberTrainer:
             if isinstance(member, FloatingPointError):
                 raise member
             networks.append(member)
-        if self.folds is None:
-            return networks[0]
-        rows = self.data, self.folds, self.head, self.held_out
-        return folded_member(networks, *rows, deadline, calibrates=self._calibrates)
+        return networks[0] if self.folds is None else self.join(networks, deadline)
+
+    def join(self, networks: Sequence[Member], deadline: float) -> FoldedMember:
+        """Make the record of a trial with one network per fold.
+
+        Every row is a validation row of at most one fold, and the record holds that fold's
+        prediction of it. Rows that no fold validates do not count for the score. To the variance of
+        numbers' predictions that of all networks' means is added: score and selection then judge
+        the mixture that will predict. `center` is the mixture's mean. For further inputs,
+        `held_out`, the record holds the prediction of all networks' mixture.
+
+        After the `deadline` no further network predicts rows of other folds: two or more of them
+        then stand for all.
+        """
+        data, head = self.data, self.head
+        # Out-of-fold predictions (n_samples, n_raw). A stack's predictions may end with padding.
+        raw = np.zeros((len(data.x), head.n_raw), dtype="float32")
+        weight = np.zeros_like(data.weight)
+        for network, (_, valid) in zip(networks, self.folds or ()):
+            raw[valid] = np.asarray(network.held_out)[: len(valid)]
+            weight[valid] = data.weight[valid]
+        center = None
+        if not head.classifies:
+            loc, _ = head.moments(_predict_in_time(networks, data.x, deadline))
+            center = loc.mean(axis=0, dtype="float64").astype("float32")
+            variance = loc.var(axis=0, dtype="float64")
+            n, k = len(networks), len(loc)
+            if k < n:  # the means of k networks vary less than those of all
+                variance *= (1 - 1 / n) / (1 - 1 / k)
+            raw = head.widened(raw.astype("float64"), variance).astype("float32")
+        score = mean_score(head, data.y, raw, weight, calibrates=self._calibrates)
+        if self.held_out is not None:
+            # Raw numbers that stand for the mixture of all networks.
+            raws = _predict_in_time(networks, self.held_out, deadline)
+            mixture = head.pooled(raws)
+            # A mixture of mixtures has the components of all networks, as many in each trial.
+            if mixture.shape[-1] > head.n_raw:
+                mixture = head.pooled(np.resize(raws, (len(networks), *raws.shape[1:])))
+                raw = head.pooled(np.stack([raw] * len(networks)))
+            raw = np.concatenate([raw, mixture]).astype("float32")
+        networks = [network.with_held_out(None) for network in networks]
+        return FoldedMember(tuple(networks), raw, score, center)
 
     def _objective(self, result: Member | FoldedMember, share: float) -> float:
         """Compute the number that the search minimises.
@@ -360,17 +336,11 @@ class MemberTrainer:
         """
         with self._time_limit(len(seeds)) as cancelled:
             recipes = [self.recipe(configuration) for configuration in configurations]
+            # Each of them is a trial, and keeps its own best epoch.
+            recipes = [replace(r, keep="best") if r.keeps_jointly else r for r in recipes]
+            model, head = self.build(configurations[0]), self._head(configurations[0])
             job = TrainingJob.of_model(
-                self.build(configurations[0]),
-                self._head(configurations[0]),
-                # Each of them is a trial, and keeps its own best epoch.
-                [
-                    replace(recipe, keep="best") if recipe.keeps_jointly else recipe
-                    for recipe in recipes
-                ],
-                seeds,
-                stacked=True,
-                held_out=self.held_out,
+                model, head, recipes, seeds, stacked=True, held_out=self.held_out
             )
             return train(job, self.data, cancelled=cancelled)
 
