@@ -18,7 +18,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -37,7 +37,6 @@ from skuq.networks._plan import make_plan, without_names
 from skuq.training._network_checks import DrawingNetwork, numbers_per_row
 
 
-@dataclass(frozen=True)
 class _Chunks:
     """How many rows are predicted at a time."""
 
@@ -51,7 +50,6 @@ class _Chunks:
     few_rows: int = 128  # whose products take less time than it takes to limit the threads
 
 
-_CHUNKS = _Chunks()
 # For each member its variables and state in float64.
 _parts: WeakKeyDictionary[Member, tuple[list[Any], list[Any]]] = WeakKeyDictionary()
 _forwards = BoundedCache(max_size=64)
@@ -118,8 +116,8 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, cache: bool)
         parts = weights, [_cast(value, "float64") for value in member.state]
         if cache:
             _parts[member] = parts
-    rows = max(_CHUNKS.least_rows, largest_power_of_two(_CHUNKS.entries // n_draws // plan.width))
-    if len(x) <= min(rows, _CHUNKS.few_rows):
+    rows = max(_Chunks.least_rows, largest_power_of_two(_Chunks.entries // n_draws // plan.width))
+    if len(x) <= min(rows, _Chunks.few_rows):
         return plan(*parts, x, run)[0]
     # Products of a chunk are so small that threads would mainly wait for each other.
     with one_thread_if_small(min(rows, plan.width)):
@@ -148,7 +146,7 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
             lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
     # Keras keeps the outputs of all layers until the last one is computed.
-    rows = largest_power_of_two(_CHUNKS.keras_entries // sum(numbers_per_row(model)))
+    rows = largest_power_of_two(_Chunks.keras_entries // sum(numbers_per_row(model)))
     parts = [
         np.asarray(forward(weights, state, x[start : start + rows].astype(dtype)))
         for start in range(0, max(1, len(x)), rows)
@@ -223,11 +221,11 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     x, run = np.asarray(x, dtype="float64"), Run(ARRAYS, index=index)
     epinet = network.network.epinet
     # Chunks of rows bound the memory of the widest layer, (n_draws, rows, widest).
-    n_draws, widest = 1, _CHUNKS.least_width
+    n_draws, widest = 1, _Chunks.least_width
     if epinet is not None:
         n_draws, widest = len(run.index), max(widest, *epinet.units)
-    rows = largest_power_of_two(_CHUNKS.drawn_entries // (n_draws * widest))
-    rows = max(_CHUNKS.least_rows, rows)
+    rows = largest_power_of_two(_Chunks.drawn_entries // (n_draws * widest))
+    rows = max(_Chunks.least_rows, rows)
     draws = np.empty((n_draws, len(x), network.network.n_raw))
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)
