@@ -10,10 +10,12 @@ from ._scopes import in_thread as in_thread
 from ._scopes import keep_random_state as keep_random_state
 from ._scopes import loaded as loaded
 from ._scopes import run_in_threads as run_in_threads
-from ._tensorflow import BACKEND as BACKEND
-from ._tensorflow import Backend as Backend
 from ._tensorflow import compile_forward as compile_forward
 from ._tensorflow import compile_program as compile_program
+from ._tensorflow import gather_rows as gather_rows
 from ._tensorflow import n_programs_at_once as n_programs_at_once
+from ._tensorflow import split as split
+from ._tensorflow import take as take
 from ._tensorflow import to_host as to_host
 from ._tensorflow import to_tensors as to_tensors
+from ._tensorflow import value_and_gradient as value_and_gradient

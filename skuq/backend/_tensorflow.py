@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import joblib
 import numpy as np
@@ -19,16 +19,7 @@ from skuq.backend._scopes import check_fork
 import tensorflow as tf  # after the quiet import of Keras
 
 
-class Backend(NamedTuple):
-    """Operations that `keras.ops` does not have, or has only in a slow form."""
-
-    value_and_gradient: Callable[..., Any]  # (function, tree) -> (value, auxiliary, gradient)
-    gather: Callable[..., Any]  # (table, row numbers >= 0) -> rows
-    take: Callable[..., Any]  # (array, number >= 0) -> array[number]
-    split: Callable[..., Any]  # (array, ends, axis) -> parts, as `numpy.split`
-
-
-def _value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, Any, Any]:
+def value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, Any, Any]:
     """Compute ``(value, auxiliary, gradient)`` of ``function(tree) -> (value, auxiliary)``."""
     with tf.GradientTape() as tape:
         tape.watch(tree)
@@ -38,23 +29,21 @@ def _value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, A
     return value, auxiliary, tf.nest.map_structure(tf.convert_to_tensor, gradient)
 
 
-def _split(array: Any, ends: Sequence[int], axis: int) -> Any:
-    """Cut an axis at `ends`, with sizes that are constants of the graph.
+#: ``(array, number) -> array[number]``; unlike `keras.ops.take`, takes numbers >= 0 alone.
+take = tf.gather
+
+
+def gather_rows(table: Any, numbers: Any) -> Any:
+    """Take rows of a table (n, columns), or of each member's own table (n_members, n, columns)."""
+    return tf.gather(table, numbers, batch_dims=len(table.shape) - 2)
+
+
+def split(array: Any, ends: Sequence[int], axis: int) -> Any:
+    """Cut an axis at `ends` as `numpy.split`, with sizes that are constants of the graph.
 
     `keras.ops.split` computes the sizes in the graph, which is a tenth of a program's operations.
     """
-    sizes = np.diff([0, *ends, array.shape[axis]]).tolist()
-    return tf.split(array, sizes, axis=axis)
-
-
-BACKEND = Backend(
-    _value_and_gradient,
-    # Rows of a table (n, columns), or of each member's own table (n_members, n, columns). Numbers
-    # are not checked to be positive, as `keras.ops.take` does.
-    gather=lambda table, numbers: tf.gather(table, numbers, batch_dims=len(table.shape) - 2),
-    take=tf.gather,
-    split=_split,
-)
+    return tf.split(array, np.diff([0, *ends, array.shape[axis]]).tolist(), axis=axis)
 
 
 def compile_program(

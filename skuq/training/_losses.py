@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq.backend import BACKEND, ops
+from skuq.backend import ops, split, value_and_gradient
 from skuq.networks._operations import Run, tensors
 from skuq.networks._plan import Plan
 from skuq.training._job import ProgramKey
@@ -171,7 +171,7 @@ class Losses:
         if self.key.adversarial:
             # Adversarial training (Lakshminarayanan et al. 2017, Algorithm 1): half of the loss
             # is taken at x' = x + eps * sign(dloss / dx), with eps in units of a feature's range.
-            _, _, slope = BACKEND.value_and_gradient(lambda x: (ops.sum(losses(x)[0]), ()), x)
+            _, _, slope = value_and_gradient(lambda x: (ops.sum(losses(x)[0]), ()), x)
             shift = scalars["adversarial"] * ops.sign(ops.stop_gradient(slope))
             fit = 0.5 * (fit + losses(x + shift)[0])
         if self.key.n_artificial:
@@ -187,7 +187,7 @@ class Losses:
             inputs = ops.concatenate([x, artificial], axis=len(key.lead))
             raw, _, _ = self.network.forward(partly, state, inputs, Run(tensors(key.jit)))
             n_rows = x.shape[len(key.lead)]
-            of_rows, of_artificial = BACKEND.split(raw, [n_rows], axis=len(key.lead))
+            of_rows, of_artificial = split(raw, [n_rows], axis=len(key.lead))
             # Rows count by their shares; a mean over artificial inputs stands for an integral.
             rows = ops.sum(share * self._head.row_loss(y, of_rows, settings), axis=-1)
             fit += rows + ops.mean(self._head.artificial_loss(of_artificial, settings), axis=-1)
@@ -256,7 +256,7 @@ class Losses:
 
     def _columns_of(self, rows: Any) -> tuple[Any, Any, Any]:
         """Split rows of a table into x, y and weights."""
-        x, y, weight = BACKEND.split(rows, self._columns, axis=-1)
+        x, y, weight = split(rows, self._columns, axis=-1)
         if len(self.key.input_shape) > 1:
             x = ops.reshape(x, (*rows.shape[:-1], *self.key.input_shape))
         return x, y, ops.squeeze(weight, -1)

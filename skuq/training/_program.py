@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skuq.backend import BACKEND, ops
+from skuq.backend import gather_rows, ops, split, take, value_and_gradient
 from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import Plan
 from skuq.training._job import ProgramKey
@@ -217,7 +217,7 @@ class Blocks:
             # Variables of a shared vector: cut it, and give each piece its own shape.
             lead = tuple(block.shape[:-1])
             ends = np.cumsum([self.sizes[k] for k in numbers])[:-1].tolist()
-            pieces = BACKEND.split(block, ends, axis=-1) if ends else [block]
+            pieces = split(block, ends, axis=-1) if ends else [block]
             for k, piece in zip(numbers, pieces):
                 parts[k] = ops.reshape(piece, lead + self.shapes[k])
         return parts
@@ -349,14 +349,14 @@ class TrainingProgram:
         Returns the epoch's mean losses (..), whether each is finite (..), and the carry.
         """
         key, batch = self.key, self.key.batch_size
-        order = BACKEND.take(feed["orders"], epoch)  # (.., n_steps * batch_size)
+        order = take(feed["orders"], epoch)  # (.., n_steps * batch_size)
         # Factors of the steps of this epoch, (n_steps,) each.
         schedules = {
-            name: BACKEND.take(feed[name], epoch)
+            name: take(feed[name], epoch)
             for name in ("rates", "decays", "dropouts")
             if name in feed
         }
-        artificial = BACKEND.take(feed["artificial"], epoch) if key.n_artificial else None
+        artificial = take(feed["artificial"], epoch) if key.n_artificial else None
         alive = ops.logical_not(carry["stopped"])
         scalars = {
             **scalars,
@@ -376,15 +376,15 @@ class TrainingProgram:
                 numbers = ops.slice(order, [0, start], [key.n_members, batch])
             else:
                 numbers = ops.slice(order, [start], [batch])
-            rows = BACKEND.gather(data["table"], numbers)  # (.., batch_size, columns)
-            prior = BACKEND.gather(data["prior"], numbers) if "prior" in data else None
+            rows = gather_rows(data["table"], numbers)  # (.., batch_size, columns)
+            prior = gather_rows(data["prior"], numbers) if "prior" in data else None
             share = ops.slice(feed["shares"], [start], [batch])
-            factors = {name: BACKEND.take(v, step) for name, v in schedules.items()}
-            inputs = None if artificial is None else BACKEND.take(artificial, step)
+            factors = {name: take(v, step) for name, v in schedules.items()}
+            inputs = None if artificial is None else take(artificial, step)
             losses, inner = self._train_step(rows, prior, share, inputs, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             # The epoch's loss is the mean over its rows: batches count by their numbers of rows.
-            step_share = BACKEND.take(feed["step_shares"], step)
+            step_share = take(feed["step_shares"], step)
             return step + 1, finite, total + losses * step_share, inner
 
         inner = {name: carry[name] for name in ("weights", "state", "slots", "step")}
@@ -419,7 +419,7 @@ class TrainingProgram:
             return ops.sum(losses), (losses, state)
 
         weights = inner["weights"]
-        _, (losses, state), gradient = BACKEND.value_and_gradient(total, weights)
+        _, (losses, state), gradient = value_and_gradient(total, weights)
         # Update the weights, block by block.
         key, align = self.key, self._align
         rate = scalars["learning_rate"] * factors["rates"]
