@@ -215,12 +215,11 @@ def start_carry(
     ReduceLROnPlateau, `best_loss` and `stop_wait` those of EarlyStopping.
     """
     state = tuple(np.asarray(value) for value in state)
-    rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)
     full = functools.partial(np.full, key.lead)
     return {
         "weights": blocks,
         "state": state,
-        "slots": tuple(rule.init(block) for block in blocks),
+        "slots": tuple(map(rule_of(*key.optimizer).init, blocks)),
         "step": np.int32(0),
         "noise_key": np.asarray(noise_key, dtype="uint32"),
         "learning_rate": np.asarray(learning_rate, dtype="float32"),
@@ -252,7 +251,7 @@ class TrainingProgram:
             network = KerasNetwork(model, key.n_members)
         self.layout = Blocks(network.shapes, key.jit)
         self.losses = Losses(key, network)
-        self.rule = rule_of(key.optimizer, key.momentum, key.beta_2, key.epsilon)
+        self.rule = rule_of(*key.optimizer)
 
     def run(
         self, carry: dict[str, Any], data: dict[str, Any], feed: dict[str, Any], scalars: Any
