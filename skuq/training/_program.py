@@ -443,7 +443,7 @@ class Blocks:
         """Cut blocks of tensors into the variables (.., *shape) in Keras' order."""
         parts: list[Any] = [None] * len(self.sizes)
         for numbers, block in zip(self.variables_of_blocks, blocks):
-            pieces = split(block, np.cumsum(self.sizes[numbers])[:-1], axis=-1)
+            pieces = split(block, np.cumsum(self.sizes[numbers])[:-1].tolist(), axis=-1)
             for k, piece in zip(numbers, pieces):
                 parts[k] = ops.reshape(piece, (*block.shape[:-1], *self.shapes[k]))
         return parts
