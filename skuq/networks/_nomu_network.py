@@ -139,15 +139,7 @@ def build_nomu(
     return keras.Model(inputs, outputs, name="nomu", dtype="float32")
 
 
-def build_mean(
-    input_shape: tuple,
-    n_raw: int,
-    hidden_units,
-    activation,
-    l2,
-    initial_range,
-    mean_network,
-):
+def build_mean(input_shape, n_raw, hidden_units, activation, l2, initial_range, mean_network):
     """Build the part of f alone, with `n_raw` outputs; parameters as in `build_nomu`."""
     from skuq.backend import keras
 

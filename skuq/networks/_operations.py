@@ -411,8 +411,6 @@ class PeriodicEmbedding:
         columns = _check_columns(config["columns"], n)
         d, n_frequencies = len(columns), config["n_frequencies"]
         dim = config["dim"] - 1  # which counts the feature itself
-        if dim < 1:
-            raise NoPlan
         waves = Weight((d, n_frequencies))  # frequencies, and phases
         weights = [waves, waves, Weight((d, n_frequencies, dim)), Weight((d, dim))]
         operation = cls(columns, width=d * n_frequencies)

@@ -347,25 +347,19 @@ class EpiNetLayers:
         # (.., 1, N, units) and (.., S, units), which broadcast to (.., S, N, units).
         of_rows = xp.matmul(features, kernel[..., :n, :])[..., None, :, :]
         of_index = xp.matmul(index, kernel[..., n:, :]) + parts[0][1][..., None, :]
-        value = space.activation(first.activation if self.units else "linear")(
-            of_rows + of_index[..., :, None, :]
-        )
-        if self.units:
-            shape = tuple(value.shape)  # (.., S, N, units)
-            # The layers between see the pairs of index and row as rows: (.., S * N, units).
-            value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
-            for layer, part in zip(self._layers[1:-1], parts[1:-1]):
-                value = layer(space, part, value)
-            value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
-            # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
-            last = self._layers[-1]
-            kernel, bias = last.kernel(parts[-1]), parts[-1][1]
-            kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
-            bias = self._of_index(xp, bias[..., None, :], index)
-            trained = xp.matmul(value, kernel) + bias
-        else:  # sum (.., S, N, n_index * n_raw), weighted by z
-            value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
-            trained = xp.sum(value * index[..., :, None, :, None], axis=-2)
+        value = space.activation(first.activation)(of_rows + of_index[..., :, None, :])
+        shape = tuple(value.shape)  # (.., S, N, units)
+        # The layers between see the pairs of index and row as rows: (.., S * N, units).
+        value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
+        for layer, part in zip(self._layers[1:-1], parts[1:-1]):
+            value = layer(space, part, value)
+        value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
+        # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
+        last = self._layers[-1]
+        kernel, bias = last.kernel(parts[-1]), parts[-1][1]
+        kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
+        bias = self._of_index(xp, bias[..., None, :], index)
+        trained = xp.matmul(value, kernel) + bias
         # sigma(features, z) = trainable part + alpha * prior part (Eq. 4).
         return trained + self.prior_scale * self._prior(space, state, features, index)
 

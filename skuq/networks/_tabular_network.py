@@ -165,10 +165,15 @@ def build_tabular(
 
     layers = backend.keras.layers
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
-    x = embed_categories(inputs, categories or {}, category_dim)
+    x, categories = inputs, categories or {}
+    if categories:  # vectors follow after the other columns
+        columns = sorted(categories)
+        n_codes = [categories[column] for column in columns]
+        embed = _tabular_layers.CategoryEmbedding
+        x = embed(columns, n_codes, category_dim, name="categories", **_FLOAT32)(x)
     if embedding is not None:
         # The columns of codes are gone now, so that the other columns have new positions.
-        numbers = [column for column in range(input_shape[0]) if column not in (categories or {})]
+        numbers = [column for column in range(input_shape[0]) if column not in categories]
         columns = [numbers.index(column) for column in embedding["columns"]]
         x = _tabular_layers.NumericEmbedding(
             **{**embedding, "columns": columns}, name="embedding", **_FLOAT32
@@ -178,10 +183,8 @@ def build_tabular(
     for i, units in enumerate(hidden_units, start=1):
         entered = x
         x = _tabular_layers.NTKDense(units, name=f"hidden_{i}", **_FLOAT32)(x)
-        activate = _tabular_layers.ParametricActivation(
-            activation, name=f"activation_{i}", **_FLOAT32
-        )
-        x = activate(x)
+        activate = _tabular_layers.ParametricActivation
+        x = activate(activation, name=f"activation_{i}", **_FLOAT32)(x)
         if dropout is not None:
             x = layers.Dropout(dropout, name=f"dropout_{i}", **_FLOAT32)(x)
         if residual and i > 1 and entered.shape == x.shape:
@@ -191,19 +194,6 @@ def build_tabular(
     if linear is not None:
         outputs = _add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
-
-
-def embed_categories(x: Any, categories: Mapping[int, int], dims: int | Sequence[int]) -> Any:
-    """Replace columns of codes by vectors, which follow after the other columns."""
-    from skuq.networks import _tabular_layers
-
-    columns = sorted(categories)
-    if not columns:
-        return x
-    n_codes = [categories[column] for column in columns]
-    return _tabular_layers.CategoryEmbedding(columns, n_codes, dims, name="categories", **_FLOAT32)(
-        x
-    )
 
 
 def bin_edges(x, n_bins: int = 32) -> np.ndarray:
