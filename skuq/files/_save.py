@@ -27,7 +27,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from skuq.exceptions import FileFormatError, MissingPartError, UnsavableError
 from skuq.files import _archive
 from skuq.files._archive import atomic_write, unzip
-from skuq.files._registry import find_by_class, saved_as
+from skuq.files._registry import BY_CLASS, saved_as
 
 State = dict[str, Any]
 
@@ -376,7 +376,7 @@ def dumps(estimator: Any) -> bytes:
     >>> loads(dumps(DeepEnsembleRegressor(n_members=3)))
     DeepEnsembleRegressor(n_members=3)
     """
-    saved = find_by_class(type(estimator))
+    saved = BY_CLASS.get(type(estimator))
     if saved is None or saved.kind is None:
         raise UnsavableError(
             f"Only estimators of skuq, pipelines and catalogs are saved. Got {type(estimator)}. "
@@ -474,7 +474,7 @@ def _load(
             f"`parts` has names that the file does not know: {unknown}. It knows "
             f"{sorted(restorer.names)}."
         )
-    saved = find_by_class(type(loaded))
+    saved = BY_CLASS.get(type(loaded))
     if saved is None or saved.kind not in _KINDS:
         raise FileFormatError(f"{source} cannot be read: it holds a {type(loaded).__name__}.")
     return loaded
