@@ -26,8 +26,8 @@ from skuq.networks._head_nomu import NomuHead
 from skuq.networks._nomu_network import READOUTS
 from skuq.networks._operations import ARRAYS, Run, tensors
 from skuq.networks._plan import Plan, make_plan
+from skuq.predictive import Posterior
 from skuq.predictive._calibration import ROOT_FLOOR, NumberArrays, calibrated_moments
-from skuq.predictive._posterior import Posterior
 from skuq.tables._scaling import ImageScaling, hard_clip
 
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
