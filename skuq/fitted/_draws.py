@@ -22,7 +22,7 @@ from scipy import special
 
 from skuq._random import quasi_random_normals
 from skuq.networks import Member
-from skuq.networks._head_nomu import NomuHead
+from skuq.networks._heads import NomuHead
 from skuq.networks._nomu_network import READOUTS
 from skuq.networks._operations import ARRAYS, Run, tensors
 from skuq.networks._plan import Plan, make_plan

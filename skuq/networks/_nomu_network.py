@@ -25,7 +25,7 @@ import numpy as np
 from skuq import backend
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
-from skuq.networks._head_nomu import MEAN_LAYERS as _MEAN
+from skuq.networks._heads import MEAN_LAYERS as _MEAN
 from skuq.networks._keras_models import build_of_shape, check_units
 from skuq.networks._operations import ACTIVATIONS
 

@@ -28,8 +28,7 @@ from skuq._formulas import LOG_SQRT_2PI
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
 from skuq.networks._dense import AppliedDense, Dense, Derivatives
-from skuq.networks._head_base import Head
-from skuq.networks._head_normals import GaussianHead
+from skuq.networks._heads import GaussianHead, Head
 from skuq.networks._keras_models import (
     check_rebuild,
     check_units,

@@ -19,7 +19,7 @@ import numpy as np
 
 from skuq import backend
 from skuq.backend import BoundedCache
-from skuq.networks._head_base import Head
+from skuq.networks._heads import Head
 from skuq.networks._keras_models import own_classes, rebuild
 from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import Plan, make_plan, without_names
