@@ -1,4 +1,4 @@
-from ._classes import CategoricalMixture as CategoricalMixture
+from ._distributions import CategoricalMixture as CategoricalMixture
 from ._distributions import ClassUncertainty as ClassUncertainty
 from ._distributions import Mixture as Mixture
 from ._distributions import Posterior as Posterior

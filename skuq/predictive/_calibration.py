@@ -14,8 +14,7 @@ import numpy as np
 from scipy import optimize, special
 
 from skuq.files._registry import saved_as
-from skuq.predictive._classes import scaled_probabilities
-from skuq.predictive._distributions import Mixture
+from skuq.predictive._distributions import Mixture, scaled_probabilities
 from skuq.predictive._normals import TwoPieceNormal
 
 #: Keeps the gradient of a root finite at 0.
