@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 
+from skuq import backend
 from skuq._params import Interval, Settings, StrOptions, check_count
 from skuq.files._registry import saved_as
 from skuq.networks._space import Categorical, Decisions, Real, Space
@@ -183,9 +184,7 @@ class CellLayers:
     """
 
     def __init__(self):
-        from skuq.backend import keras
-
-        self._layers = keras.layers
+        self._layers = backend.keras.layers
         self._rectified = {}  # id of a value -> the value, and its ReLU
 
     def __call__(self, layer: str, x, name: str, **arguments):
@@ -291,24 +290,20 @@ _STEM_MULTIPLIER = 3  # channels of the stem, in units of those of the first cel
 
 def image_stem(layers, input_shape, channels):
     """Make the input of an image network, and its stem: convolution and normalisation."""
-    from skuq.backend import keras
-
     if len(input_shape) != 3 or not all(isinstance(n, Integral) and n > 0 for n in input_shape):
         raise ValueError(
             "Networks of cells need images: `input_shape` must be (height, width, channels). "
             f"Got {tuple(input_shape)}."
         )
-    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     return inputs, layers.norm(layers.conv(inputs, channels, "stem_conv"), "stem_norm")
 
 
 def image_outputs(layers, inputs, x, n_outputs, name):
     """Add the mean over pixels and the dense output layer, and make the model."""
-    from skuq.backend import keras
-
     x = layers("GlobalAveragePooling2D", x, "mean")
     outputs = layers("Dense", x, "output", units=n_outputs)
-    return keras.Model(inputs, outputs, name=name, dtype="float32")
+    return backend.keras.Model(inputs, outputs, name=name, dtype="float32")
 
 
 _SIZES = ("channels", "n_cells")

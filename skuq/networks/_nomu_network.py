@@ -101,10 +101,8 @@ def build_nomu(
     ValueError
         If `connect_layers` is larger than the number of layers that can be connected.
     """
-    from skuq.backend import keras
-
     make = _Layers(activation, initial_range)
-    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     mean, hidden = None, []  # f's outputs, and those of its hidden layers that r may see
     if given is None:
         mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, mean_network)
@@ -135,18 +133,16 @@ def build_nomu(
         side = hidden_r[-1:] or [inputs]
     outputs = make.dense(_concatenate(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
     if mean is not None:
-        outputs = keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
-    return keras.Model(inputs, outputs, name="nomu", dtype="float32")
+        outputs = backend.keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
+    return backend.keras.Model(inputs, outputs, name="nomu", dtype="float32")
 
 
 def build_mean(input_shape, n_raw, hidden_units, activation, l2, initial_range, mean_network):
     """Build the part of f alone, with `n_raw` outputs; parameters as in `build_nomu`."""
-    from skuq.backend import keras
-
-    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     make = _Layers(activation, initial_range)
     outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, mean_network)
-    return keras.Model(inputs, outputs, name="mean", dtype="float32")
+    return backend.keras.Model(inputs, outputs, name="mean", dtype="float32")
 
 
 @dataclass(frozen=True)
@@ -157,16 +153,14 @@ class _Layers:
     initial_range: float | None
 
     def dense(self, x, units, name, l2, activation=None):
-        from skuq.backend import keras
-
         reach = self.initial_range
         if reach is None:  # Glorot's. Biases of 0 would put the kinks of all first units at 0
             reach = math.sqrt(6 / (x.shape[-1] + units))
-        uniform = keras.initializers.RandomUniform
+        uniform = backend.keras.initializers.RandomUniform
         options = {f"{part}_initializer": uniform(-reach, reach) for part in _PARTS}
         if l2:
-            options |= {f"{part}_regularizer": keras.regularizers.L2(l2) for part in _PARTS}
-        return keras.layers.Dense(
+            options |= {f"{part}_regularizer": backend.keras.regularizers.L2(l2) for part in _PARTS}
+        return backend.keras.layers.Dense(
             units, activation=activation, dtype="float32", name=name, **options
         )(x)
 
@@ -194,11 +188,9 @@ _PARTS = ("kernel", "bias")
 
 
 def _concatenate(values, name):
-    from skuq.backend import keras
-
     if len(values) == 1:
         return values[0]
-    return keras.layers.Concatenate(dtype="float32", name=name)(values)
+    return backend.keras.layers.Concatenate(dtype="float32", name=name)(values)
 
 
 def _copy(model, x, prefix=_MEAN, frozen=False):
@@ -208,8 +200,6 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
     anew, without the model's weights. Frozen copies keep the weights, and have neither dropout nor
     noise.
     """
-    from skuq.backend import keras
-
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ValueError(f"Model {model.name!r} must have one input and one output.")
     twins: dict[str, Any] = {}
@@ -219,8 +209,8 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
             twins[operation.name] = _copy_operation(operation, prefix, frozen)
         return twins[operation.name]
 
-    functional = keras.Model(model.inputs[0], model.outputs[0])
-    copied = keras.models.clone_model(functional, input_tensors=x, clone_function=copy)
+    functional = backend.keras.Model(model.inputs[0], model.outputs[0])
+    copied = backend.keras.models.clone_model(functional, input_tensors=x, clone_function=copy)
     if frozen:
         for layer in functional.layers:
             if layer.weights:
@@ -230,18 +220,16 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
 
 def _copy_operation(operation, prefix, frozen):
     """Copy a layer, or a function of keras.ops."""
-    from skuq.backend import keras
-
-    if not isinstance(operation, keras.layers.Layer):
+    if not isinstance(operation, backend.keras.layers.Layer):
         return type(operation).from_config(operation.get_config())
     name = operation.name
-    if isinstance(operation, keras.Model):
+    if isinstance(operation, backend.keras.Model):
         raise ValueError(
             f"A network of NOMU must have no model inside. Got {name!r}: use its layers instead, "
             "or connect_layers=0 for a `pretrained` model."
         )
     config = {**operation.get_config(), "name": prefix + name}
-    if isinstance(operation, keras.layers.Normalization) and config["mean"] is None:
+    if isinstance(operation, backend.keras.layers.Normalization) and config["mean"] is None:
         raise ValueError(
             "A network of NOMU must not hold what `adapt` has learnt, which no configuration has. "
             f"Got {name!r}: give a Normalization layer its `mean` and `variance`."
@@ -259,23 +247,21 @@ def _frozen_features(model, scale, offset, inputs, sample):
     All features of a layer share one factor, as separate ones would blow up features that hardly
     vary.
     """
-    from skuq.backend import keras
-
+    rescaling = partial(backend.keras.layers.Rescaling, dtype="float32")
     # f was trained on x * scale + offset.
-    x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
+    x = rescaling(scale, offset, name=_MEAN + "unscaled")(inputs)
     _, hidden = _copy(model, x, frozen=True)
     if sample is None or not hidden:
         return hidden
     # (x - mean) * factor, as a Rescaling layer.
-    _, *seen = keras.Model(inputs, [x, *hidden]).predict(sample, verbose=0)
+    _, *seen = backend.keras.Model(inputs, [x, *hidden]).predict(sample, verbose=0)
     features = []
     for k, (feature, values) in enumerate(zip(hidden, seen)):
         values = values.astype("float64")
         factor = 1 / (np.sqrt(values.var(axis=0).mean()) or 1.0)
         shift = (-factor * values.mean(axis=0)).tolist()
         name = f"{_MEAN}features_{k + 1}"
-        layer = keras.layers.Rescaling(float(factor), shift, dtype="float32", name=name)
-        features.append(layer(feature))
+        features.append(rescaling(float(factor), shift, name=name)(feature))
     return features
 
 

@@ -192,7 +192,10 @@ def build_tabular(
     zero = not hidden_units or linear is not None
     outputs = _tabular_layers.NTKDense(n_outputs, zero, name="output", **_FLOAT32)(x)
     if linear is not None:
-        outputs = _add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
+        part = layers.Dense(n_outputs, name="linear", trainable=False, **_FLOAT32)
+        linear_outputs = part(_tabular_layers.Unclip(**_FLOAT32)(inputs))
+        outputs = layers.Add(**_FLOAT32)([outputs, linear_outputs])
+        part.set_weights(linear)
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
 
 
@@ -332,13 +335,3 @@ class TabularArchitectures:
     def numeric_columns(self):
         """Columns to embed as numbers."""
         return numeric_columns(self.x, self.categories)
-
-
-def _add_linear(inputs: Any, outputs: Any, linear: tuple[np.ndarray, np.ndarray]) -> Any:
-    """Add a frozen linear part, with this kernel and bias, to the outputs of a network."""
-    from skuq.backend import keras
-
-    part = keras.layers.Dense(outputs.shape[-1], name="linear", trainable=False, dtype="float32")
-    total = keras.layers.Add(dtype="float32")([outputs, part(inputs)])
-    part.set_weights(linear)
-    return total
