@@ -427,11 +427,7 @@ _WRONG_SHARE = 1 / 3
 
 
 def prune_classifiers(
-    codes: np.ndarray,
-    proba: np.ndarray | None,
-    y: np.ndarray,
-    weight: np.ndarray,
-    rules: Rules,
+    codes: np.ndarray, proba: np.ndarray | None, y: np.ndarray, weight: np.ndarray, rules: Rules
 ) -> TeamSelection:
     """Prune the teams of a pool of classifiers. The arguments must have been checked before.
 

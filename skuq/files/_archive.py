@@ -141,9 +141,7 @@ class TreeDecoder:
     """
 
     def __init__(
-        self,
-        parts: dict[str, bytes],
-        restore: Callable[[str, dict[str, Any]], Any] | None,
+        self, parts: dict[str, bytes], restore: Callable[[str, dict[str, Any]], Any] | None
     ):
         self._parts, self._restore = parts, restore
         self._arrays: dict[str, np.ndarray] = {}

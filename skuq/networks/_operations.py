@@ -69,11 +69,7 @@ def _silu_slope(xp, x):
 
 
 #: Derivatives of smooth activations, as functions of a namespace of arrays and x.
-SLOPES = {
-    "tanh": lambda xp, x: 1.0 - xp.tanh(x) ** 2,
-    "gelu": _gelu_slope,
-    "silu": _silu_slope,
-}
+SLOPES = {"tanh": lambda xp, x: 1.0 - xp.tanh(x) ** 2, "gelu": _gelu_slope, "silu": _silu_slope}
 
 
 def _polynomial(function, degree, end):
