@@ -544,10 +544,8 @@ class GaussianMixtureHead(NormalsHead):
     def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Return the components of each member."""
         loc, scale, log_probability = self.distribution(raw, xp)  # (K, n, J, m)
-        loc, scale, probability = (
-            xp.moveaxis(array, 2, 1) for array in (loc, scale, xp.exp(log_probability))
-        )
-        return loc, scale, probability
+        loc, scale = xp.moveaxis(loc, 2, 1), xp.moveaxis(scale, 2, 1)
+        return loc, scale, xp.moveaxis(xp.exp(log_probability), 2, 1)
 
     def means(self, raw: Any, xp: Any = np) -> Any:
         """Compute the means (.., n_outputs) of the mixtures."""

@@ -343,17 +343,9 @@ class TrainingRun:
         if job.recipe.keeps_jointly:
             mean = np.ma.masked_invalid(watched).mean(axis=1, keepdims=True).filled(np.nan)
             watched = np.broadcast_to(mean, watched.shape)
-        return [
-            self._member(
-                k,
-                weights[k],
-                tuple(value[k] for value in states),
-                history[..., k],
-                watched[..., k],
-                held_out[k],
-            )
-            for k in range(len(job.seeds))
-        ]
+        of_members = [tuple(value[k] for value in states) for k in range(len(weights))]
+        arrays = weights, of_members, np.moveaxis(history, -1, 0), watched.T, held_out
+        return [self._member(k, *parts) for k, parts in enumerate(zip(*arrays))]
 
     def _member(
         self, k: int, weights: Any, state: Any, history: Any, chosen_by: Any, held_out: Any
