@@ -11,9 +11,7 @@ Heiss et al., "NOMU: Neural Optimization-based Model Uncertainty", ICML 2022.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -215,7 +213,7 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
         for layer in functional.layers:
             if layer.weights:
                 twins[layer.name].set_weights(layer.get_weights())
-    return copied.output, [twins[name].output for name in _hidden_layers(functional)]
+    return copied.output, [twins[name].output for name in _hidden_layers(functional.outputs[0])]
 
 
 def _copy_operation(operation, prefix, frozen):
@@ -265,51 +263,36 @@ def _frozen_features(model, scale, offset, inputs, sample):
     return features
 
 
-_SOURCE = re.compile(r'"keras_history": \["([^"]+)"')
-
-
-def _names_before(model, name: str) -> list[str]:
-    """List the operations that the last layers with weights read, before or at an operation."""
-    # The configuration says which operations each of them reads.
-    layers = json.loads(model.to_json())["config"]["layers"]
-    sources = {k["name"]: _SOURCE.findall(json.dumps(k["inbound_nodes"])) for k in layers}
-    with_weights = {layer.name for layer in model.layers if layer.weights}
-    found: dict[str, None] = {}
-    waiting = [name]
+def _tensors_before(tensor) -> list:
+    """List the tensors that the last layers with weights read, before or at a tensor."""
+    found: dict[int, Any] = {}
+    waiting = [tensor]
     while waiting:
-        last = waiting.pop()
-        if last in with_weights:
-            found |= dict.fromkeys(sources[last])
+        operation, node, _ = waiting.pop()._keras_history
+        inputs = operation._inbound_nodes[node].input_tensors
+        if getattr(operation, "weights", ()):
+            found |= {id(x): x for x in inputs}
         else:
-            waiting += sources[last]
-    return list(found)
-
-
-def _vectors(model) -> dict[str, Any]:
-    """Map the operations of a functional model that give a vector for each row to their outputs."""
-    outputs = {operation.name: operation.output for operation in model.operations}
-    return {name: x for name, x in outputs.items() if len(getattr(x, "shape", ())) == 2}
+            waiting += inputs
+    return list(found.values())
 
 
 def last_features(model) -> list:
     """List the vectors that enter a model's last layers with weights."""
-    functional = backend.keras.Model(model.inputs, model.outputs[0])
-    vectors = _vectors(functional)
-    names = _names_before(functional, functional.output_names[0])
-    return [vectors[name] for name in names if name in vectors]
+    return [x for x in _tensors_before(model.outputs[0]) if len(x.shape) == 2]
 
 
-def _hidden_layers(model) -> list[str]:
-    """List the hidden layers of a functional model that are vectors, from the first on, by name."""
-    vectors = _vectors(model)
+def _hidden_layers(output) -> list[str]:
+    """List the hidden layers before an output that are vectors, from the first on, by name."""
     hidden: list[str] = []
     # A layer that joins the input to the last hidden layer sees the input itself.
-    inputs = {x.name for x in model.layers if isinstance(x, backend.keras.layers.InputLayer)}
-    before = [n for n in _names_before(model, model.output_names[0]) if n not in inputs]
+    input_layer = backend.keras.layers.InputLayer
+    last = [(x, x._keras_history.operation) for x in _tensors_before(output)]
+    before = [x for x, operation in last if not isinstance(operation, input_layer)]
     # Go back layer by layer, up to what no layer with weights has made: the input.
-    while len(before) == 1 and before[0] in vectors and _names_before(model, before[0]):
-        hidden.insert(0, before[0])
-        before = _names_before(model, before[0])
+    while len(before) == 1 and len(before[0].shape) == 2 and _tensors_before(before[0]):
+        hidden.insert(0, before[0]._keras_history.operation.name)
+        before = _tensors_before(before[0])
     return hidden
 
 
