@@ -95,20 +95,16 @@ class GaussianMixture(Mixture):
     spread: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        if self.probabilities is None:
-            loc, scale = check_parameters("n_members", loc=self.loc, scale=self.scale)
-            arrays = {"loc": loc, "scale": scale}
-        else:
-            names = "loc", "scale", "probabilities"
-            given = {name: getattr(self, name) for name in names}
-            arrays = dict(zip(names, check_parameters("n_members", "n_components", **given)))
+        leading = ("n_members", "n_components")[: self._leading_axes]
+        given = {name: getattr(self, name) for name in self._array_kinds}
+        arrays = dict(zip(given, check_parameters(*leading, **given)))
+        if self.probabilities is not None:
             probabilities = arrays["probabilities"]
             sums = check_probabilities("probabilities of components", probabilities, axis=1)
             # The check allows 1e-6, but cdf and density should be exact.
             arrays["probabilities"] = probabilities / sums[:, None]
-        weights = check_member_weights(
-            self.weights, len(arrays["loc"]), positive=True, tolerance=1e-9
-        )
+        n_members = len(arrays["loc"])
+        weights = check_member_weights(self.weights, n_members, positive=True, tolerance=1e-9)
         vars(self).update(arrays, weights=weights)
         if self.spread is not None:
             spread = np.asarray(self.spread, dtype=float)
