@@ -128,7 +128,6 @@ def build_tabular(
     activation: str = "silu",
     embedding: Mapping | None = None,
     categories: Mapping[int, int] | None = None,
-    category_dim: int | Sequence[int] = 8,
     dropout: float | None = None,
     residual: bool = False,
     linear: tuple[np.ndarray, np.ndarray] | None = None,
@@ -150,8 +149,6 @@ def build_tabular(
         Arguments of a `NumericEmbedding`. Its `columns` are positions in the input.
     categories : mapping of int to int, optional
         Position in the input and number of codes of each `CategoryEmbedding` column.
-    category_dim : int or sequence of int, default=8
-        Length of the categories' vectors, for all columns or for each.
     dropout : float, optional
         Rate of dropout after hidden layers. None adds no dropout layers; 0 adds them for a recipe
         to set their rate.
@@ -169,8 +166,10 @@ def build_tabular(
     if categories:  # vectors follow after the other columns
         columns = sorted(categories)
         n_codes = [categories[column] for column in columns]
+        # Vectors of about sqrt(number of codes) entries.
+        dims = [int(np.clip(round(n**0.5), *_CATEGORY_DIMS)) for n in n_codes]
         embed = _tabular_layers.CategoryEmbedding
-        x = embed(columns, n_codes, category_dim, name="categories", **_FLOAT32)(x)
+        x = embed(columns, n_codes, dims, name="categories", **_FLOAT32)(x)
     if embedding is not None:
         # The columns of codes are gone now, so that the other columns have new positions.
         numbers = [column for column in range(input_shape[0]) if column not in categories]
@@ -321,11 +320,6 @@ class TabularArchitectures:
             activation=configuration["activation"],
             embedding=embedding,
             categories=self.categories,
-            # Vectors of about sqrt(number of codes) entries, column by column.
-            category_dim=[
-                int(np.clip(round(self.categories[column] ** 0.5), *_CATEGORY_DIMS))
-                for column in sorted(self.categories)
-            ],
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
             linear=self.linear,
