@@ -458,11 +458,6 @@ class GaussianMixtureHead(NormalsHead):
         log likelihood, and the setting "crps" is the weight of the sum: members of one stack can
         then learn by different losses.
 
-    Raises
-    ------
-    ValueError
-        If n_components is below 1.
-
     Notes
     -----
     Means are raw numbers plus normal scores, so that raw numbers of 0 spread the components
@@ -490,10 +485,6 @@ class GaussianMixtureHead(NormalsHead):
     n_components: int = 3
     min_scale: float = 1e-3
     weighs_losses: bool = False
-
-    def __post_init__(self):
-        if self.n_components < 1:
-            raise ValueError(f"n_components must be at least 1. Got {self.n_components}.")
 
     @property
     def n_raw(self) -> int:
