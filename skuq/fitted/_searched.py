@@ -77,11 +77,8 @@ class EnsembleRule:
         """
         if not self.calibrates:
             return UNCALIBRATED
-        if candidates.classifies:
-            return self._calibrate_classes(selection, candidates)
-        return _calibrate_numbers(selection, candidates)
-
-    def _calibrate_classes(self, selection: Selection, candidates: Candidates) -> Calibration:
+        if not candidates.classifies:
+            return _calibrate_numbers(selection, candidates)
         if not candidates.calibrates:
             return UNCALIBRATED
         _, found = candidates.fit_class_mixture(selection.indices, weights=selection.weights)

@@ -157,11 +157,14 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
 def _keras_forward(network: str, dtype: str) -> tuple[Any, Callable[..., Any]]:
     """Rebuild a Keras model with this floating type, as a function of its flat weights."""
     ops = backend.ops
-    # Layers compute in the type that their configuration names.
-    config = json.loads(network)
-    if dtype != "float32":
-        config = _with_dtype(config, "float32", dtype)
-    model = rebuild(json.dumps(config))
+
+    def with_dtype(item: dict[str, Any]) -> dict[str, Any]:
+        """Replace the floating type that one object of the configuration names."""
+        if item.get("class_name") == "DTypePolicy" and item["config"].get("name") == "float32":
+            item["config"]["name"] = dtype
+        return {**item, "dtype": dtype} if item.get("dtype") == "float32" else item
+
+    model = rebuild(json.dumps(json.loads(network, object_hook=with_dtype)))
     shapes = [tuple(variable.shape) for variable in model.trainable_variables]
     ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1].tolist()
 
@@ -178,20 +181,6 @@ def _cast(value: Any, dtype: str) -> np.ndarray:
     """Convert floating arrays to a dtype, and leave integers (seeds, counters) unchanged."""
     array = np.asarray(value)
     return array.astype(dtype) if array.dtype.kind == "f" else array
-
-
-def _with_dtype(config: Any, old: str, new: str) -> Any:
-    """Replace one floating type by another in a Keras configuration."""
-    if isinstance(config, list):
-        return [_with_dtype(item, old, new) for item in config]
-    if not isinstance(config, dict):
-        return config
-    if config.get("class_name") == "DTypePolicy" and config["config"].get("name") == old:
-        return {**config, "config": {**config["config"], "name": new}}
-    return {
-        key: new if key == "dtype" and value == old else _with_dtype(value, old, new)
-        for key, value in config.items()
-    }
 
 
 # For each member its network, and its variables and state in float64.
