@@ -70,29 +70,22 @@ class _Costs:
     runs_at_once: int = 2
 
 
-def worth_xla(
-    network: str,
-    n_steps: int,
-    n_weights: int,
-    *,
-    stops_early: bool,
-    n_alike: int = 1,
-    has_artificial: bool = False,
-) -> bool:
-    """Tell whether XLA's compilation pays for itself in `n_alike` runs of at most `n_steps` steps.
+def worth_xla(job: TrainingJob, n_train: int, n_weights: int) -> bool:
+    """Tell whether XLA's compilation pays for itself in the runs that are alike.
 
     The answer depends only on the configuration and not on the machine or on measured times,
-    because graph and XLA round differently and runs must be reproducible. `n_weights` counts the
-    weights of all members of one run, and `has_artificial` tells whether steps have artificial
-    inputs.
+    because graph and XLA round differently and runs must be reproducible. `n_train` counts the
+    rows of an epoch, and `n_weights` the weights of all members of one run.
     """
-    if _CONVOLUTION.search(network):
+    recipe = job.recipe
+    if _CONVOLUTION.search(job.network):
         return False
-    n_in_turn = math.ceil(n_alike / _Costs.runs_at_once)
-    expected = n_in_turn * n_steps * (_Costs.share_of_epochs if stops_early else 1.0)
+    n_in_turn = math.ceil(job.n_alike / _Costs.runs_at_once)
+    n_steps = n_in_turn * recipe.epochs * math.ceil(n_train / recipe.batch_size)
+    expected = n_steps * (1.0 if recipe.early_stopping_patience is None else _Costs.share_of_epochs)
     saved = _Costs.step + _Costs.weight * n_weights
-    saved += _Costs.own_layer * len(_OWN_LAYER.findall(network))
-    saved += _Costs.artificial * has_artificial
+    saved += _Costs.own_layer * len(_OWN_LAYER.findall(job.network))
+    saved += _Costs.artificial * (recipe.n_artificial > 0)
     return expected * saved > _Costs.compile
 
 
@@ -147,16 +140,10 @@ class TrainingRun:
         self.job, self.data = job, data
         template = template_of(job.network)
         sizes = Sizes.of(job, data)
-        recipe, jit = job.recipe, job.jit
+        jit = job.jit
         if jit is None:
-            jit = worth_xla(
-                job.network,
-                recipe.epochs * math.ceil(sizes.n_train / recipe.batch_size),
-                sum(map(math.prod, template.shapes)) * len(job.seeds),
-                stops_early=recipe.early_stopping_patience is not None,
-                n_alike=job.n_alike,
-                has_artificial=recipe.n_artificial > 0,
-            )
+            n_weights = sum(map(math.prod, template.shapes)) * len(job.seeds)
+            jit = worth_xla(job, sizes.n_train, n_weights)
         self.jit, self.n_epochs = jit, 0
         self._model, self._sizes = template.model, sizes
         self.key = program_key(job, template, data, sizes, jit=jit)
