@@ -249,9 +249,8 @@ def _predicted_draws(
 ) -> np.ndarray:
     """Compute draws (T, n[, m]) from the distribution that a NOMU model predicts."""
     distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X, mark_unseen=True))
-    spreads = distribution.sides
-    parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
-    mean, *spreads = parts
+    parts = distribution.mean, *distribution.sides
+    mean, *spreads = (part.reshape(len(part), -1) for part in parts)
     draws = _draws(np, mean, indices, *spreads)
     return draws.reshape(*draws.shape[:2], *fitted.targets.output_shape)
 
