@@ -181,7 +181,6 @@ EPINETS = {
     "one layer": EpiNetLayers(N_FEATURES, 1, 4, (6,), (5,), 0.5),
     "plain": EpiNetLayers(N_FEATURES, 2, 3, (6, 7), (5, 4, 3), 2.0, factorized=False),
     "one index": EpiNetLayers(N_FEATURES, 2, 1, (6,), (5,), 1.0),
-    "linear": EpiNetLayers(N_FEATURES, 2, 3, (), (), 1.0),
 }
 
 
