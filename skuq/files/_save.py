@@ -218,12 +218,6 @@ class MissingPart:
     fit = predict = predict_proba = transform = __call__
 
 
-def description_of(value: Any) -> str:
-    """Name an object's class, or the function or class that it is."""
-    named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
 # Packages whose objects are data. They must not be taken for parts that the user gives again.
 _DATA = ("pandas", "scipy", "skuq")
 # The same, except for objects that can be called, such as `functools.partial`.
@@ -270,8 +264,10 @@ class Describer:
             root = type(value).__module__.partition(".")[0]
             is_own = callable(value) if root in _DATA_OR_FUNCTIONS else root not in _DATA
         if is_own or getattr(type(value), "_supplied_by_user", False):
-            name = self._name_of(value, where)
-            return _PART, {"name": name, "description": description_of(value)}
+            # The function or class that it is, or the class of an object.
+            named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+            description = f"{named.__module__}.{named.__qualname__}"
+            return _PART, {"name": self._name_of(value, where), "description": description}
         return None
 
     def _name_of(self, value: Any, where: str) -> str:
