@@ -409,43 +409,70 @@ _LARGE = {False: 65_536, True: 4_096}
 
 
 class Blocks:
-    """Layout of one network's weights in some vectors, from its variables' shapes in Keras' order.
+    """Layout of one network's weights, from its variables' shapes in Keras' order.
 
     `jit` says whether the program runs through XLA.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, ...]], jit: bool):
         self.shapes = [tuple(shape) for shape in shapes]
-        self.sizes = np.array([math.prod(shape) for shape in self.shapes])
-        large = np.flatnonzero(self.sizes >= _LARGE[jit])
-        small = np.flatnonzero(self.sizes < _LARGE[jit])
+        self.sizes = [math.prod(shape) for shape in self.shapes]
+        large = [k for k, size in enumerate(self.sizes) if size >= _LARGE[jit]]
+        small = [k for k in range(len(self.sizes)) if k not in large]
         # The numbers of the variables in each block. The block of all small ones comes first.
-        self.variables_of_blocks = ([small] if len(small) else []) + [
-            large[k : k + 1] for k in range(len(large))
-        ]
+        self.variables_of_blocks = ([small] if small else []) + [[k] for k in large]
 
     def pack(self, flat: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Cut weights (.., n_weights) in Keras' order into blocks (.., block size)."""
+        """Cut weights (.., n_weights) in Keras' order into blocks (.., *block shape)."""
         parts = np.split(flat, np.cumsum(self.sizes)[:-1], axis=-1)
-        blocks = self.variables_of_blocks
-        return tuple(np.concatenate([parts[k] for k in block], axis=-1) for block in blocks)
+        lead = flat.shape[:-1]
+        return tuple(
+            parts[numbers[0]].reshape(*lead, *self.shapes[numbers[0]])
+            if self._is_single(numbers)
+            else np.concatenate([parts[k] for k in numbers], axis=-1)
+            for numbers in self.variables_of_blocks
+        )
+
+    def _is_single(self, numbers: list[int]) -> bool:
+        """Tell whether a block is one variable in its own shape."""
+        return len(numbers) == 1 and len(self.shapes[numbers[0]]) > 1
 
     def spread(self, values: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Repeat one value for each variable (.., n_variables) over the blocks."""
-        return self.pack(np.repeat(values, self.sizes, axis=-1))
+        """Reshape one value for each variable (.., n_variables) to broadcast over the blocks."""
+        lead = values.shape[:-1]
+        return tuple(
+            values[..., numbers[0]].reshape(*lead, *[1] * len(self.shapes[numbers[0]]))
+            if self._is_single(numbers)
+            else np.repeat(values[..., numbers], [self.sizes[k] for k in numbers], axis=-1)
+            for numbers in self.variables_of_blocks
+        )
 
     def join(self, blocks: Sequence[np.ndarray]) -> np.ndarray:
-        """Concatenate blocks (.., block size) to weights (.., n_weights): undo `pack`."""
-        order = np.concatenate(self.pack(np.arange(self.sizes.sum())))
-        return np.concatenate(blocks, axis=-1)[..., np.argsort(order)]
+        """Concatenate blocks (.., *block shape) to weights (.., n_weights): undo `pack`."""
+        parts: list[Any] = [None] * len(self.sizes)
+        for numbers, block in zip(self.variables_of_blocks, blocks):
+            ends = np.cumsum([self.sizes[k] for k in numbers])[:-1]
+            block = np.asarray(block)
+            if self._is_single(numbers):
+                lead = block.shape[: block.ndim - len(self.shapes[numbers[0]])]
+                block = block.reshape(*lead, -1)
+            for k, part in zip(numbers, np.split(block, ends, axis=-1)):
+                parts[k] = part
+        return np.concatenate(parts, axis=-1)
 
     def variables(self, blocks: Any) -> list[Any]:
         """Cut blocks of tensors into the variables (.., *shape) in Keras' order."""
         parts: list[Any] = [None] * len(self.sizes)
         for numbers, block in zip(self.variables_of_blocks, blocks):
-            pieces = split(block, np.cumsum(self.sizes[numbers])[:-1].tolist(), axis=-1)
+            if self._is_single(numbers):
+                parts[numbers[0]] = block
+                continue
+            # Variables of a shared vector: cut it, and give each piece its own shape.
+            lead = tuple(block.shape[:-1])
+            ends = np.cumsum([self.sizes[k] for k in numbers])[:-1].tolist()
+            pieces = split(block, ends, axis=-1) if ends else [block]
             for k, piece in zip(numbers, pieces):
-                parts[k] = ops.reshape(piece, (*block.shape[:-1], *self.shapes[k]))
+                parts[k] = ops.reshape(piece, lead + self.shapes[k])
         return parts
 
 
@@ -461,7 +488,7 @@ def start_carry(
 ) -> dict[str, Any]:
     """Make the carry before the first epoch, as arrays.
 
-    `blocks` holds the weights (.., block size), `state` the non-trainable variables
+    `blocks` holds the weights (.., *block shape), `state` the non-trainable variables
     (.., *shape); `learning_rate` and `noise_key` have shape (..).
 
     The counters follow Keras' callbacks: `plateau_best` and `plateau_wait` those of
@@ -645,23 +672,23 @@ class TrainingProgram:
 
         weights = inner["weights"]
         _, (losses, state), gradient = value_and_gradient(total, weights)
-        # Update the weights, block by block. Numbers of members (..) become (.., 1).
-        key, rate = self.key, (scalars["learning_rate"] * factors["rates"])[..., None]
+        # Update the weights, block by block.
+        key, align = self.key, self._align
+        rate = scalars["learning_rate"] * factors["rates"]
         # As in Keras, the penalty is part of the loss and clipped with it; decoupled decay is not.
         if key.l2:
-            losses = losses + scalars["l2"] * _sum_of_squares(weights)
-            twice = (2.0 * scalars["l2"])[..., None]
-            gradient = [g + twice * w for g, w in zip(gradient, weights)]
+            losses = losses + scalars["l2"] * self._sum_of_squares(weights)
+            gradient = [g + align(2.0 * scalars["l2"], w) * w for g, w in zip(gradient, weights)]
         if key.clip:  # g <- g * clip / max(|g|, clip), with the norm over all blocks of a member
-            norm = ops.sqrt(_sum_of_squares(gradient))
+            norm = ops.sqrt(self._sum_of_squares(gradient))
             factor = scalars["clip"] / ops.maximum(norm, scalars["clip"])
-            gradient = [g * factor[..., None] for g in gradient]
-        rates = [rate] * len(weights)
+            gradient = [g * align(factor, g) for g in gradient]
+        rates = [align(rate, w) for w in weights]
         if key.rate_factors:
-            rates = [rate * factor for factor in scalars["rate_factors"]]
+            rates = [lr * factor for lr, factor in zip(rates, scalars["rate_factors"])]
         if key.decay:  # decoupled: w <- w * (1 - rate * decay) before the update, as in Keras
-            decay = (scalars["weight_decay"] * factors["decays"])[..., None]
-            weights = [w * (1.0 - lr * decay) for w, lr in zip(weights, rates)]
+            decay = scalars["weight_decay"] * factors["decays"]
+            weights = [w * (1.0 - lr * align(decay, w)) for w, lr in zip(weights, rates)]
         t, blocks = ops.cast(step, "float32"), zip(weights, inner["slots"], gradient, rates)
         updates = [self.rule.update(w, s, g, t, lr) for w, s, g, lr in blocks]
         weights, slots = (tuple(part) for part in zip(*updates))
@@ -694,11 +721,10 @@ class TrainingProgram:
         store = ops.logical_and(alive, ops.logical_or(best, scalars["keep_last"]))
 
         def best_of(name: str) -> tuple[Any, ...]:
-            best = []
-            for now, before in zip(carry[name], carry[f"best_{name}"]):
-                ones = [1] * (len(now.shape) - len(store.shape))
-                best.append(ops.where(ops.reshape(store, (*store.shape, *ones)), now, before))
-            return tuple(best)
+            return tuple(
+                ops.where(self._align(store, now), now, before)
+                for now, before in zip(carry[name], carry[f"best_{name}"])
+            )
 
         return {
             **carry,
@@ -715,7 +741,13 @@ class TrainingProgram:
             ),
         }
 
+    def _align(self, per_member: Any, block: Any) -> Any:
+        """Reshape numbers (..) so that they broadcast over a block (.., *shape)."""
+        if not self.key.n_members:
+            return per_member
+        return ops.reshape(per_member, (self.key.n_members,) + (1,) * (len(block.shape) - 1))
 
-def _sum_of_squares(blocks: Any) -> Any:
-    """Sum the squares of all entries of all blocks (.., block size), to shape (..)."""
-    return sum(ops.sum(ops.square(block), axis=-1) for block in blocks)
+    def _sum_of_squares(self, blocks: Any) -> Any:
+        """Sum the squares of all entries of all blocks, to shape (..)."""
+        axes = [tuple(range(len(self.key.lead), len(block.shape))) for block in blocks]
+        return sum(ops.sum(ops.square(b), axis=axis) for b, axis in zip(blocks, axes))
