@@ -36,7 +36,7 @@ from skuq.networks._operations import Run, tensors
 from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import Plan
 from skuq.training._job import ProgramKey
-from skuq.training._network_checks import MAX_PASS_ROWS, DrawingNetwork, KerasNetwork
+from skuq.training._network_checks import DrawingNetwork, KerasNetwork, PlannedNetwork
 from skuq.training._recipe import BETA_2, EPSILON, TEMPERATURES
 
 # Constants of the hash: right shifts, each before a product, and the last shift.
@@ -75,30 +75,6 @@ def _mix(x: Any, xor: Any = ops.bitwise_xor, shift: Any = ops.right_shift) -> An
     for n_bits, factor in _LOWBIAS32:
         x = xor(x, shift(x, np.uint32(n_bits))) * np.uint32(factor)
     return xor(x, shift(x, np.uint32(_LAST_SHIFT)))
-
-
-class PlannedNetwork:
-    """A network described by a `Plan`, with or without a member axis.
-
-    Like every network of a program, it knows the shapes of its weights and the rows of a chunk.
-    """
-
-    def __init__(self, plan: Plan):
-        self.plan = plan
-        self.chunk = MAX_PASS_ROWS
-        self.shapes = [weight.shape for weight in plan.weights]
-
-    def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
-        """Compute ``(raw, new state, penalty)``."""
-        raw, state = self.plan(variables, state, x, run)
-        total: Any = 0.0  # the layers' own weight penalties, () or (n_members,)
-        for weight, value in zip(self.plan.weights, variables):
-            axes = tuple(range(-len(weight.shape), 0))
-            if weight.l1:
-                total = total + weight.l1 * ops.sum(ops.abs(value), axis=axes)
-            if weight.l2:
-                total = total + weight.l2 * ops.sum(ops.square(value), axis=axes)
-        return raw, state, total
 
 
 # Standard deviation of the prior of the logarithm of a temperature: on few rows some late epoch has
