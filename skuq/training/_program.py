@@ -586,11 +586,7 @@ class TrainingProgram:
         }
         artificial = take(feed["artificial"], epoch) if key.n_artificial else None
         alive = ops.logical_not(carry["stopped"])
-        scalars = {
-            **scalars,
-            "learning_rate": carry["learning_rate"],
-            "noise_key": carry["noise_key"],
-        }
+        scalars = scalars | {name: carry[name] for name in ("learning_rate", "noise_key")}
 
         # Steps end early when every member has either stopped or diverged in this epoch.
         def go_on(step: Any, finite: Any, total: Any, inner: Any) -> Any:
