@@ -1,13 +1,13 @@
 """Heads, spaces and networks that estimators make of names, for tests below the estimators."""
 
 from skuq.estimators.tabular import _preset as _tuned_space
-from skuq.networks import _dense, _given_spaces, _head_classes, _head_nomu, _head_normals
+from skuq.networks import _dense, _given_spaces, _heads
 from skuq.networks import _nomu_network as _nomu
 from skuq.networks import _tabular_network as _tabular
 
-CategoricalHead, SquaredErrorHead = _head_classes.CategoricalHead, _head_normals.SquaredErrorHead
-GaussianMixtureHead = _head_normals.GaussianMixtureHead
-NomuHead, build_nomu, READOUTS = _head_nomu.NomuHead, _nomu.build_nomu, _nomu.READOUTS
+CategoricalHead, SquaredErrorHead = _heads.CategoricalHead, _heads.SquaredErrorHead
+GaussianMixtureHead = _heads.GaussianMixtureHead
+NomuHead, build_nomu, READOUTS = _heads.NomuHead, _nomu.build_nomu, _nomu.READOUTS
 WidthDepthSpace, build_mlp = _dense.WidthDepthSpace, _dense.build_mlp
 build_tabular = _tabular.build_tabular
 resolve_search_space = _given_spaces.resolve_search_space

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.testing import assert_allclose
 
-from skuq.backend import BACKEND, compile_program, keras, ops
+from skuq.backend import compile_program, keras, ops, value_and_gradient
 from skuq.networks import _dense as _dense_layers
 from skuq.networks import _operator_network as _operator
 from skuq.tables._functions import FunctionTargets as FunctionTargets
@@ -88,7 +88,7 @@ def assert_exact_gradients(posterior, X, jit):
             draws = ops.reshape(posterior.function(ops, arguments, x), (len(weights), -1))
             return ops.sum(weights.astype("float32") * ops.sum(draws, axis=1)), ()
 
-        return BACKEND.value_and_gradient(total, x)[2]
+        return value_and_gradient(total, x)[2]
 
     def each_row(x):
         draws = posterior(x)

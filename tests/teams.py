@@ -6,7 +6,7 @@ from skuq.ensembles import _pruning as _hq
 from skuq.ensembles import _selection as _likelihood
 from skuq.ensembles import _teams
 
-SELECTORS, select_by = _likelihood.SELECTORS, _likelihood.select_by
+SELECTORS, select_by = ("forward", "replacement", "quick", "top"), _likelihood.select_by
 likelihood_statistics = _likelihood.likelihood_statistics
 select_hq = _hq.select_hq
 

@@ -10,8 +10,7 @@ from skuq.estimators.methods import _trial_trainer as _trainer
 from skuq.networks import _space
 from skuq.search import _records
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
-from skuq.training import _job, _losses
-from skuq.training import _program as _optimizers
+from skuq.training import _job, _program
 from skuq.training import _train as _engine
 
 OPTIMIZERS = _space.OPTIMIZERS
@@ -21,11 +20,11 @@ Scaling = _scaling.Scaling
 TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
 MemberTrainer, MemberRepeater = _trainer.MemberTrainer, _trainer.MemberRepeater
 MemberRefitter = _trainer.MemberRefitter
-INDEX_STREAM, normal, uniform = _losses.INDEX_STREAM, _losses.normal, _losses.uniform
+INDEX_STREAM, normal, uniform = _program.INDEX_STREAM, _program.normal, _program.uniform
 #: Settings of recipes whose rate does not change, and which do not end early.
 STEADY = {"reduce_lr_patience": None, "early_stopping_patience": None}
 PLAIN = {**STEADY, "keep": "last"}
-rule_of, template_of = _optimizers.rule_of, _job.template_of
+rule_of, template_of = _program.rule_of, _job.template_of
 programs = _engine.programs  # the compiled ones in memory
 
 

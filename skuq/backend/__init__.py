@@ -11,18 +11,10 @@ import lazy_loader
 from skuq.backend import _scopes
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_WITHOUT_TENSORFLOW = {
-    "BoundedCache",
-    "check_fork",
-    "in_thread",
-    "keep_random_state",
-    "loaded",
-    "run_in_threads",
-}
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__ and name not in _WITHOUT_TENSORFLOW:
+    if name in __all__ and not hasattr(_scopes, name):  # it needs TensorFlow
         _scopes.check_fork()
         return _scopes.import_locked(_load, name)
     return _load(name)

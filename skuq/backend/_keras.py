@@ -1,7 +1,8 @@
 """Import Keras, TensorFlow and libraries built on them, without TensorFlow's messages.
 
 While it loads, TensorFlow writes to file descriptor 2 from C++, whatever its log level. Import
-`keras` and `ops` from `skuq.backend`, never from `keras` itself.
+`keras` and `ops` from `skuq.backend`, never from `keras` itself. All direct uses of TensorFlow are
+here: gradients, compilation, conversion from and to tensors.
 """
 
 import contextlib
@@ -10,17 +11,20 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import joblib
+import numpy as np
+
 from skuq.backend import _scopes
-from skuq.backend._scopes import without_collection
+from skuq.backend._scopes import check_fork, without_collection
 
 if TYPE_CHECKING:  # see `__getattr__`
     import keras_tuner
     from tensorflow_probability import distributions as tfd
 
-__all__ = ["flatten_layers", "keras", "keras_tuner", "ops", "quiet_stderr", "tfd", "wake_xla"]
+__all__ = ["keras", "keras_tuner", "ops", "tfd"]  # of those that are imported here
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -68,8 +72,8 @@ def quiet_stderr() -> Iterator[None]:
 def wake_xla() -> None:
     """Run XLA's first compilation without its messages, which ignore the log level."""
     with quiet_stderr():
-        add = _tensorflow.function(lambda x: x + 1.0, jit_compile=True, autograph=False)
-        add(_tensorflow.constant(1.0))
+        add = tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)
+        add(tf.constant(1.0))
 
 
 def flatten_layers(model: Any, include_self: bool = True) -> list[Any]:
@@ -96,14 +100,14 @@ with quiet_stderr(), without_collection():
     from keras import ops
 
     _check_backend(keras.backend.backend())
-    import tensorflow as _tensorflow
+    import tensorflow as tf
 
-    _scopes.check_mode(_tensorflow)
+    _scopes.check_mode(tf)
     # Several processes can share a GPU if its memory is allocated on demand.
-    for _gpu in _tensorflow.config.list_physical_devices("GPU"):
+    for _gpu in tf.config.list_physical_devices("GPU"):
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
-            _tensorflow.config.experimental.set_memory_growth(_gpu, True)
-    _tensorflow.zeros(1)  # the first operation writes messages, too
+            tf.config.experimental.set_memory_growth(_gpu, True)
+    tf.zeros(1)  # the first operation writes messages, too
     _scopes.watch_process()
     keras.config.set_dtype_policy("float32")  # of this thread; others get it from `keep_scopes`
     if _is_loud:
@@ -125,3 +129,78 @@ def __getattr__(name: str) -> Any:
 
         return distributions
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def value_and_gradient(function: Callable[..., Any], tree: Any) -> tuple[Any, Any, Any]:
+    """Compute ``(value, auxiliary, gradient)`` of ``function(tree) -> (value, auxiliary)``."""
+    with tf.GradientTape() as tape:
+        tape.watch(tree)
+        value, auxiliary = function(tree)
+    gradient = tape.gradient(value, tree, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    # Slices of a table hold a row once for each use: squares must be of their sum.
+    return value, auxiliary, tf.nest.map_structure(tf.convert_to_tensor, gradient)
+
+
+#: ``(array, number) -> array[number]``; unlike `keras.ops.take`, takes numbers >= 0 alone.
+take = tf.gather
+
+
+def gather_rows(table: Any, numbers: Any) -> Any:
+    """Take rows of a table (n, columns), or of each member's own table (n_members, n, columns)."""
+    return tf.gather(table, numbers, batch_dims=len(table.shape) - 2)
+
+
+def split(array: Any, ends: Sequence[int], axis: int) -> Any:
+    """Cut an axis at `ends` as `numpy.split`, with sizes that are constants of the graph.
+
+    `keras.ops.split` computes the sizes in the graph, which is a tenth of a program's operations.
+    """
+    return tf.split(array, np.diff([0, *ends, array.shape[axis]]).tolist(), axis=axis)
+
+
+def compile_program(
+    program: Callable[..., Any], example: Sequence[Any], *, jit: bool
+) -> Callable[..., Any]:
+    """Compile a program for the shapes of `example`, by XLA if `jit`, otherwise to a plain graph.
+
+    The program is traced only here. Calling it with other shapes is an error.
+    """
+    check_fork()
+    if jit:
+        wake_xla()
+    traced = tf.function(program, jit_compile=jit, autograph=False)
+    return traced.get_concrete_function(*example)
+
+
+def compile_forward(
+    forward: Callable[..., Any], n_weights: int, state: Sequence[Any], input_shape: Sequence[int]
+) -> Callable[..., Any]:
+    """Compile ``forward(weights, state, x)`` in float64 to a plain graph for any number of rows."""
+    check_fork()
+    signature = (
+        tf.TensorSpec((n_weights,), "float64"),
+        tuple(tf.TensorSpec(value.shape, value.dtype) for value in state),
+        tf.TensorSpec((None, *input_shape), "float64"),
+    )
+    traced = tf.function(forward, input_signature=signature, autograph=False)
+    return traced.get_concrete_function()
+
+
+def n_programs_at_once() -> int:
+    """Count the programs that should run at the same time: one for each core, or one on a GPU."""
+    if tf.config.list_physical_devices("GPU"):
+        return 1
+    limit = os.environ.get("TF_NUM_INTRAOP_THREADS", "")  # set in worker processes
+    n_cores: int = joblib.cpu_count()
+    return min(n_cores, int(limit)) if limit.isdecimal() and int(limit) else n_cores
+
+
+def to_tensors(tree: Any) -> Any:
+    """Convert the arrays of a nested structure to tensors."""
+    check_fork()
+    return tf.nest.map_structure(tf.convert_to_tensor, tree)
+
+
+def to_host(tree: Any) -> Any:
+    """Convert the tensors of a nested structure to NumPy arrays."""
+    return tf.nest.map_structure(np.asarray, tree)

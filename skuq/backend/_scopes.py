@@ -68,15 +68,13 @@ _one_thread = SharedContext(lambda: _linear_algebra().limit(limits=1).restore_or
 _SMALL = 1500  # rows of a matrix
 
 
-@contextlib.contextmanager
-def one_thread_if_small(n_rows: float) -> Iterator[None]:
+def one_thread_if_small(n_rows: float) -> contextlib.AbstractContextManager[None]:
     """Run linear algebra on one thread within this context, if matrices are small.
 
     For small matrices threads mostly wait for each other. Where cores are busy, a factorisation
     of 1000 rows can take a hundred times as long with two threads as with one.
     """
-    with contextlib.nullcontext() if n_rows > _SMALL else _one_thread():
-        yield
+    return contextlib.nullcontext() if n_rows > _SMALL else _one_thread()
 
 
 @contextlib.contextmanager

@@ -446,7 +446,7 @@ class CompiledAcquisition:
 
     def _compile(self, kind, rows):
         """Compile the program of a kind for this many batches, or find it in the cache."""
-        from skuq.backend import BACKEND, compile_program, ops
+        from skuq.backend import compile_program, ops, value_and_gradient
 
         shapes = tuple((tuple(a.shape), str(a.dtype)) for a in self._arguments[0])
         task, posterior, d = self._task, self._task.posterior, len(self._task.bounds)
@@ -466,7 +466,7 @@ class CompiledAcquisition:
                 (values,) = value(*arguments, u)
                 return ops.sum(values), values  # rows are independent: each gets its gradient
 
-            _, values, gradients = BACKEND.value_and_gradient(total, u)
+            _, values, gradients = value_and_gradient(total, u)
             return values, gradients
 
         def make():

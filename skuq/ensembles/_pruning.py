@@ -427,11 +427,7 @@ _WRONG_SHARE = 1 / 3
 
 
 def prune_classifiers(
-    codes: np.ndarray,
-    proba: np.ndarray | None,
-    y: np.ndarray,
-    weight: np.ndarray,
-    rules: Rules,
+    codes: np.ndarray, proba: np.ndarray | None, y: np.ndarray, weight: np.ndarray, rules: Rules
 ) -> TeamSelection:
     """Prune the teams of a pool of classifiers. The arguments must have been checked before.
 
@@ -512,16 +508,7 @@ def select_teams(
     >>> chosen.selected_
     (0, 1, 2)
     """
-    rules = Rules(
-        metric=metric,
-        score=score,
-        filters=filters,
-        beta=beta,
-        max_team_size=max_team_size,
-        choose=choose,
-        voting=voting,
-        weights=weights,
-    )
+    rules = Rules(metric, score, filters, beta, max_team_size, choose, voting, weights)
     predictions = np.asarray(predictions)
     if predictions.ndim not in (2, 3) or not predictions.size:
         raise ValueError(
@@ -613,8 +600,6 @@ def select_hq(
     sample_weight : ndarray of shape (n_samples,), optional
         Non-negative weights of the rows.
     """
-    if n_members < 2:
-        raise ValueError(f"HQ pruning needs n_members >= 2. Got n_members={n_members}.")
     statistics = normal_statistics(y, loc, scale)
     weight = row_weights(sample_weight, len(statistics[0][0]))
     # The pool: the best single candidates that have a finite loss.

@@ -471,8 +471,4 @@ SELECTIONS = {
     "hq": HQSelection,
     "stacking": StackingSelection,
 }
-NES_SELECTIONS = {
-    **SELECTIONS,
-    "auto": ForwardSelection,
-    "top": lambda: TopSelection("mixture"),
-}
+NES_SELECTIONS = {**SELECTIONS, "auto": ForwardSelection, "top": lambda: TopSelection("mixture")}

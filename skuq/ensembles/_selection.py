@@ -240,15 +240,6 @@ def normal_statistics(
     A moment-matched mixture averages them. Moments about y instead of 0 avoid cancellation if y
     is large.
     """
-    y, loc, scale = (np.asarray(values, dtype=float) for values in (y, loc, scale))
-    if loc.shape[1:] != y.shape:
-        raise ValueError(
-            "`loc` must have shape (n_candidates, n_samples), or with an axis of outputs like y. "
-            f"Got {loc.shape} for y of shape {y.shape}."
-        )
-    scale = np.broadcast_to(scale, loc.shape)
-    if (scale < 0).any():
-        raise ValueError(f"`scale` must be at least 0. Got {np.nanmin(scale):g}.")
     error = loc - y
     return error, error**2 + scale**2
 
@@ -353,9 +344,6 @@ def check_selection(chosen: Any, n_candidates: int) -> Selection:
     return replace(chosen, indices=indices, weights=weights / weights.sum())
 
 
-#: The NES paper's selection first, then three others.
-SELECTORS = ("forward", "replacement", "quick", "top")
-
 _UNDERFLOW = np.finfo(float).tiny  # its log is about -708
 _MIN_MEMBERS = 2  # one member has no epistemic uncertainty
 _N_FOLDS = 5
@@ -429,9 +417,6 @@ def select_by(
     Zaidi et al., "Neural Ensemble Search for Uncertainty Estimation and Dataset Shift",
     section 4.
     """
-    if method not in SELECTORS:
-        raise ValueError(f"`method` must be one of {SELECTORS}. Got {method!r}.")
-    check_count("n_members", n_members)
     if use_best:
         n_members = choose_size(
             statistics, loss, n_members, method, sample_weight=sample_weight, groups=groups

@@ -329,11 +329,7 @@ def _pair_sum(table: np.ndarray, teams: np.ndarray, sets: np.ndarray) -> np.ndar
     return total
 
 
-def count_pairs(
-    wrong: np.ndarray,
-    sets: Sequence[np.ndarray],
-    weight: np.ndarray,
-) -> PairCounts:
+def count_pairs(wrong: np.ndarray, sets: Sequence[np.ndarray], weight: np.ndarray) -> PairCounts:
     """Count errors and agreements of models and of pairs, over sets of rows.
 
     `wrong` (M, N) is True where a model errs, and `sets` holds F arrays of row numbers.

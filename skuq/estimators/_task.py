@@ -15,7 +15,7 @@ from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
-from skuq.networks._head_base import Head
+from skuq.networks._heads import Head
 from skuq.predictive._calibration import Calibration
 from skuq.tables import _inputs
 from skuq.tables._splits import Splits, TrainingData, make_splits

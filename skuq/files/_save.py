@@ -27,7 +27,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from skuq.exceptions import FileFormatError, MissingPartError, UnsavableError
 from skuq.files import _archive
 from skuq.files._archive import atomic_write, unzip
-from skuq.files._registry import find_by_class, saved_as
+from skuq.files._registry import BY_CLASS, saved_as
 
 State = dict[str, Any]
 
@@ -218,12 +218,6 @@ class MissingPart:
     fit = predict = predict_proba = transform = __call__
 
 
-def description_of(value: Any) -> str:
-    """Name an object's class, or the function or class that it is."""
-    named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
 # Packages whose objects are data. They must not be taken for parts that the user gives again.
 _DATA = ("pandas", "scipy", "skuq")
 # The same, except for objects that can be called, such as `functools.partial`.
@@ -270,8 +264,10 @@ class Describer:
             root = type(value).__module__.partition(".")[0]
             is_own = callable(value) if root in _DATA_OR_FUNCTIONS else root not in _DATA
         if is_own or getattr(type(value), "_supplied_by_user", False):
-            name = self._name_of(value, where)
-            return _PART, {"name": name, "description": description_of(value)}
+            # The function or class that it is, or the class of an object.
+            named = value if callable(value) and hasattr(value, "__qualname__") else type(value)
+            description = f"{named.__module__}.{named.__qualname__}"
+            return _PART, {"name": self._name_of(value, where), "description": description}
         return None
 
     def _name_of(self, value: Any, where: str) -> str:
@@ -376,7 +372,7 @@ def dumps(estimator: Any) -> bytes:
     >>> loads(dumps(DeepEnsembleRegressor(n_members=3)))
     DeepEnsembleRegressor(n_members=3)
     """
-    saved = find_by_class(type(estimator))
+    saved = BY_CLASS.get(type(estimator))
     if saved is None or saved.kind is None:
         raise UnsavableError(
             f"Only estimators of skuq, pipelines and catalogs are saved. Got {type(estimator)}. "
@@ -474,7 +470,7 @@ def _load(
             f"`parts` has names that the file does not know: {unknown}. It knows "
             f"{sorted(restorer.names)}."
         )
-    saved = find_by_class(type(loaded))
+    saved = BY_CLASS.get(type(loaded))
     if saved is None or saved.kind not in _KINDS:
         raise FileFormatError(f"{source} cannot be read: it holds a {type(loaded).__name__}.")
     return loaded

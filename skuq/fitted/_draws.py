@@ -22,12 +22,12 @@ from scipy import special
 
 from skuq._random import quasi_random_normals
 from skuq.networks import Member
-from skuq.networks._head_nomu import NomuHead
+from skuq.networks._heads import NomuHead
 from skuq.networks._nomu_network import READOUTS
 from skuq.networks._operations import ARRAYS, Run, tensors
 from skuq.networks._plan import Plan, make_plan
+from skuq.predictive import Posterior
 from skuq.predictive._calibration import ROOT_FLOOR, NumberArrays, calibrated_moments
-from skuq.predictive._posterior import Posterior
 from skuq.tables._scaling import ImageScaling, hard_clip
 
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
@@ -249,9 +249,8 @@ def _predicted_draws(
 ) -> np.ndarray:
     """Compute draws (T, n[, m]) from the distribution that a NOMU model predicts."""
     distribution = fitted.distribution_of_encoded(fitted.inputs.encode_array(X, mark_unseen=True))
-    spreads = distribution.sides
-    parts = (part.reshape(len(part), -1) for part in (distribution.mean, *spreads))
-    mean, *spreads = parts
+    parts = distribution.mean, *distribution.sides
+    mean, *spreads = (part.reshape(len(part), -1) for part in parts)
     draws = _draws(np, mean, indices, *spreads)
     return draws.reshape(*draws.shape[:2], *fitted.targets.output_shape)
 

@@ -234,18 +234,14 @@ class FittedEnsemble(Fitted):
             return self.weights
         return np.full(self.passes.n_passes, 1 / self.passes.n_passes)
 
-    def distribution_of_raw(self, raw: np.ndarray) -> Any:
-        """Mix the members' raw outputs (K, n, n_raw), as calibrated."""
-        head = self.targets.head
-        return head.mixture(raw, self.raw_weights, self.targets, self.calibration)
-
     def encode(self, X: Any) -> np.ndarray:
         """Encode validated X as numbers (n, d), with unseen categories marked."""
         return self.inputs.encode(X, mark_unseen=True)
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
-        mixture = self.distribution_of_raw(self.raw_of_encoded(encoded))
+        raw, head = self.raw_of_encoded(encoded), self.targets.head
+        mixture = head.mixture(raw, self.raw_weights, self.targets, self.calibration)
         return mixture if self.far is None else self.far.widen(mixture, encoded, self.targets)
 
     def predict_mean(self, X: Any, **query: Any) -> np.ndarray:

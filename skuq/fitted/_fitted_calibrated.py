@@ -19,8 +19,7 @@ from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted
 from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TwoPieceNormal
 from skuq.predictive._calibration import SMALLEST_UNCERTAINTY
-from skuq.predictive._classes import scaled_probabilities
-from skuq.predictive._distributions import conformal_quantile
+from skuq.predictive._distributions import conformal_quantile, scaled_probabilities
 from skuq.predictive._normals import shift
 from skuq.tables._columns import frame_to_pandas, is_frame
 from skuq.tables._inputs import ForeignInputs

@@ -22,7 +22,7 @@ from skuq.fitted._ensemble import (
     unseen_rows,
 )
 from skuq.networks import GaussianHead, Member
-from skuq.networks._head_nomu import NomuHead
+from skuq.networks._heads import NomuHead
 from skuq.networks._keras_models import rebuild
 from skuq.networks._nomu_network import READOUTS
 from skuq.predictive import EpistemicNormal, Posterior, TwoPieceNormal

@@ -128,8 +128,10 @@ _CHUNK_ENTRIES = 2**20  # numbers held at a time: 8 MB
 
 
 class Draws:
-    """Base of the draws of fitted networks, each of which has an index."""
+    """Base of the draws of fitted networks, each of which has an index: here of normal numbers."""
 
+    #: Indices of the draws of predictions.
+    index: Any
     #: Whether draws are linear in their indices.
     is_linear: ClassVar[bool] = False
 
@@ -144,12 +146,6 @@ class Draws:
         """Return draws with the same mean that take the least to compute."""
         return self
 
-
-class NormalIndices(Draws):
-    """Base of draws whose indices are normal random numbers; `index` are those of predictions."""
-
-    index: np.ndarray
-
     def quasi_random(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """Draw indices (n, n_index) that are spread more evenly than chance does it."""
         return quasi_random_normals(n, self.index.shape[1], rng)
@@ -161,7 +157,7 @@ class NormalIndices(Draws):
 
 @saved_as("fitted.FittedOperator.ConditionedDraws")
 @dataclass(frozen=True, eq=False)
-class ConditionedDraws(NormalIndices):
+class ConditionedDraws(Draws):
     """Draws of linearised networks, each along random directions in weight space.
 
     The mean is the average of the networks, each corrected along its first direction. A draw adds
@@ -307,7 +303,7 @@ class Widths:
 
 @saved_as("fitted.FittedOperator.IndexDraws")
 @dataclass(frozen=True, eq=False)
-class IndexDraws(NormalIndices):
+class IndexDraws(Draws):
     """Draws of one network with an EpiNet: each has an index z of random numbers.
 
     Attributes

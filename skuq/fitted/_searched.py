@@ -23,7 +23,6 @@ from skuq.ensembles._stacking import AVERAGING_FACTOR
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, FittedEnsemble
 from skuq.networks import Member
-from skuq.predictive import Posterior
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_calibration
 from skuq.search import SearchResult, TrialRecord
 from skuq.search._folder import with_decisions
@@ -78,11 +77,8 @@ class EnsembleRule:
         """
         if not self.calibrates:
             return UNCALIBRATED
-        if candidates.classifies:
-            return self._calibrate_classes(selection, candidates)
-        return _calibrate_numbers(selection, candidates)
-
-    def _calibrate_classes(self, selection: Selection, candidates: Candidates) -> Calibration:
+        if not candidates.classifies:
+            return _calibrate_numbers(selection, candidates)
         if not candidates.calibrates:
             return UNCALIBRATED
         _, found = candidates.fit_class_mixture(selection.indices, weights=selection.weights)
@@ -191,29 +187,13 @@ class FittedSearch(Fitted):
     far = property(attrgetter("ensemble.far"))
     catalog = property(attrgetter("trials.catalog"))
 
-    def encode(self, X: Any) -> np.ndarray:
-        """Encode validated X as numbers (n, d), with unseen categories marked."""
-        return self.ensemble.encode(X)
-
-    def distribution_of_encoded(self, encoded: np.ndarray) -> Any:
-        """Predict the distribution of each encoded row."""
-        return self.ensemble.distribution_of_encoded(encoded)
-
-    def predict_mean(self, X: Any, **query: Any) -> np.ndarray:
-        """Predict the mean of each row."""
-        return self.ensemble.predict_mean(X)
-
-    def n_numbers(self) -> int:
-        """Count the numbers of the raw prediction of one row."""
-        return self.ensemble.n_numbers()
-
-    def posterior(self, n_draws: int, rng: np.random.Generator) -> Posterior:
-        """Return the members' means as draws of the function."""
-        return self.ensemble.posterior(n_draws, rng)
-
-    def to_keras(self, ddof: int = 0) -> Any:
-        """Build one Keras model with copies of the members' weights."""
-        return self.ensemble.to_keras(ddof)
+    # The ensemble predicts.
+    encode = property(attrgetter("ensemble.encode"))
+    distribution_of_encoded = property(attrgetter("ensemble.distribution_of_encoded"))
+    predict_mean = property(attrgetter("ensemble.predict_mean"))
+    n_numbers = property(attrgetter("ensemble.n_numbers"))
+    posterior = property(attrgetter("ensemble.posterior"))
+    to_keras = property(attrgetter("ensemble.to_keras"))
 
     # ------------------------------------------------------------------------- other ensembles
 

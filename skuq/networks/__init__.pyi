@@ -7,7 +7,7 @@ from ._cells import parse_nas_bench_201 as parse_nas_bench_201
 from ._dense import MLP as MLP
 from ._dense import DenseSpace as DenseSpace
 from ._given_spaces import KerasTunerSpace as KerasTunerSpace
-from ._head_normals import GaussianHead as GaussianHead
+from ._heads import GaussianHead as GaussianHead
 from ._member import Member as Member
 from ._nomu_network import ArtificialInputs as ArtificialInputs
 from ._nomu_network import NOMULoss as NOMULoss

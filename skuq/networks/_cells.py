@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 
+from skuq import backend
 from skuq._params import Interval, Settings, StrOptions, check_count
 from skuq.files._registry import saved_as
 from skuq.networks._space import Categorical, Decisions, Real, Space
@@ -126,52 +127,36 @@ class Genotype:
 
 NODES = (2, 3, 4, 5)  # intermediate nodes of DARTS' cells; 0 and 1 are the inputs
 
+_DARTS_NORMAL = (
+    (("sep_conv_3x3", 0), ("sep_conv_3x3", 1)),
+    (("sep_conv_3x3", 0), ("sep_conv_3x3", 1)),
+    (("sep_conv_3x3", 1), ("skip_connect", 0)),
+    (("skip_connect", 0), ("dil_conv_3x3", 2)),
+)
+_DARTS_REDUCTION = (
+    (("max_pool_3x3", 0), ("max_pool_3x3", 1)),
+    (("skip_connect", 2), ("max_pool_3x3", 1)),
+    (("max_pool_3x3", 0), ("skip_connect", 2)),
+    (("skip_connect", 2), ("max_pool_3x3", 1)),
+)
 #: DARTS' second-order cells (Liu et al., ICLR 2019; `DARTS_V2` in its code).
-DARTS = Genotype(
-    normal=Cell(
-        nodes=(
-            (("sep_conv_3x3", 0), ("sep_conv_3x3", 1)),
-            (("sep_conv_3x3", 0), ("sep_conv_3x3", 1)),
-            (("sep_conv_3x3", 1), ("skip_connect", 0)),
-            (("skip_connect", 0), ("dil_conv_3x3", 2)),
-        ),
-        concat=NODES,
-    ),
-    reduction=Cell(
-        nodes=(
-            (("max_pool_3x3", 0), ("max_pool_3x3", 1)),
-            (("skip_connect", 2), ("max_pool_3x3", 1)),
-            (("max_pool_3x3", 0), ("skip_connect", 2)),
-            (("skip_connect", 2), ("max_pool_3x3", 1)),
-        ),
-        concat=NODES,
-    ),
+DARTS = Genotype(Cell(_DARTS_NORMAL, NODES), Cell(_DARTS_REDUCTION, NODES))
+_AMOEBANET_NORMAL = (
+    (("avg_pool_3x3", 0), ("max_pool_3x3", 1)),
+    (("sep_conv_3x3", 0), ("sep_conv_5x5", 2)),
+    (("sep_conv_3x3", 0), ("avg_pool_3x3", 3)),
+    (("sep_conv_3x3", 1), ("skip_connect", 1)),
+    (("skip_connect", 0), ("avg_pool_3x3", 1)),
 )
-
+_AMOEBANET_REDUCTION = (
+    (("avg_pool_3x3", 0), ("sep_conv_3x3", 1)),
+    (("max_pool_3x3", 0), ("sep_conv_7x7", 2)),
+    (("sep_conv_7x7", 0), ("avg_pool_3x3", 1)),
+    (("max_pool_3x3", 0), ("max_pool_3x3", 1)),
+    (("conv_7x1_1x7", 0), ("sep_conv_3x3", 5)),
+)
 #: AmoebaNet-A (Real et al., AAAI 2019), as defined in DARTS' code.
-AMOEBANET = Genotype(
-    normal=Cell(
-        nodes=(
-            (("avg_pool_3x3", 0), ("max_pool_3x3", 1)),
-            (("sep_conv_3x3", 0), ("sep_conv_5x5", 2)),
-            (("sep_conv_3x3", 0), ("avg_pool_3x3", 3)),
-            (("sep_conv_3x3", 1), ("skip_connect", 1)),
-            (("skip_connect", 0), ("avg_pool_3x3", 1)),
-        ),
-        concat=(4, 5, 6),
-    ),
-    reduction=Cell(
-        nodes=(
-            (("avg_pool_3x3", 0), ("sep_conv_3x3", 1)),
-            (("max_pool_3x3", 0), ("sep_conv_7x7", 2)),
-            (("sep_conv_7x7", 0), ("avg_pool_3x3", 1)),
-            (("max_pool_3x3", 0), ("max_pool_3x3", 1)),
-            (("conv_7x1_1x7", 0), ("sep_conv_3x3", 5)),
-        ),
-        concat=(3, 4, 6),
-    ),
-)
-
+AMOEBANET = Genotype(Cell(_AMOEBANET_NORMAL, (4, 5, 6)), Cell(_AMOEBANET_REDUCTION, (3, 4, 6)))
 #: The published cells by name.
 GENOTYPES = {"darts": DARTS, "amoebanet": AMOEBANET}
 
@@ -183,9 +168,7 @@ class CellLayers:
     """
 
     def __init__(self):
-        from skuq.backend import keras
-
-        self._layers = keras.layers
+        self._layers = backend.keras.layers
         self._rectified = {}  # id of a value -> the value, and its ReLU
 
     def __call__(self, layer: str, x, name: str, **arguments):
@@ -219,7 +202,7 @@ class CellLayers:
         x = self.conv(self.relu(x, name), channels, f"{name}_conv", size=size, strides=strides)
         return self.norm(x, f"{name}_norm")
 
-    def pool(self, kind, x, size, strides, name):
+    def pool(self, kind, x, strides, name, *, size=3):
         # With "same" padding, Keras averages over real pixels only.
         return self(kind, x, name, pool_size=size, strides=strides, padding="same")
 
@@ -253,7 +236,7 @@ def _separable(size, layers, x, strides, name):
 def _dilated_convolution(size, layers, x, strides, name):
     x = layers.separable(layers.relu(x, name), size, f"{name}_conv", dilation=2)
     if strides > 1:  # Keras allows no strides with a dilation: drop pixels after it instead
-        x = layers.pool("MaxPooling2D", x, 1, strides, f"{name}_strides")
+        x = layers.pool("MaxPooling2D", x, strides, f"{name}_strides", size=1)
     return layers.norm(x, f"{name}_norm")
 
 
@@ -264,17 +247,13 @@ def _row_column(layers, x, strides, name, *, length=7):
     return layers.norm(x, f"{name}_norm")
 
 
-def _pool(kind, layers, x, strides, name, *, size=3):
-    return layers.pool(kind, x, size, strides, name)
-
-
 def _convolution(size, layers, x, strides, name):
     return layers.conv_norm(x, x.shape[-1], name, size=size)
 
 
 _APPLY: dict[str, Callable] = {
-    "max_pool_3x3": partial(_pool, "MaxPooling2D"),
-    "avg_pool_3x3": partial(_pool, "AveragePooling2D"),
+    "max_pool_3x3": lambda layers, *to: layers.pool("MaxPooling2D", *to),
+    "avg_pool_3x3": lambda layers, *to: layers.pool("AveragePooling2D", *to),
     "skip_connect": lambda layers, x, strides, name: (
         x if strides == 1 else layers.factorized_reduction(x, x.shape[-1], name)
     ),
@@ -291,24 +270,20 @@ _STEM_MULTIPLIER = 3  # channels of the stem, in units of those of the first cel
 
 def image_stem(layers, input_shape, channels):
     """Make the input of an image network, and its stem: convolution and normalisation."""
-    from skuq.backend import keras
-
     if len(input_shape) != 3 or not all(isinstance(n, Integral) and n > 0 for n in input_shape):
         raise ValueError(
             "Networks of cells need images: `input_shape` must be (height, width, channels). "
             f"Got {tuple(input_shape)}."
         )
-    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     return inputs, layers.norm(layers.conv(inputs, channels, "stem_conv"), "stem_norm")
 
 
 def image_outputs(layers, inputs, x, n_outputs, name):
     """Add the mean over pixels and the dense output layer, and make the model."""
-    from skuq.backend import keras
-
     x = layers("GlobalAveragePooling2D", x, "mean")
     outputs = layers("Dense", x, "output", units=n_outputs)
-    return keras.Model(inputs, outputs, name=name, dtype="float32")
+    return backend.keras.Model(inputs, outputs, name=name, dtype="float32")
 
 
 _SIZES = ("channels", "n_cells")
@@ -640,7 +615,7 @@ class NASBench201Space(_ImageSpace):
                 channels, name = 2 * x.shape[-1], f"block_{stage}"
                 y = layers.conv_norm(x, channels, f"{name}_first", strides=2)
                 y = layers.conv_norm(y, channels, f"{name}_second")
-                x = layers.pool("AveragePooling2D", x, 2, 2, f"{name}_pool")
+                x = layers.pool("AveragePooling2D", x, 2, f"{name}_pool", size=2)
                 x = layers.merge("Add", [layers.conv(x, channels, name, size=1), y], f"{name}_sum")
             for i in range(self.n_cells):
                 x = _add_nas_bench_cell(layers, configuration, x, f"cell_{stage}_{i}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from skuq import backend
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
 from skuq.networks._keras_models import check_units
@@ -107,10 +108,8 @@ def build_mlp(
     rate. `scale_l2` penalises the kernel of the second half of the outputs, from which a Gaussian
     head computes its standard deviations.
     """
-    from skuq.backend import keras
-
-    layers = keras.layers
-    inputs = x = keras.Input(shape=input_shape, name="input", dtype="float32")
+    layers = backend.keras.layers
+    inputs = x = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     for i, units in enumerate(hidden_units, start=1):
         x = layers.Dense(units, activation, dtype="float32", name=f"hidden_{i}")(x)
         if dropout is not None:
@@ -122,10 +121,10 @@ def build_mlp(
         # The second half gets a layer of its own, so that the penalty is on its kernel alone.
         half = n_outputs // 2
         mean = dense(half, name="mean")(x)
-        penalty = keras.regularizers.L2(scale_l2)
+        penalty = backend.keras.regularizers.L2(scale_l2)
         scale = dense(half, kernel_regularizer=penalty, name="scale")(x)
         outputs = layers.Concatenate(dtype="float32", name="output")([mean, scale])
-    return keras.Model(inputs, outputs, name="mlp", dtype="float32")
+    return backend.keras.Model(inputs, outputs, name="mlp", dtype="float32")
 
 
 @saved_as("networks.WidthDepthSpace")
@@ -269,10 +268,8 @@ class DenseSpace(Settings):
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """Build the Keras model of a configuration, with `n_outputs` linear outputs."""
-        from skuq.backend import keras
-
-        layers = keras.layers
-        anchors = [keras.Input(shape=input_shape, name="input", dtype="float32")]
+        layers, dense = backend.keras.layers, partial(backend.keras.layers.Dense, dtype="float32")
+        anchors = [backend.keras.Input(shape=input_shape, name="input", dtype="float32")]
         for target in range(1, self.n_nodes + 2):
             last = anchors[-1]
             merged = [last]
@@ -280,30 +277,20 @@ class DenseSpace(Settings):
             for source in range(target - 1):
                 if configuration.get(f"skip_{source}_{target}"):
                     # Without a bias, since the next layer has one.
-                    project = layers.Dense(
-                        last.shape[-1],
-                        use_bias=False,
-                        dtype="float32",
-                        name=f"project_{source}_{target}",
-                    )
+                    name = f"project_{source}_{target}"
+                    project = dense(last.shape[-1], use_bias=False, name=name)
                     merged.append(project(anchors[source]))
             # Sum without an activation; the node's own layer follows.
             if len(merged) > 1:
                 last = layers.Add(name=f"add_{target}", dtype="float32")(merged)
             if target > self.n_nodes:
-                anchors.append(layers.Dense(n_outputs, name="output", dtype="float32")(last))
+                anchors.append(dense(n_outputs, name="output")(last))
             elif configuration[f"node_{target}"] == IDENTITY:
                 anchors.append(last)
             else:
                 units, activation = configuration[f"node_{target}"].split("-")
-                dense = layers.Dense(
-                    int(units),
-                    activation,
-                    dtype="float32",
-                    name=f"node_{target}",
-                )
-                anchors.append(dense(last))
-        return keras.Model(anchors[0], anchors[-1], name="dense_skip", dtype="float32")
+                anchors.append(dense(int(units), activation, name=f"node_{target}")(last))
+        return backend.keras.Model(anchors[0], anchors[-1], name="dense_skip", dtype="float32")
 
     recipe = WidthDepthSpace.recipe
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+from skuq import backend
 from skuq._params import Interval, Settings
-from skuq.backend import keep_random_state
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._cells import CellSpace, NASBench201Space
 from skuq.networks._dense import DenseSpace, WidthDepthSpace
@@ -74,15 +74,13 @@ class KerasTunerSpace(Settings):
 
     def decisions(self, input_shape, n_outputs) -> Decisions:
         """Collect the decisions that the two callables declare with default values."""
-        from skuq.backend import keras_tuner
-
         # The callable declares its decisions while it builds a model, which is not used.
-        architecture = keras_tuner.HyperParameters()
+        architecture = backend.keras_tuner.HyperParameters()
         _call("space", self.build_model, architecture, input_shape, n_outputs)
         if self.training is None:
             hyperparameters = training_hyperparameters(self.max_batch_size)
         else:
-            declared = keras_tuner.HyperParameters()
+            declared = backend.keras_tuner.HyperParameters()
             self._training(declared)
             hyperparameters = space_from_keras_tuner(declared.space)
         return Decisions(space_from_keras_tuner(architecture.space), hyperparameters)
@@ -111,7 +109,7 @@ class KerasTunerSpace(Settings):
 def _call(name, function, *arguments):
     """Call a user's function, and raise its errors as SearchSpaceError."""
     try:
-        with keep_random_state():
+        with backend.keep_random_state():
             return function(*arguments)
     except Exception as error:
         raise SearchSpaceError(f"The {name} raised {type(error).__name__}: {error}") from error
@@ -119,9 +117,7 @@ def _call(name, function, *arguments):
 
 def _hyperparameters(configuration):
     """Make Keras-Tuner's hyperparameters with the values of a configuration."""
-    from skuq.backend import keras_tuner
-
-    hp = keras_tuner.HyperParameters()
+    hp = backend.keras_tuner.HyperParameters()
     # Decisions that the user's function declares then return these values.
     hp.values = dict(configuration)
     return hp
@@ -167,9 +163,7 @@ def _from_keras_tuner(hp):
 
 def space_to_keras_tuner(space: Space):
     """Convert a space to Keras-Tuner's hyperparameters."""
-    from skuq.backend import keras_tuner
-
-    hp = keras_tuner.HyperParameters()
+    hp = backend.keras_tuner.HyperParameters()
     for d in space.decisions:
         if isinstance(d, Categorical):
             hp.Choice(d.name, list(d.choices), default=d.default)

@@ -242,8 +242,7 @@ def register_again(registered: dict) -> None:
 
 def frozen_variables(layer) -> list[str]:
     """List the frozen variables of a layer that is not frozen itself."""
-    is_frozen = not layer.trainable
-    return [] if is_frozen else [v.name for v in layer._trainable_variables if not v.trainable]
+    return [v.name for v in layer._trainable_variables if layer.trainable and not v.trainable]
 
 
 def check_rebuild(model) -> None:

@@ -90,11 +90,6 @@ _VALUES = _names("__ellipsis__ __keras_tensor__ __numpy__ __slice__ __tensor__ _
 _DTYPE = re.compile("b?float(16|32|64)|u?int(8|16|32|64)|bool")
 
 
-def check_member(state: dict) -> None:
-    """Refuse a `Member` whose network is not safe."""
-    check_network(state["network"])
-
-
 def check_network(network: str) -> None:
     """Raise FileFormatError unless a network's JSON names only classes known to compute."""
     try:
@@ -156,7 +151,7 @@ def _is_allowed(name, module, registered, config):
     return backend.keras.saving.get_registered_object(registered) is not None
 
 
-@saved_as("networks.Member", check=check_member)
+@saved_as("networks.Member", check=lambda state: check_network(state["network"]))
 @dataclass(frozen=True, eq=False)
 class Member:
     """A trained network as data: configuration, weights and history of the training.

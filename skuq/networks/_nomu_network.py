@@ -11,9 +11,7 @@ Heiss et al., "NOMU: Neural Optimization-based Model Uncertainty", ICML 2022.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -25,7 +23,7 @@ import numpy as np
 from skuq import backend
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
-from skuq.networks._head_nomu import MEAN_LAYERS as _MEAN
+from skuq.networks._heads import MEAN_LAYERS as _MEAN
 from skuq.networks._keras_models import build_of_shape, check_units
 from skuq.networks._operations import ACTIVATIONS
 
@@ -101,10 +99,8 @@ def build_nomu(
     ValueError
         If `connect_layers` is larger than the number of layers that can be connected.
     """
-    from skuq.backend import keras
-
     make = _Layers(activation, initial_range)
-    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     mean, hidden = None, []  # f's outputs, and those of its hidden layers that r may see
     if given is None:
         mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, mean_network)
@@ -135,26 +131,16 @@ def build_nomu(
         side = hidden_r[-1:] or [inputs]
     outputs = make.dense(_concatenate(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
     if mean is not None:
-        outputs = keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
-    return keras.Model(inputs, outputs, name="nomu", dtype="float32")
+        outputs = backend.keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
+    return backend.keras.Model(inputs, outputs, name="nomu", dtype="float32")
 
 
-def build_mean(
-    input_shape: tuple,
-    n_raw: int,
-    hidden_units,
-    activation,
-    l2,
-    initial_range,
-    mean_network,
-):
+def build_mean(input_shape, n_raw, hidden_units, activation, l2, initial_range, mean_network):
     """Build the part of f alone, with `n_raw` outputs; parameters as in `build_nomu`."""
-    from skuq.backend import keras
-
-    inputs = keras.Input(shape=input_shape, name="input", dtype="float32")
+    inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     make = _Layers(activation, initial_range)
     outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, mean_network)
-    return keras.Model(inputs, outputs, name="mean", dtype="float32")
+    return backend.keras.Model(inputs, outputs, name="mean", dtype="float32")
 
 
 @dataclass(frozen=True)
@@ -165,16 +151,14 @@ class _Layers:
     initial_range: float | None
 
     def dense(self, x, units, name, l2, activation=None):
-        from skuq.backend import keras
-
         reach = self.initial_range
         if reach is None:  # Glorot's. Biases of 0 would put the kinks of all first units at 0
             reach = math.sqrt(6 / (x.shape[-1] + units))
-        uniform = keras.initializers.RandomUniform
+        uniform = backend.keras.initializers.RandomUniform
         options = {f"{part}_initializer": uniform(-reach, reach) for part in _PARTS}
         if l2:
-            options |= {f"{part}_regularizer": keras.regularizers.L2(l2) for part in _PARTS}
-        return keras.layers.Dense(
+            options |= {f"{part}_regularizer": backend.keras.regularizers.L2(l2) for part in _PARTS}
+        return backend.keras.layers.Dense(
             units, activation=activation, dtype="float32", name=name, **options
         )(x)
 
@@ -202,11 +186,9 @@ _PARTS = ("kernel", "bias")
 
 
 def _concatenate(values, name):
-    from skuq.backend import keras
-
     if len(values) == 1:
         return values[0]
-    return keras.layers.Concatenate(dtype="float32", name=name)(values)
+    return backend.keras.layers.Concatenate(dtype="float32", name=name)(values)
 
 
 def _copy(model, x, prefix=_MEAN, frozen=False):
@@ -216,8 +198,6 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
     anew, without the model's weights. Frozen copies keep the weights, and have neither dropout nor
     noise.
     """
-    from skuq.backend import keras
-
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise ValueError(f"Model {model.name!r} must have one input and one output.")
     twins: dict[str, Any] = {}
@@ -227,29 +207,27 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
             twins[operation.name] = _copy_operation(operation, prefix, frozen)
         return twins[operation.name]
 
-    functional = keras.Model(model.inputs[0], model.outputs[0])
-    copied = keras.models.clone_model(functional, input_tensors=x, clone_function=copy)
+    functional = backend.keras.Model(model.inputs[0], model.outputs[0])
+    copied = backend.keras.models.clone_model(functional, input_tensors=x, clone_function=copy)
     if frozen:
         for layer in functional.layers:
             if layer.weights:
                 twins[layer.name].set_weights(layer.get_weights())
-    return copied.output, [twins[name].output for name in _hidden_layers(functional)]
+    return copied.output, [twins[name].output for name in _hidden_layers(functional.outputs[0])]
 
 
 def _copy_operation(operation, prefix, frozen):
     """Copy a layer, or a function of keras.ops."""
-    from skuq.backend import keras
-
-    if not isinstance(operation, keras.layers.Layer):
+    if not isinstance(operation, backend.keras.layers.Layer):
         return type(operation).from_config(operation.get_config())
     name = operation.name
-    if isinstance(operation, keras.Model):
+    if isinstance(operation, backend.keras.Model):
         raise ValueError(
             f"A network of NOMU must have no model inside. Got {name!r}: use its layers instead, "
             "or connect_layers=0 for a `pretrained` model."
         )
     config = {**operation.get_config(), "name": prefix + name}
-    if isinstance(operation, keras.layers.Normalization) and config["mean"] is None:
+    if isinstance(operation, backend.keras.layers.Normalization) and config["mean"] is None:
         raise ValueError(
             "A network of NOMU must not hold what `adapt` has learnt, which no configuration has. "
             f"Got {name!r}: give a Normalization layer its `mean` and `variance`."
@@ -267,71 +245,54 @@ def _frozen_features(model, scale, offset, inputs, sample):
     All features of a layer share one factor, as separate ones would blow up features that hardly
     vary.
     """
-    from skuq.backend import keras
-
+    rescaling = partial(backend.keras.layers.Rescaling, dtype="float32")
     # f was trained on x * scale + offset.
-    x = keras.layers.Rescaling(scale, offset, dtype="float32", name=_MEAN + "unscaled")(inputs)
+    x = rescaling(scale, offset, name=_MEAN + "unscaled")(inputs)
     _, hidden = _copy(model, x, frozen=True)
     if sample is None or not hidden:
         return hidden
     # (x - mean) * factor, as a Rescaling layer.
-    _, *seen = keras.Model(inputs, [x, *hidden]).predict(sample, verbose=0)
+    _, *seen = backend.keras.Model(inputs, [x, *hidden]).predict(sample, verbose=0)
     features = []
     for k, (feature, values) in enumerate(zip(hidden, seen)):
         values = values.astype("float64")
         factor = 1 / (np.sqrt(values.var(axis=0).mean()) or 1.0)
         shift = (-factor * values.mean(axis=0)).tolist()
         name = f"{_MEAN}features_{k + 1}"
-        layer = keras.layers.Rescaling(float(factor), shift, dtype="float32", name=name)
-        features.append(layer(feature))
+        features.append(rescaling(float(factor), shift, name=name)(feature))
     return features
 
 
-_SOURCE = re.compile(r'"keras_history": \["([^"]+)"')
-
-
-def _names_before(model, name: str) -> list[str]:
-    """List the operations that the last layers with weights read, before or at an operation."""
-    # The configuration says which operations each of them reads.
-    layers = json.loads(model.to_json())["config"]["layers"]
-    sources = {k["name"]: _SOURCE.findall(json.dumps(k["inbound_nodes"])) for k in layers}
-    with_weights = {layer.name for layer in model.layers if layer.weights}
-    found: dict[str, None] = {}
-    waiting = [name]
+def _tensors_before(tensor) -> list:
+    """List the tensors that the last layers with weights read, before or at a tensor."""
+    found: dict[int, Any] = {}
+    waiting = [tensor]
     while waiting:
-        last = waiting.pop()
-        if last in with_weights:
-            found |= dict.fromkeys(sources[last])
+        operation, node, _ = waiting.pop()._keras_history
+        inputs = operation._inbound_nodes[node].input_tensors
+        if getattr(operation, "weights", ()):
+            found |= {id(x): x for x in inputs}
         else:
-            waiting += sources[last]
-    return list(found)
-
-
-def _vectors(model) -> dict[str, Any]:
-    """Map the operations of a functional model that give a vector for each row to their outputs."""
-    outputs = {operation.name: operation.output for operation in model.operations}
-    return {name: x for name, x in outputs.items() if len(getattr(x, "shape", ())) == 2}
+            waiting += inputs
+    return list(found.values())
 
 
 def last_features(model) -> list:
     """List the vectors that enter a model's last layers with weights."""
-    functional = backend.keras.Model(model.inputs, model.outputs[0])
-    vectors = _vectors(functional)
-    names = _names_before(functional, functional.output_names[0])
-    return [vectors[name] for name in names if name in vectors]
+    return [x for x in _tensors_before(model.outputs[0]) if len(x.shape) == 2]
 
 
-def _hidden_layers(model) -> list[str]:
-    """List the hidden layers of a functional model that are vectors, from the first on, by name."""
-    vectors = _vectors(model)
+def _hidden_layers(output) -> list[str]:
+    """List the hidden layers before an output that are vectors, from the first on, by name."""
     hidden: list[str] = []
     # A layer that joins the input to the last hidden layer sees the input itself.
-    inputs = {x.name for x in model.layers if isinstance(x, backend.keras.layers.InputLayer)}
-    before = [n for n in _names_before(model, model.output_names[0]) if n not in inputs]
+    input_layer = backend.keras.layers.InputLayer
+    last = [(x, x._keras_history.operation) for x in _tensors_before(output)]
+    before = [x for x, operation in last if not isinstance(operation, input_layer)]
     # Go back layer by layer, up to what no layer with weights has made: the input.
-    while len(before) == 1 and before[0] in vectors and _names_before(model, before[0]):
-        hidden.insert(0, before[0])
-        before = _names_before(model, before[0])
+    while len(before) == 1 and len(before[0].shape) == 2 and _tensors_before(before[0]):
+        hidden.insert(0, before[0]._keras_history.operation.name)
+        before = _tensors_before(before[0])
     return hidden
 
 

@@ -69,11 +69,7 @@ def _silu_slope(xp, x):
 
 
 #: Derivatives of smooth activations, as functions of a namespace of arrays and x.
-SLOPES = {
-    "tanh": lambda xp, x: 1.0 - xp.tanh(x) ** 2,
-    "gelu": _gelu_slope,
-    "silu": _silu_slope,
-}
+SLOPES = {"tanh": lambda xp, x: 1.0 - xp.tanh(x) ** 2, "gelu": _gelu_slope, "silu": _silu_slope}
 
 
 def _polynomial(function, degree, end):
@@ -411,8 +407,6 @@ class PeriodicEmbedding:
         columns = _check_columns(config["columns"], n)
         d, n_frequencies = len(columns), config["n_frequencies"]
         dim = config["dim"] - 1  # which counts the feature itself
-        if dim < 1:
-            raise NoPlan
         waves = Weight((d, n_frequencies))  # frequencies, and phases
         weights = [waves, waves, Weight((d, n_frequencies, dim)), Weight((d, dim))]
         operation = cls(columns, width=d * n_frequencies)

@@ -24,12 +24,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from skuq import backend
 from skuq._formulas import LOG_SQRT_2PI
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
 from skuq.networks._dense import AppliedDense, Dense, Derivatives
-from skuq.networks._head_base import Head
-from skuq.networks._head_normals import GaussianHead
+from skuq.networks._heads import GaussianHead, Head
 from skuq.networks._keras_models import (
     check_rebuild,
     check_units,
@@ -347,25 +347,19 @@ class EpiNetLayers:
         # (.., 1, N, units) and (.., S, units), which broadcast to (.., S, N, units).
         of_rows = xp.matmul(features, kernel[..., :n, :])[..., None, :, :]
         of_index = xp.matmul(index, kernel[..., n:, :]) + parts[0][1][..., None, :]
-        value = space.activation(first.activation if self.units else "linear")(
-            of_rows + of_index[..., :, None, :]
-        )
-        if self.units:
-            shape = tuple(value.shape)  # (.., S, N, units)
-            # The layers between see the pairs of index and row as rows: (.., S * N, units).
-            value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
-            for layer, part in zip(self._layers[1:-1], parts[1:-1]):
-                value = layer(space, part, value)
-            value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
-            # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
-            last = self._layers[-1]
-            kernel, bias = last.kernel(parts[-1]), parts[-1][1]
-            kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
-            bias = self._of_index(xp, bias[..., None, :], index)
-            trained = xp.matmul(value, kernel) + bias
-        else:  # sum (.., S, N, n_index * n_raw), weighted by z
-            value = xp.reshape(value, (*value.shape[:-1], self.n_index, self.n_raw))
-            trained = xp.sum(value * index[..., :, None, :, None], axis=-2)
+        value = space.activation(first.activation)(of_rows + of_index[..., :, None, :])
+        shape = tuple(value.shape)  # (.., S, N, units)
+        # The layers between see the pairs of index and row as rows: (.., S * N, units).
+        value = xp.reshape(value, (*shape[:-3], shape[-3] * shape[-2], shape[-1]))
+        for layer, part in zip(self._layers[1:-1], parts[1:-1]):
+            value = layer(space, part, value)
+        value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
+        # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
+        last = self._layers[-1]
+        kernel, bias = last.kernel(parts[-1]), parts[-1][1]
+        kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
+        bias = self._of_index(xp, bias[..., None, :], index)
+        trained = xp.matmul(value, kernel) + bias
         # sigma(features, z) = trainable part + alpha * prior part (Eq. 4).
         return trained + self.prior_scale * self._prior(space, state, features, index)
 
@@ -680,8 +674,6 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     another kind of model, or one that has no weights, has frozen layers or a sum that Keras
     computes wrongly, or cannot be rebuilt from its configuration.
     """
-    from skuq.backend import flatten_layers, keras
-
     wanted = [(None, n_inputs), (None, n_queries)]
     shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
     outputs = [tuple(tensor.shape) for tensor in getattr(model, "outputs", None) or ()]
@@ -695,7 +687,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
         raise ValueError("The base network must have weights to train. Got a Keras model of none.")
     frozen = [
         layer.name
-        for layer in flatten_layers(model)
+        for layer in backend.flatten_layers(model)
         if (layer.weights and not layer.trainable) or frozen_variables(layer)
     ]
     if frozen:
@@ -706,12 +698,12 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     if fault := wrong_sum(model):
         raise ValueError(f"The base network cannot be trained: {fault}")
     forget_compilation(model)
-    rows = keras.Input((n_inputs + n_queries,), name="rows")
-    base = keras.Model(model.inputs, [model.outputs[0], *last_features(model)], name="base")
+    rows = backend.keras.Input((n_inputs + n_queries,), name="rows")
+    base = backend.keras.Model(model.inputs, [model.outputs[0], *last_features(model)], name="base")
     parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])
     parts = parts if isinstance(parts, list | tuple) else [parts]
-    outputs = keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
-    network = keras.Model(rows, outputs, name="rows_of_base")
+    outputs = backend.keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
+    network = backend.keras.Model(rows, outputs, name="rows_of_base")
     try:
         check_rebuild(network)
     except Exception as error:
@@ -797,15 +789,13 @@ class OperatorHead(Head):
         if self.output_map is None:
             return raw, None
         if space.xp is np:  # a function of keras.ops
-            from skuq.backend import ops
-
-            return ops.convert_to_numpy(self.output_map(ops.convert_to_tensor(raw))), None
+            found = self.output_map(backend.ops.convert_to_tensor(raw))
+            return backend.ops.convert_to_numpy(found), None
         return self.output_map(raw), None
 
     def loss(self, y, raw):
         """Compute the loss of each row (.., N), a mean over draws and outputs, for y (.., N, m)."""
-        from skuq.backend import ops
-
+        ops = backend.ops
         # (.., 1, N, m), against draws (.., S, N, m).
         y = y[..., None, :, :]
         mean, scale = self.values(tensors(), raw)

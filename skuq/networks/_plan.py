@@ -20,12 +20,10 @@ from typing import Any
 import numpy as np
 
 from skuq.networks._operations import (
-    ARRAYS,
     FORWARD,
     TABULAR_READERS,
     DenseOperation,
     LayerSpec,
-    Namespace,
     NoPlan,
     Run,
     Weight,
@@ -34,10 +32,7 @@ from skuq.networks._operations import (
     penalty,
     row,
     split_weights,
-    tensors,
 )
-
-__all__ = ["ARRAYS", "Namespace", "Plan", "Run", "make_plan", "tensors", "without_names"]
 
 
 @dataclass(frozen=True)

@@ -335,11 +335,6 @@ class CategoryEmbedding(_TabularLayer):
         # One length for all columns, or one for each.
         dims = [dims] * len(self.columns) if isinstance(dims, Integral) else dims
         self.dims = [check_count("dims", dim) for dim in dims]
-        if not len(self.columns) == len(self.n_codes) == len(self.dims):
-            raise ValueError(
-                "`n_codes` and `dims` must have an entry for each of `columns`. Got "
-                f"{self.columns}, {self.n_codes} and {self.dims}."
-            )
         self._names = tuple(f"vectors_{k}" for k in range(len(self.columns)))
         for name in self._names:
             setattr(self, f"{name}_initializer", FirstRowZero(stddev=1.0))

@@ -128,7 +128,6 @@ def build_tabular(
     activation: str = "silu",
     embedding: Mapping | None = None,
     categories: Mapping[int, int] | None = None,
-    category_dim: int | Sequence[int] = 8,
     dropout: float | None = None,
     residual: bool = False,
     linear: tuple[np.ndarray, np.ndarray] | None = None,
@@ -150,8 +149,6 @@ def build_tabular(
         Arguments of a `NumericEmbedding`. Its `columns` are positions in the input.
     categories : mapping of int to int, optional
         Position in the input and number of codes of each `CategoryEmbedding` column.
-    category_dim : int or sequence of int, default=8
-        Length of the categories' vectors, for all columns or for each.
     dropout : float, optional
         Rate of dropout after hidden layers. None adds no dropout layers; 0 adds them for a recipe
         to set their rate.
@@ -165,10 +162,17 @@ def build_tabular(
 
     layers = backend.keras.layers
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
-    x = embed_categories(inputs, categories or {}, category_dim)
+    x, categories = inputs, categories or {}
+    if categories:  # vectors follow after the other columns
+        columns = sorted(categories)
+        n_codes = [categories[column] for column in columns]
+        # Vectors of about sqrt(number of codes) entries.
+        dims = [int(np.clip(round(n**0.5), *_CATEGORY_DIMS)) for n in n_codes]
+        embed = _tabular_layers.CategoryEmbedding
+        x = embed(columns, n_codes, dims, name="categories", **_FLOAT32)(x)
     if embedding is not None:
         # The columns of codes are gone now, so that the other columns have new positions.
-        numbers = [column for column in range(input_shape[0]) if column not in (categories or {})]
+        numbers = [column for column in range(input_shape[0]) if column not in categories]
         columns = [numbers.index(column) for column in embedding["columns"]]
         x = _tabular_layers.NumericEmbedding(
             **{**embedding, "columns": columns}, name="embedding", **_FLOAT32
@@ -178,10 +182,8 @@ def build_tabular(
     for i, units in enumerate(hidden_units, start=1):
         entered = x
         x = _tabular_layers.NTKDense(units, name=f"hidden_{i}", **_FLOAT32)(x)
-        activate = _tabular_layers.ParametricActivation(
-            activation, name=f"activation_{i}", **_FLOAT32
-        )
-        x = activate(x)
+        activate = _tabular_layers.ParametricActivation
+        x = activate(activation, name=f"activation_{i}", **_FLOAT32)(x)
         if dropout is not None:
             x = layers.Dropout(dropout, name=f"dropout_{i}", **_FLOAT32)(x)
         if residual and i > 1 and entered.shape == x.shape:
@@ -189,21 +191,11 @@ def build_tabular(
     zero = not hidden_units or linear is not None
     outputs = _tabular_layers.NTKDense(n_outputs, zero, name="output", **_FLOAT32)(x)
     if linear is not None:
-        outputs = _add_linear(_tabular_layers.Unclip(**_FLOAT32)(inputs), outputs, linear)
+        part = layers.Dense(n_outputs, name="linear", trainable=False, **_FLOAT32)
+        linear_outputs = part(_tabular_layers.Unclip(**_FLOAT32)(inputs))
+        outputs = layers.Add(**_FLOAT32)([outputs, linear_outputs])
+        part.set_weights(linear)
     return backend.keras.Model(inputs, outputs, name="tabular", **_FLOAT32)
-
-
-def embed_categories(x: Any, categories: Mapping[int, int], dims: int | Sequence[int]) -> Any:
-    """Replace columns of codes by vectors, which follow after the other columns."""
-    from skuq.networks import _tabular_layers
-
-    columns = sorted(categories)
-    if not columns:
-        return x
-    n_codes = [categories[column] for column in columns]
-    return _tabular_layers.CategoryEmbedding(columns, n_codes, dims, name="categories", **_FLOAT32)(
-        x
-    )
 
 
 def bin_edges(x, n_bins: int = 32) -> np.ndarray:
@@ -328,11 +320,6 @@ class TabularArchitectures:
             activation=configuration["activation"],
             embedding=embedding,
             categories=self.categories,
-            # Vectors of about sqrt(number of codes) entries, column by column.
-            category_dim=[
-                int(np.clip(round(self.categories[column] ** 0.5), *_CATEGORY_DIMS))
-                for column in sorted(self.categories)
-            ],
             dropout=0.0 if configuration["dropout"] else None,  # the recipe sets the rate
             residual=configuration["residual"],
             linear=self.linear,
@@ -342,13 +329,3 @@ class TabularArchitectures:
     def numeric_columns(self):
         """Columns to embed as numbers."""
         return numeric_columns(self.x, self.categories)
-
-
-def _add_linear(inputs: Any, outputs: Any, linear: tuple[np.ndarray, np.ndarray]) -> Any:
-    """Add a frozen linear part, with this kernel and bias, to the outputs of a network."""
-    from skuq.backend import keras
-
-    part = keras.layers.Dense(outputs.shape[-1], name="linear", trainable=False, dtype="float32")
-    total = keras.layers.Add(dtype="float32")([outputs, part(inputs)])
-    part.set_weights(linear)
-    return total

@@ -1,9 +1,9 @@
-from ._classes import CategoricalMixture as CategoricalMixture
+from ._distributions import CategoricalMixture as CategoricalMixture
 from ._distributions import ClassUncertainty as ClassUncertainty
 from ._distributions import Mixture as Mixture
+from ._distributions import Posterior as Posterior
 from ._distributions import Uncertainty as Uncertainty
 from ._normals import EpistemicNormal as EpistemicNormal
 from ._normals import GaussianMixture as GaussianMixture
-from ._posterior import Posterior as Posterior
+from ._normals import TwoPieceNormal as TwoPieceNormal
 from ._transformed import TransformedMixture as TransformedMixture
-from ._two_piece import TwoPieceNormal as TwoPieceNormal

@@ -14,9 +14,8 @@ import numpy as np
 from scipy import optimize, special
 
 from skuq.files._registry import saved_as
-from skuq.predictive._classes import scaled_probabilities
-from skuq.predictive._distributions import Mixture
-from skuq.predictive._two_piece import TwoPieceNormal
+from skuq.predictive._distributions import Mixture, scaled_probabilities
+from skuq.predictive._normals import TwoPieceNormal
 
 #: Keeps the gradient of a root finite at 0.
 ROOT_FLOOR = 1e-30

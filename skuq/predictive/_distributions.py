@@ -1,18 +1,22 @@
-"""Base classes of predictive distributions: continuous distributions and weighted mixtures.
+"""Base classes of distributions, draws of the regression function, and mixtures of classes.
 
-Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D).
+Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D); C classes, whose
+entropies are in nats and whose codes (n,) are the positions of the rows' classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import special
 
-from skuq._params import as_floats
+from skuq._params import as_floats, check_member_weights, check_probabilities
+from skuq.files._registry import saved_as
 
 #: Default of fields that `__post_init__` fills with an array.
 FILLED_IN: Any = None
@@ -505,3 +509,289 @@ def _radius(coverage: np.ndarray, scores: np.ndarray, reach: np.ndarray) -> np.n
             f'{coverage.max():.4g}: calibrate on more rows, or take method="scale".'
         )
     return np.asarray(scores[at])
+
+
+# Numbers of draws computed at a time. Hidden layers need about 30 times as many numbers.
+_ENTRIES_PER_CHUNK = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """Draws of a fitted regressor's function, at any inputs and in any array library.
+
+    `arguments` holds everything that changes from fit to fit. `function` stays the same, so that
+    a program compiled from it can be used again after every later fit.
+
+    Parameters
+    ----------
+    function : callable
+        ``(xp, arguments, X) -> draws`` of shape ``(n_draws, n, *output_shape)``, for X of shape
+        (n, n_features) in the user's units; draws are in units of y. `xp` is `numpy` (arrays
+        in float64) or `keras.ops` (tensors, all in float32 or all in float64). The same X gives
+        the same draws, and a row's draws do not depend on the other rows.
+    arguments : tuple of ndarray
+        Everything that changes from fit to fit: weights, scalers, indices.
+    key : hashable or None
+        Identity of the function: posteriors with equal keys have the same function. None means
+        that `function` works in NumPy only, so that there are no exact gradients.
+    n_draws : int
+        Number of draws, at least 1.
+    output_shape : tuple of int
+        Shape of one row's output: () for one number, (q,) or (q, d_s) for function values.
+    joint : bool, default=True
+        Whether draws are from the joint distribution over rows. False if only the marginal
+        distributions are right, for example if a draw is the mean plus a multiple of the standard
+        deviation, with the same multiple for all rows.
+
+    Raises
+    ------
+    TypeError
+        If `function` is not callable, or `key` is not hashable.
+    ValueError
+        If `n_draws` is below 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import Posterior
+    >>> slopes = np.array([1.0, 3.0])
+    >>> lines = Posterior(
+    ...     lambda xp, arguments, X: arguments[0][:, None] * X[:, 0],
+    ...     arguments=(slopes,), key="lines", n_draws=2, output_shape=(),
+    ... )
+    >>> lines([[1.0], [2.0]])
+    array([[1., 2.],
+           [3., 6.]])
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[np.ndarray, ...]
+    key: Hashable | None
+    n_draws: int
+    output_shape: tuple[int, ...] = ()
+    joint: bool = True
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise TypeError(f"function must be callable. Got {self.function!r}.")
+        hash(self.key)
+        if self.n_draws < 1:
+            raise ValueError(f"n_draws must be at least 1. Got {self.n_draws}.")
+        arguments = tuple(np.asarray(argument) for argument in self.arguments)
+        object.__setattr__(self, "arguments", arguments)
+        object.__setattr__(self, "output_shape", tuple(self.output_shape))
+
+    def __call__(self, X: ArrayLike) -> np.ndarray:
+        """Evaluate the draws at the rows of X, in NumPy.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Inputs in the user's units.
+
+        Returns
+        -------
+        ndarray of shape ``(n_draws, n, *output_shape)``
+            Draws in float64, in units of y.
+
+        Raises
+        ------
+        ValueError
+            If X is not two-dimensional, or `function` returns another shape.
+        """
+        X = np.asarray(X, dtype="float64")
+        if X.ndim != 2:
+            raise ValueError(f"X must have shape (n, n_features). Got {X.shape}.")
+        # Rows can be computed in chunks, since their draws do not depend on other rows.
+        numbers = self.n_draws * math.prod(self.output_shape)
+        step = max(1, _ENTRIES_PER_CHUNK // max(1, numbers))
+        parts = []
+        for start in range(0, max(1, len(X)), step):
+            rows = X[start : start + step]
+            draws = np.asarray(self.function(np, self.arguments, rows), dtype="float64")
+            expected = (self.n_draws, len(rows), *self.output_shape)
+            if draws.shape != expected:
+                raise ValueError(
+                    "function must return draws of shape (n_draws, n, *output_shape) = "
+                    f"{expected}. Got {draws.shape}."
+                )
+            parts.append(draws)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+# The smallest normal number; subnormal numbers can be flushed to 0.
+_SMALLEST = np.finfo(float).tiny
+
+
+@saved_as("predictive.CategoricalMixture")
+@dataclass(frozen=True, eq=False)
+class CategoricalMixture:
+    """Mixture of K distributions over C classes for every row; rows share the weights.
+
+    Parameters
+    ----------
+    proba : ndarray of shape (K, n, C)
+        Class probabilities of the members. Each row must sum to 1 within 1e-6; it is not
+        normalised.
+    weights : ndarray of shape (K,), optional
+        Positive weights of the members, summing to 1; equal by default.
+
+    Raises
+    ------
+    ValueError
+        If proba has another shape, a row of it is not a distribution, or weights do not
+        sum to 1.
+
+    References
+    ----------
+    Zaidi et al., "Neural Ensemble Search", section 3.1 (the average of the members'
+    outputs); Lakshminarayanan et al. (2017), section 2.4. Entropies by source: Depeweg
+    et al. (2018), "Decomposition of Uncertainty in Bayesian Deep Learning".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> torn = CategoricalMixture(np.array([[[1.0, 0.0]], [[0.0, 1.0]]]))
+    >>> torn.mean, torn.std
+    (array([[0.5, 0.5]]), array([[0.5, 0.5]]))
+
+    Each member is certain of a different class: all of the log(2) nats are epistemic.
+
+    >>> total, aleatoric, epistemic = torn.uncertainty()
+    >>> aleatoric, epistemic.round(4)
+    (array([0.]), array([0.6931]))
+    """
+
+    proba: np.ndarray
+    weights: np.ndarray = FILLED_IN
+
+    def __post_init__(self) -> None:
+        proba = np.asarray(self.proba, dtype=float)
+        if proba.ndim != 3 or not len(proba) or not proba.shape[2]:
+            raise ValueError(
+                f"proba must have shape (n_members, n_samples, n_classes). Got {proba.shape}."
+            )
+        check_probabilities("Each row of proba", proba, axis=2)
+        weights = check_member_weights(self.weights, len(proba), positive=True, tolerance=1e-9)
+        vars(self).update(proba=proba, weights=weights)
+
+    def _average(self, values: np.ndarray) -> np.ndarray:
+        """Average (K, ..) over the members, with their weights."""
+        return np.tensordot(self.weights, values, axes=1)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Averaged probabilities, of shape (n, C)."""
+        return self._average(self.proba)
+
+    @property
+    def log_mean(self) -> np.ndarray:
+        """Logarithm of `mean`, of shape (n, C), in nats; at least -708.4 instead of -inf."""
+        return np.log(np.maximum(self.mean, _SMALLEST))
+
+    @property
+    def mode(self) -> np.ndarray:
+        """Code of the class with the largest averaged probability, of shape (n,).
+
+        Of several equal probabilities, the first class is taken.
+        """
+        return self.mean.argmax(axis=1)
+
+    @property
+    def std(self) -> np.ndarray:
+        """Standard deviation of each class' probability over members, of shape (n, C).
+
+        The divisor is K, so that one member gives 0.
+        """
+        return np.sqrt(self._average((self.proba - self.mean) ** 2))
+
+    def uncertainty(self) -> ClassUncertainty:
+        """Compute the entropy of the averaged probabilities, by source.
+
+        Returns
+        -------
+        ClassUncertainty
+            Named tuple of total, aleatoric and epistemic entropy, each of shape (n,), in nats and
+            never negative; ``total == aleatoric + epistemic``.
+        """
+        # Rounding could make both parts negative, and so could rows that sum to just above 1.
+        aleatoric = np.maximum(self._average(special.entr(self.proba).sum(axis=2)), 0)
+        # The mutual information is computed as a mean Kullback-Leibler divergence from the
+        # average, because a difference of entropies cancels for members that nearly agree.
+        # Subtracting p - mean, which averages to 0, makes each term non-negative and removes the
+        # effect of rounding in the mean. The floor is for means of subnormal numbers, which can
+        # round to 0.
+        mean = self.mean
+        terms = special.rel_entr(self.proba, np.maximum(mean, _SMALLEST)) - (self.proba - mean)
+        divergence = terms.sum(axis=2)  # (K, n)
+        epistemic = np.maximum(self._average(divergence), 0)
+        # The total is the sum of its parts, so that they add up exactly.
+        return ClassUncertainty(aleatoric + epistemic, aleatoric, epistemic)
+
+    def log_prob(self, codes: ArrayLike) -> np.ndarray:
+        """Compute the log of the averaged probability of each row's class, of shape (n,).
+
+        Parameters
+        ----------
+        codes : array-like of int of shape (n,)
+            Classes as integers in [0, C).
+
+        Returns
+        -------
+        ndarray of shape (n,)
+            Log probabilities in nats; about -708 instead of -inf for a probability of 0.
+
+        Raises
+        ------
+        ValueError
+            If codes are not n integers in [0, C).
+        """
+        codes = np.asarray(codes)
+        _, n, n_classes = self.proba.shape
+        integers = codes.shape == (n,) and codes.dtype.kind in "iu"
+        if not integers or ((codes < 0) | (codes >= n_classes)).any():
+            raise ValueError(f"codes must be {n} integers in [0, {n_classes}). Got {codes}.")
+        return self.log_mean[np.arange(n), codes]
+
+    def sample(
+        self, n_samples: int = 1, rng: RandomSource = None, seed: int | None = None
+    ) -> np.ndarray:
+        """Draw class codes jointly for all rows, to shape (n, n_samples).
+
+        Each draw takes one member for all rows, so that they depend on each other as the member
+        predicts. Given the member, the classes of rows are drawn independently. Distributions of
+        other rows that draw with the same `seed` take the same members.
+        """
+        rng = np.random.default_rng(rng)
+        members = rng if seed is None else np.random.default_rng(seed)
+        cdf = self.proba.cumsum(axis=2)
+        # Make the cdf exactly 1 from the last possible class on: no impossible class is drawn.
+        cdf /= cdf[..., -1:]
+        member = members.choice(len(self.weights), size=n_samples, p=self.weights)
+        uniform = rng.random((n_samples, cdf.shape[1]))
+        codes = np.zeros(uniform.shape, dtype=int)
+        # Loop over classes, because all at once would need an array of (n_samples, n, C).
+        for edge in np.moveaxis(cdf[..., :-1], 2, 0):  # (K, n)
+            codes += edge[member] <= uniform
+        return codes.T
+
+    def to_tfp(self) -> Any:
+        """Convert to a TensorFlow Probability distribution with a batch of n independent rows."""
+        from skuq.backend import tfd
+
+        members = tfd.Categorical(probs=np.moveaxis(self.proba, 0, 1))  # (n, K, C)
+        return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
+
+
+_LEAST_PROBABILITY = np.finfo(float).eps  # that a temperature can work on
+
+
+def scaled_probabilities(proba: np.ndarray, slope: float) -> np.ndarray:
+    """Multiply the logarithms of probabilities (n, C) by a slope, and normalise.
+
+    A probability of 0 counts as 2e-16, because a class that a neighbourhood or a tree has not seen
+    is not impossible.
+    """
+    return np.asarray(
+        special.softmax(slope * np.log(np.maximum(proba, _LEAST_PROBABILITY)), axis=-1)
+    )

@@ -129,7 +129,7 @@ def fit_readout(
     All pairs of the grids `l_mins` and `l_maxs` with l_min < l_max are tried. `aleatoric` is known
     noise. For two-piece normals `raw_beyond` is the side output on the side on which y does not
     lie. If all errors are 0 the result is the smallest pair, with the c of `fit_epistemic_scale`.
-    Raise ValueError if no l_max is larger than any l_min.
+    Some l_max must be larger than some l_min.
 
     Notes
     -----
@@ -144,11 +144,6 @@ def fit_readout(
     Heiss et al., "NOMU", Eqs. 50 and 51, and appendix B.2.7.
     """
     l_mins, l_maxs = np.sort(l_mins), np.sort(l_maxs)
-    if not l_maxs[-1] > l_mins[0]:
-        raise ValueError(
-            f"A value of `l_maxs` must exceed one of `l_mins`. The largest is {l_maxs[-1]}, the "
-            f"smallest l_min {l_mins[0]}."
-        )
     weight, errors, raws = _terms(weights, error, raw)
     others = None if raw_beyond is None else _terms(weights, raw_beyond)[1]
     noise = np.zeros_like(errors) if aleatoric is None else _terms(weights, aleatoric)[1]

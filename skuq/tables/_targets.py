@@ -19,8 +19,7 @@ from skuq._params import StrOptions, check_labels, check_targets, class_codes, f
 from skuq.exceptions import TableWarning
 from skuq.files._registry import saved_as
 from skuq.networks import GaussianHead
-from skuq.networks._head_classes import CategoricalHead
-from skuq.networks._head_normals import GaussianMixtureHead, SquaredErrorHead
+from skuq.networks._heads import CategoricalHead, GaussianMixtureHead, SquaredErrorHead
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names

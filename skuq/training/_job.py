@@ -19,13 +19,13 @@ import numpy as np
 
 from skuq import backend
 from skuq.backend import BoundedCache
-from skuq.networks._head_base import Head
+from skuq.networks._heads import Head
 from skuq.networks._keras_models import own_classes, rebuild
 from skuq.networks._operator_network import EpistemicNetwork
 from skuq.networks._plan import Plan, make_plan, without_names
 from skuq.tables._splits import TrainingData
 from skuq.training._network_checks import DrawingNetwork, draw_variables, has_fixed_values
-from skuq.training._recipe import BETA_2, EPSILON, Recipe, stack_conflict
+from skuq.training._recipe import Recipe, stack_conflict
 
 _ORDER_ENTRIES = 2**20  # row numbers sent with one call: 4 MB
 _MAX_EPOCHS_PER_CALL = 64  # of a compiled program
@@ -37,7 +37,7 @@ class ProgramKey:
 
     network: Plan | EpistemicNetwork | str  # str: JSON of a Keras model without a plan, no names
     head: Head
-    optimizer: str
+    optimizer: tuple[str, float, float, float]  # with momentum, beta_2 and epsilon
     batch_size: int
     input_shape: tuple[int, ...]
     n_outputs: int  # columns of y
@@ -52,14 +52,11 @@ class ProgramKey:
     decay: bool = False
     dropout: bool = False  # the recipe's dropout rate, an argument, replaces the layers' own
     adversarial: bool = False
-    momentum: float = 0.0
     n_artificial: int = 0  # inputs without targets in every step
     n_draws: int = 0  # epistemic indices in every step
     detached: tuple[int, ...] = ()  # variables without gradient from the head's uncertainty terms
-    beta_2: float = BETA_2
     dropout_schedule: bool = False
     rate_factors: bool = False  # variables have factors of the learning rate
-    epsilon: float = EPSILON
     calibrates: bool = False  # validation is at the best temperature
     own_classes: tuple[Any, ...] = ()  # the user's classes that the network's JSON only names
 
@@ -238,7 +235,7 @@ def program_key(
     return ProgramKey(
         network=template.identity,
         head=job.head,
-        optimizer=recipe.optimizer,
+        optimizer=(recipe.optimizer, recipe.momentum, recipe.beta_2, recipe.epsilon),
         batch_size=batch,
         input_shape=data.x.shape[1:],
         n_outputs=data.y.shape[1],
@@ -254,12 +251,9 @@ def program_key(
         decay=any(r.weight_decay for r in recipes),
         dropout=recipe.dropout is not None,
         adversarial=recipe.adversarial_epsilon > 0,
-        momentum=recipe.momentum,
         n_artificial=recipe.n_artificial,
         n_draws=recipe.n_draws,
         detached=tuple(detached),
-        beta_2=recipe.beta_2,
-        epsilon=recipe.epsilon,
         calibrates=recipe.keep == "best-calibrated",
         # Without Dropout layers a schedule changes nothing and would only compile a new program.
         dropout_schedule=(

@@ -35,7 +35,7 @@ from skuq.networks._keras_models import (
 from skuq.networks._member import Member, checked_network
 from skuq.networks._operations import ARRAYS, Namespace, Run, split_weights
 from skuq.networks._operator_network import EpistemicNetwork
-from skuq.networks._plan import make_plan
+from skuq.networks._plan import Plan, make_plan
 
 _SEED_STATE = "seed_generator_state"
 
@@ -226,6 +226,30 @@ class KerasNetwork:
             list(variables), list(state), x, training=training, return_losses=True
         )
         return raw, list(state), sum(penalties, backend.ops.convert_to_tensor(0.0))
+
+
+class PlannedNetwork:
+    """A network described by a `Plan`, with or without a member axis.
+
+    Like every network of a program, it knows the shapes of its weights and the rows of a chunk.
+    """
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+        self.chunk = MAX_PASS_ROWS
+        self.shapes = [weight.shape for weight in plan.weights]
+
+    def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:
+        """Compute ``(raw, new state, penalty)``."""
+        raw, state = self.plan(variables, state, x, run)
+        total: Any = 0.0  # the layers' own weight penalties, () or (n_members,)
+        for weight, value in zip(self.plan.weights, variables):
+            axes = tuple(range(-len(weight.shape), 0))
+            if weight.l1:
+                total = total + weight.l1 * backend.ops.sum(backend.ops.abs(value), axis=axes)
+            if weight.l2:
+                total = total + weight.l2 * backend.ops.sum(backend.ops.square(value), axis=axes)
+        return raw, state, total
 
 
 class DrawingNetwork:

@@ -18,7 +18,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -37,7 +37,6 @@ from skuq.networks._plan import make_plan, without_names
 from skuq.training._network_checks import DrawingNetwork, numbers_per_row
 
 
-@dataclass(frozen=True)
 class _Chunks:
     """How many rows are predicted at a time."""
 
@@ -51,7 +50,6 @@ class _Chunks:
     few_rows: int = 128  # whose products take less time than it takes to limit the threads
 
 
-_CHUNKS = _Chunks()
 # For each member its variables and state in float64.
 _parts: WeakKeyDictionary[Member, tuple[list[Any], list[Any]]] = WeakKeyDictionary()
 _forwards = BoundedCache(max_size=64)
@@ -118,8 +116,8 @@ def _predict(member: Member, x: np.ndarray, run: Run, n_draws: int, cache: bool)
         parts = weights, [_cast(value, "float64") for value in member.state]
         if cache:
             _parts[member] = parts
-    rows = max(_CHUNKS.least_rows, largest_power_of_two(_CHUNKS.entries // n_draws // plan.width))
-    if len(x) <= min(rows, _CHUNKS.few_rows):
+    rows = max(_Chunks.least_rows, largest_power_of_two(_Chunks.entries // n_draws // plan.width))
+    if len(x) <= min(rows, _Chunks.few_rows):
         return plan(*parts, x, run)[0]
     # Products of a chunk are so small that threads would mainly wait for each other.
     with one_thread_if_small(min(rows, plan.width)):
@@ -148,7 +146,7 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
             lambda: backend.compile_forward(forward, weights.size, state, model.input_shape[1:]),
         )
     # Keras keeps the outputs of all layers until the last one is computed.
-    rows = largest_power_of_two(_CHUNKS.keras_entries // sum(numbers_per_row(model)))
+    rows = largest_power_of_two(_Chunks.keras_entries // sum(numbers_per_row(model)))
     parts = [
         np.asarray(forward(weights, state, x[start : start + rows].astype(dtype)))
         for start in range(0, max(1, len(x)), rows)
@@ -159,11 +157,14 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
 def _keras_forward(network: str, dtype: str) -> tuple[Any, Callable[..., Any]]:
     """Rebuild a Keras model with this floating type, as a function of its flat weights."""
     ops = backend.ops
-    # Layers compute in the type that their configuration names.
-    config = json.loads(network)
-    if dtype != "float32":
-        config = _with_dtype(config, "float32", dtype)
-    model = rebuild(json.dumps(config))
+
+    def with_dtype(item: dict[str, Any]) -> dict[str, Any]:
+        """Replace the floating type that one object of the configuration names."""
+        if item.get("class_name") == "DTypePolicy" and item["config"].get("name") == "float32":
+            item["config"]["name"] = dtype
+        return {**item, "dtype": dtype} if item.get("dtype") == "float32" else item
+
+    model = rebuild(json.dumps(json.loads(network, object_hook=with_dtype)))
     shapes = [tuple(variable.shape) for variable in model.trainable_variables]
     ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1].tolist()
 
@@ -180,20 +181,6 @@ def _cast(value: Any, dtype: str) -> np.ndarray:
     """Convert floating arrays to a dtype, and leave integers (seeds, counters) unchanged."""
     array = np.asarray(value)
     return array.astype(dtype) if array.dtype.kind == "f" else array
-
-
-def _with_dtype(config: Any, old: str, new: str) -> Any:
-    """Replace one floating type by another in a Keras configuration."""
-    if isinstance(config, list):
-        return [_with_dtype(item, old, new) for item in config]
-    if not isinstance(config, dict):
-        return config
-    if config.get("class_name") == "DTypePolicy" and config["config"].get("name") == old:
-        return {**config, "config": {**config["config"], "name": new}}
-    return {
-        key: new if key == "dtype" and value == old else _with_dtype(value, old, new)
-        for key, value in config.items()
-    }
 
 
 # For each member its network, and its variables and state in float64.
@@ -223,11 +210,11 @@ def predict_draws(member: Member, x: np.ndarray, index: np.ndarray | None = None
     x, run = np.asarray(x, dtype="float64"), Run(ARRAYS, index=index)
     epinet = network.network.epinet
     # Chunks of rows bound the memory of the widest layer, (n_draws, rows, widest).
-    n_draws, widest = 1, _CHUNKS.least_width
+    n_draws, widest = 1, _Chunks.least_width
     if epinet is not None:
         n_draws, widest = len(run.index), max(widest, *epinet.units)
-    rows = largest_power_of_two(_CHUNKS.drawn_entries // (n_draws * widest))
-    rows = max(_CHUNKS.least_rows, rows)
+    rows = largest_power_of_two(_Chunks.drawn_entries // (n_draws * widest))
+    rows = max(_Chunks.least_rows, rows)
     draws = np.empty((n_draws, len(x), network.network.n_raw))
     for start in range(0, len(x), rows):
         part = slice(start, start + rows)

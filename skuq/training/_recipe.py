@@ -282,15 +282,10 @@ class Recipe:
             )
         return [next((f for p, f in patterns if _matches(p, name)), 1.0) for name in names]
 
-    @classmethod
-    def field_names(cls) -> list[str]:
-        """List the names of all fields."""
-        return [field.name for field in fields(cls)]
-
 
 def stack_conflict(recipes: Sequence[Recipe]) -> str:
     """Explain why recipes cannot train in one stack; an empty string means that they can."""
-    for name in sorted(set(Recipe.field_names()) - set(_STACKABLE_FIELDS)):
+    for name in sorted({field.name for field in fields(Recipe)} - set(_STACKABLE_FIELDS)):
         values = {getattr(recipe, name) for recipe in recipes}
         if len(values) > 1:
             return f"The recipes of a stack must have the same `{name}`. Got {values}."

@@ -19,7 +19,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,6 @@ _OWN_LAYER = re.compile(r'"registered_name": "skuq>')  # skuq's layers for table
 _CONVOLUTION = re.compile(r'"class_name": "\w*Conv')
 
 
-@dataclass(frozen=True)
 class _Costs:
     """Seconds that XLA costs and saves on a usual machine, as measured by benchmarks/engine.py."""
 
@@ -71,33 +70,24 @@ class _Costs:
     runs_at_once: int = 2
 
 
-_XLA = _Costs()
-
-
-def worth_xla(
-    network: str,
-    n_steps: int,
-    n_weights: int,
-    *,
-    stops_early: bool,
-    n_alike: int = 1,
-    has_artificial: bool = False,
-) -> bool:
-    """Tell whether XLA's compilation pays for itself in `n_alike` runs of at most `n_steps` steps.
+def worth_xla(job: TrainingJob, n_train: int, n_weights: int) -> bool:
+    """Tell whether XLA's compilation pays for itself in the runs that are alike.
 
     The answer depends only on the configuration and not on the machine or on measured times,
-    because graph and XLA round differently and runs must be reproducible. `n_weights` counts the
-    weights of all members of one run, and `has_artificial` tells whether steps have artificial
-    inputs.
+    because graph and XLA round differently and runs must be reproducible. `n_train` counts the
+    rows of an epoch, and `n_weights` the weights of all members of one run.
     """
-    if _CONVOLUTION.search(network):
+    recipe = job.recipe
+    if _CONVOLUTION.search(job.network):
         return False
-    n_in_turn = math.ceil(n_alike / _XLA.runs_at_once)
-    expected = n_in_turn * n_steps * (_XLA.share_of_epochs if stops_early else 1.0)
-    saved = _XLA.step + _XLA.weight * n_weights
-    saved += _XLA.own_layer * len(_OWN_LAYER.findall(network))
-    saved += _XLA.artificial * has_artificial
-    return expected * saved > _XLA.compile
+    n_in_turn = math.ceil(job.n_alike / _Costs.runs_at_once)
+    n_steps = n_in_turn * recipe.epochs * math.ceil(n_train / recipe.batch_size)
+    stops_early = recipe.early_stopping_patience not in (None, "cycle")
+    expected = n_steps * (_Costs.share_of_epochs if stops_early else 1.0)
+    saved = _Costs.step + _Costs.weight * n_weights
+    saved += _Costs.own_layer * len(_OWN_LAYER.findall(job.network))
+    saved += _Costs.artificial * (recipe.n_artificial > 0)
+    return expected * saved > _Costs.compile
 
 
 #: Compiled training programs of this process, by their keys.
@@ -146,24 +136,15 @@ class TrainingRun:
     """
 
     def __init__(self, job: TrainingJob, data: TrainingData):
-        from skuq.training._program import (
-            Blocks,  # loads TensorFlow
-            start_carry,  # loads TensorFlow
-        )
+        from skuq.training._program import Blocks, start_carry  # loads TensorFlow
 
         self.job, self.data = job, data
         template = template_of(job.network)
         sizes = Sizes.of(job, data)
-        recipe, jit = job.recipe, job.jit
+        jit = job.jit
         if jit is None:
-            jit = worth_xla(
-                job.network,
-                recipe.epochs * math.ceil(sizes.n_train / recipe.batch_size),
-                sum(map(math.prod, template.shapes)) * len(job.seeds),
-                stops_early=recipe.early_stopping_patience not in (None, "cycle"),
-                n_alike=job.n_alike,
-                has_artificial=recipe.n_artificial > 0,
-            )
+            n_weights = sum(map(math.prod, template.shapes)) * len(job.seeds)
+            jit = worth_xla(job, sizes.n_train, n_weights)
         self.jit, self.n_epochs = jit, 0
         self._model, self._sizes = template.model, sizes
         self.key = program_key(job, template, data, sizes, jit=jit)
@@ -371,17 +352,9 @@ class TrainingRun:
         if job.recipe.keeps_jointly:
             mean = np.ma.masked_invalid(watched).mean(axis=1, keepdims=True).filled(np.nan)
             watched = np.broadcast_to(mean, watched.shape)
-        return [
-            self._member(
-                k,
-                weights[k],
-                tuple(value[k] for value in states),
-                history[..., k],
-                watched[..., k],
-                held_out[k],
-            )
-            for k in range(len(job.seeds))
-        ]
+        of_members = [tuple(value[k] for value in states) for k in range(len(weights))]
+        arrays = weights, of_members, np.moveaxis(history, -1, 0), watched.T, held_out
+        return [self._member(k, *parts) for k, parts in enumerate(zip(*arrays))]
 
     def _member(
         self, k: int, weights: Any, state: Any, history: Any, chosen_by: Any, held_out: Any
@@ -431,7 +404,6 @@ class TrainingRun:
         return member.with_held_out(raw.astype("float32"))
 
 
-@dataclass(frozen=True)
 class _Budget:
     """How a deadline is divided among epochs and jobs."""
 
@@ -445,14 +417,18 @@ class _Budget:
     clock_tick: float = 1e-6
 
 
-_BUDGET = _Budget()
-
 #: Members, with an error in the place of each diverged one.
 Members = list[Member | FloatingPointError]
 
 
-class JointTraining:
-    """Joint training of several jobs.
+def train_jointly(
+    jobs: Sequence[tuple[TrainingJob, TrainingData]],
+    *,
+    cancelled: Callable[[], bool] | None = None,
+    report: Callable[[int, int], Any] | None = None,
+    deadline: float = math.inf,
+) -> tuple[Members, float]:
+    """Train several jobs, each on its own data.
 
     Large stacks are divided into groups. As many groups run at the same time as there are cores.
 
@@ -460,70 +436,38 @@ class JointTraining:
     ----------
     jobs : sequence of (TrainingJob, TrainingData)
         Each job with the data that it trains on.
+    cancelled, report, deadline :
+        See `skuq.training.train`.
+
+    Returns
+    -------
+    members : list of Member or FloatingPointError
+        Members of all jobs, each at its network's best epoch.
+    share : float
+        Share of the training that is done; less than 1 if a deadline ended it.
     """
+    groups = [(group, data) for job, data in jobs for group in job.groups()]
+    ended = threading.Event()  # set when a group fails or the caller is interrupted
+    left = [group.recipe.epochs for group, _ in groups]
 
-    def __init__(self, jobs: Sequence[tuple[TrainingJob, TrainingData]]):
-        self._groups = [_Group(group, data) for job, data in jobs for group in job.groups()]
-
-    def advance(
-        self,
-        *,
-        cancelled: Callable[[], bool] | None = None,
-        report: Callable[[int, int], Any] | None = None,
-        deadline: float = math.inf,
-    ) -> None:
-        """Train every job to its end.
-
-        Parameters
-        ----------
-        cancelled, report, deadline :
-            See `skuq.training.train`.
-        """
-        ended = threading.Event()  # set when a group fails or the caller is interrupted
-        left = [group.job.recipe.epochs for group in self._groups]
-
-        def report_of(k: int, n_epochs: int, n_left: int) -> None:
+    def train_group(k: int) -> tuple[Members, float]:
+        def report_group(n_epochs: int, n_left: int) -> None:
             if report is not None:  # with the epochs that all groups still have together
                 left[k] = n_left
                 report(n_epochs, sum(left))
 
-        settings: Any = {
-            "cancelled": lambda: ended.is_set() or (cancelled is not None and cancelled()),
-            "deadline": deadline,
-        }
-        backend.run_in_threads(
-            [
-                functools.partial(group.train, report=functools.partial(report_of, k), **settings)
-                for k, group in enumerate(self._groups)
-            ],
-            backend.n_programs_at_once() if len(self._groups) > 1 else 1,
-            stop=ended.set,
-        )
+        def is_cancelled() -> bool:
+            return ended.is_set() or (cancelled is not None and cancelled())
 
-    @property
-    def share(self) -> float:
-        """Share of the training that is done; less than 1 if a deadline ended it."""
-        return min(group.share for group in self._groups)
-
-    def members(self) -> Members:
-        """Return the members of all jobs, each at its network's best epoch."""
-        return sum((group.members for group in self._groups), [])
-
-
-@dataclass(eq=False, repr=False)
-class _Group:
-    """A group of a job's members."""
-
-    job: TrainingJob
-    data: TrainingData
-    share: float = 0.0
-    members: Members = field(default_factory=list)  # after the training
-
-    def train(self, **settings: Any) -> None:
-        run = TrainingRun(self.job, self.data)
-        run.advance(**settings)
+        run = TrainingRun(*groups[k])
+        run.advance(cancelled=is_cancelled, report=report_group, deadline=deadline)
         # Only the small records are kept, and the run's arrays are freed before the next group.
-        self.share, self.members = run.share, run.members()
+        return run.members(), run.share
+
+    tasks = [functools.partial(train_group, k) for k in range(len(groups))]
+    n_threads = backend.n_programs_at_once() if len(groups) > 1 else 1
+    members, shares = zip(*backend.run_in_threads(tasks, n_threads, stop=ended.set))
+    return sum(members, []), min(shares)
 
 
 def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) -> list[TrainingJob]:
@@ -534,8 +478,7 @@ def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) ->
     """
     pairs = [(job, data) for job in jobs]
     needed, to_predict, jobs = seconds_needed(pairs, deadline, needs_all=False)
-    share = share_in_time(needed, deadline - to_predict - time.monotonic())
-    return [with_share_of_epochs(job, share) for job in jobs]
+    return reduce_epochs(jobs, needed, deadline - to_predict - time.monotonic())
 
 
 def seconds_needed(
@@ -576,10 +519,10 @@ def seconds_needed(
         nonlocal to_predict
         for job, data in jobs:
             left, groups = deadline - time.monotonic(), job.groups()
-            if measured and not needs_all and left < (1 - _BUDGET.beginning) * seconds:
+            if measured and not needs_all and left < (1 - _Budget.beginning) * seconds:
                 break
             run = TrainingRun(groups[0], data)
-            is_short = left < _BUDGET.short * len(jobs)
+            is_short = left < _Budget.short * len(jobs)
             if run.jit and job.jit is None and is_short and not run.is_compiled:
                 run = TrainingRun(replace(groups[0], jit=False), data)
             run.compile()
@@ -587,7 +530,7 @@ def seconds_needed(
                 began = time.monotonic()
                 run.advance(1, cancelled=ended.is_set)
                 trained = time.monotonic()
-                if trained - began > _BUDGET.long_epoch * (deadline - trained):
+                if trained - began > _Budget.long_epoch * (deadline - trained):
                     break
             run.members()
             needed.extend([(trained - began) * job.recipe.epochs] * len(groups))
@@ -602,15 +545,14 @@ def seconds_needed(
     return max(cores), to_predict, measured
 
 
-def share_in_time(needed: float, seconds: float) -> float:
-    """Compute the share of a training of `needed` seconds that fits into `seconds`, at most 1."""
-    return min(1.0, _BUDGET.planned * max(seconds, 0.0) / max(needed, _BUDGET.clock_tick))
-
-
-def with_share_of_epochs(job: TrainingJob, share: float) -> TrainingJob:
-    """Copy a job with this share of its epochs, at least one."""
-    recipes = [replace(recipe, epochs=max(1, int(share * recipe.epochs))) for recipe in job.recipes]
-    return replace(job, recipes=tuple(recipes))
+def reduce_epochs(jobs: Sequence[TrainingJob], needed: float, seconds: float) -> list[TrainingJob]:
+    """Reduce the epochs of jobs that need `needed` seconds to what fits into `seconds`, or to 1."""
+    share = min(1.0, _Budget.planned * max(seconds, 0.0) / max(needed, _Budget.clock_tick))
+    recipes = [
+        [replace(recipe, epochs=max(1, int(share * recipe.epochs))) for recipe in job.recipes]
+        for job in jobs
+    ]
+    return [replace(job, recipes=tuple(fewer)) for job, fewer in zip(jobs, recipes)]
 
 
 def train(
@@ -675,9 +617,8 @@ def train(
     (4, 34)
     """
     jobs = [jobs] if isinstance(jobs, TrainingJob) else jobs
-    training = JointTraining([(job, data) for job in jobs])
-    training.advance(cancelled=cancelled, report=report, deadline=deadline)
-    return training.members()
+    pairs = [(job, data) for job in jobs]
+    return train_jointly(pairs, cancelled=cancelled, report=report, deadline=deadline)[0]
 
 
 def find_completed(members: Sequence[Member | FloatingPointError]) -> list[int]:

@@ -26,7 +26,7 @@ from skuq.estimators.tabular._kinds import (
 )
 from skuq.files import dumps, loads
 from skuq.networks import GaussianHead, TabularNetwork
-from skuq.networks._head_normals import SquaredErrorHead
+from skuq.networks._heads import SquaredErrorHead
 from skuq.predictive import CategoricalMixture, GaussianMixture
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_normals
 from skuq.training import Training

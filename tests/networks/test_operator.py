@@ -16,7 +16,7 @@ from plans import ARRAYS, Run, float32, numpy_of, sequential, tensors
 from scipy.special import expit, ndtr
 from tiers import cases
 
-from skuq.backend import BACKEND, keras, ops, tfd
+from skuq.backend import keras, ops, tfd, value_and_gradient
 
 layers = keras.layers
 
@@ -181,7 +181,6 @@ EPINETS = {
     "one layer": EpiNetLayers(N_FEATURES, 1, 4, (6,), (5,), 0.5),
     "plain": EpiNetLayers(N_FEATURES, 2, 3, (6, 7), (5, 4, 3), 2.0, factorized=False),
     "one index": EpiNetLayers(N_FEATURES, 2, 1, (6,), (5,), 1.0),
-    "linear": EpiNetLayers(N_FEATURES, 2, 3, (), (), 1.0),
 }
 
 
@@ -250,7 +249,7 @@ def gradient(network):
         draws = drawing.forward(variables, state, x, run)[0]
         return ops.sum(cotangent[:, :2] * ops.mean(draws, axis=0)), ()
 
-    _, _, slopes = BACKEND.value_and_gradient(total, variables)
+    _, _, slopes = value_and_gradient(total, variables)
     return [numpy_of(slope) for slope in slopes], drawing.n_base
 
 

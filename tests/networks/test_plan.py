@@ -304,7 +304,6 @@ def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
     (lambda: BINNED(edges=[[0.0, 2.0, 1.0]]), "`edges` must increase"),
     (lambda: BINNED(edges=[[0.0, 0.0, 1.0]]), "only the last one may repeat"),
     (lambda: BINNED(edges=[[0.0, np.nan]]), "`edges` must .*finite"),
-    (lambda: tabular.CategoryEmbedding([0, 1], [3]), "an entry for each of `columns`"),
     (lambda: tabular.CategoryEmbedding([0], [0]), "`n_codes` must be a positive whole number"),
     (lambda: tabular.NTKDense(2.5), "`units` must be a positive whole number. Got 2.5"),
     (lambda: NumericEmbedding(columns=[0, 6])(keras.Input((6,))), "inputs of 6 features"),

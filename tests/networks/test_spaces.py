@@ -183,8 +183,8 @@ def test_build_tabular_layers_stand_in_their_order_and_add_what_came_in():
     # Embeddings get columns by position in the input, and no codes.
     given = {"categories": CODES, "embedding": {"columns": NUMBERS}}
     layer = build_tabular((6,), 1, hidden_units=(), **given).get_layer("embedding")
-    assert layer.columns == [0, 1, 2, 3]  # 4 numbers, before two vectors of 8
-    assert layer.output.shape == (None, 4 * 3 + 4 + 2 * 8)
+    assert layer.columns == [0, 1, 2, 3]  # 4 numbers, before two vectors of 2
+    assert layer.output.shape == (None, 4 * 3 + 4 + 2 * 2)
     given = {"categories": CODES, "embedding": {"columns": [5, 2]}}
     some = build_tabular((6,), 1, hidden_units=(1,), activation="linear", **given)
     assert some.get_layer("embedding").columns == [3, 1]

@@ -19,8 +19,11 @@ from skuq.predictive._calibration import (
     fit_temperature,
     shrink_std_factor,
 )
-from skuq.predictive._classes import scaled_probabilities
-from skuq.predictive._distributions import central_interval, conformal_quantile
+from skuq.predictive._distributions import (
+    central_interval,
+    conformal_quantile,
+    scaled_probabilities,
+)
 
 
 def normal(mean, std):

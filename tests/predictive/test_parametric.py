@@ -251,7 +251,7 @@ def test_posterior_evaluates_every_draw_at_every_row_in_chunks(monkeypatch, rng)
     assert draws.dtype == "float64"
     assert lines(np.eye(2))(np.empty((0, 2))).shape == (2, 0)
     posterior, X = lines(np.eye(3)), rng.normal(size=(11, 3))
-    monkeypatch.setattr("skuq.predictive._posterior._ENTRIES_PER_CHUNK", 6)
+    monkeypatch.setattr("skuq.predictive._distributions._ENTRIES_PER_CHUNK", 6)
     assert_array_equal(posterior(X), X.T)
 
 

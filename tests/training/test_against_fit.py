@@ -133,7 +133,7 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     y = np.sin(2 * x[:, :1]) + (x[:, 1:2] == 3) + 0.1 * rng.normal(size=(45, 1))
     data = TrainingData.without_validation(x, y, rng.uniform(0.5, 2, 45))
     model = build_tabular(
-        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 22_000}, category_dim=3,
+        (4,), 2, hidden_units=(9, 9), activation="mish", categories={1: 22_000},
         embedding={"columns": [0, 2, 3], "n_frequencies": 5, "scale": 0.5},
     )  # fmt: skip
     flat, state = draw_variables(model, 3)

@@ -17,7 +17,7 @@ from scipy import stats
 from tiers import cases, slow
 from training_data import INDEX_STREAM, PLAIN, make_data, normal, train_member, train_stack, uniform
 
-from skuq.backend import BACKEND, BoundedCache, keras, ops
+from skuq.backend import BoundedCache, keras, ops, value_and_gradient
 from skuq.exceptions import SearchSpaceError
 from skuq.networks import GaussianHead, Member
 from skuq.tables import TrainingData
@@ -280,7 +280,7 @@ def test_a_step_follows_the_gradient_of_the_loss_and_predictions_are_the_network
         error = 0.5 * ops.square(draws[..., 0] - y[:, 0])
         return ops.mean(ops.mean(error, axis=0) * weight), ()
 
-    _, _, slopes = BACKEND.value_and_gradient(loss, float32(drawing.split(flat)))
+    _, _, slopes = value_and_gradient(loss, float32(drawing.split(flat)))
     slope = np.concatenate([np.ravel(slope) for slope in slopes])
     assert_allclose(after.weights, flat - recipe.learning_rate * slope, atol=1e-6)
     for frozen, found in zip(state, after.state, strict=True):

@@ -674,16 +674,16 @@ def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypat
     """With folds each network predicts its own rows, and for the moments those of all folds."""
     times = []
 
-    def share_in_time(needed, seconds):
+    def reduce_epochs(jobs, needed, seconds):
         times.append((needed, seconds))
-        return 0.1
+        return jobs
 
     def plan(jobs, deadline):
         assert deadline > time.monotonic() + 90
         return 1.0, 2.0, [job for job, _ in jobs]
 
     monkeypatch.setattr("skuq.estimators.methods._trial_trainer.seconds_needed", plan)
-    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.share_in_time", share_in_time)
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.reduce_epochs", reduce_epochs)
     trainer(CONFIGURATION, 3, TrialBudget(seconds=100.0))
     of_result = 2.0 if trainer.folds is None else 12.0
     assert times[0] == (1.0, pytest.approx(100 - of_result, abs=1))

@@ -23,7 +23,7 @@ from skuq import training
 from skuq._random import generator, trial_seed
 from skuq.fitted._fitted_nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
 from skuq.networks import ArtificialInputs, GaussianHead, Member, NOMULoss, NOMUNetwork
-from skuq.networks._head_nomu import NomuHead
+from skuq.networks._heads import NomuHead
 from skuq.networks._nomu_network import build_mean, build_nomu
 from skuq.tables import TrainingData
 from skuq.tables._columns import is_frame

@@ -25,13 +25,7 @@ from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._network_checks import build_checked
 from skuq.training._predict import predict_members
 from skuq.training._recipe import TEMPERATURES, Recipe, stack_conflict
-from skuq.training._train import (
-    JointTraining,
-    seconds_needed,
-    share_in_time,
-    train,
-    with_share_of_epochs,
-)
+from skuq.training._train import Members, reduce_epochs, seconds_needed, train, train_jointly
 
 _LARGEST_STACK = 16  # folds trained by one program
 # Largest difference between the mean row weights of stacked folds: a batch's loss is not divided
@@ -161,9 +155,9 @@ class MemberTrainer:
         with self._time_limit() as cancelled:
             if budget is not None:
                 return self._train_within(budget, configuration, seed, cancelled)
-            training = JointTraining(self.jobs(configuration, seed, **changes))
-            training.advance(cancelled=cancelled)
-            return self._result(training)
+            jobs = self.jobs(configuration, seed, **changes)
+            members, _ = train_jointly(jobs, cancelled=cancelled)
+            return self._result(members)
 
     def _train_within(
         self,
@@ -181,14 +175,12 @@ class MemberTrainer:
             # The mixture's moments need predictions of each network for the rows of all folds.
             n_passes = 1 if self.folds is None or self.head.classifies else 1 + len(self.folds)
             deadline -= min(to_predict * n_passes, budget.seconds / 2)
-            share = share_in_time(needed, deadline - time.monotonic())
-            shortened = [with_share_of_epochs(job, share) for job in measured]
+            shortened = reduce_epochs(measured, needed, deadline - time.monotonic())
             jobs = [(job, rows) for job, (_, rows) in zip(shortened, jobs)]
             # At least one epoch is trained, however little time there is.
             share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
-        training = JointTraining(jobs)
-        training.advance(cancelled=cancelled, deadline=deadline)
-        result, share = self._result(training, end), share * training.share
+        members, share_of_jobs = train_jointly(jobs, cancelled=cancelled, deadline=deadline)
+        result, share = self._result(members, end), share * share_of_jobs
         return TrialOutcome(result, self._objective(result, share), share)
 
     def jobs(
@@ -221,10 +213,10 @@ class MemberTrainer:
         stacks = [([seeds[k] for k in part], [splits[k] for k in part]) for part in parts]
         return [(make_job(s, stacked=True, splits=rows), data) for s, rows in stacks]
 
-    def _result(self, training: JointTraining, deadline: float = math.inf) -> Member | FoldedMember:
+    def _result(self, members: Members, deadline: float = math.inf) -> Member | FoldedMember:
         """Make the trial's record, or raise a diverged network's error."""
         networks: list[Member] = []
-        for member in training.members():
+        for member in members:
             if isinstance(member, FloatingPointError):
                 raise member
             networks.append(member)

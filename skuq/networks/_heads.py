@@ -1,10 +1,19 @@
-"""Heads of normals and of mixtures of normals, with their losses."""
+"""Heads: what the raw outputs of a network mean, and the loss that trains them.
+
+Notation: K members, n rows, m outputs (of classes, their probabilities); raw outputs are
+(.., n_raw), and those of members (K, n, n_raw).
+
+Notation of NOMU: f is the mean, r the raw uncertainty. A network gives m numbers f (none
+where f is given), then m numbers r, or 2 m for bounds that are not symmetric: r upwards,
+then r downwards. Definitions and equations are those of Heiss et al., "NOMU: Neural
+Optimization-based Model Uncertainty", ICML 2022.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import special
@@ -12,9 +21,103 @@ from scipy import special
 from skuq import backend
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
 from skuq.files._registry import saved_as
-from skuq.networks._head_base import Head
-from skuq.predictive import GaussianMixture, Mixture, TransformedMixture
-from skuq.predictive._calibration import Calibration, calibrate_normals
+from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TransformedMixture
+from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_normals
+
+
+class Head:
+    """Base of all heads. They are frozen dataclasses, since they key cached programs.
+
+    Training needs `n_raw` and ``loss(y, raw)``. An ensemble also needs `means` and `mixture`, which
+    `NormalsHead` derives from weighted normals, and the scores of `error`. Searches score networks
+    by `scores` and `log_likelihood`, and mix those of a trial by ``pooled(raw)``.
+
+    A loss with terms for artificial inputs, which have no targets, has ``row_loss(y, raw,
+    settings)`` and ``artificial_loss(raw, settings)``.
+    """
+
+    #: Whether y are codes of classes.
+    classifies: bool = False
+    #: Whether the last raw numbers are those of the standard deviations of one normal.
+    has_scales: bool = False
+    #: Loss by which the selection "auto" compares ensembles; see `GreedySelection`.
+    selection_loss: str = "mixture"
+    #: Whether a batch's loss is the sum over its rows instead of their mean.
+    sums_rows: bool = False
+    #: Whether the loss takes the recipe's `loss_settings`, numbers (..) that differ between the
+    #: members of a stack: ``loss(y, raw, settings)``.
+    weighs_losses: bool = False
+    #: Beginning of the names of the layers that get no gradient from artificial inputs.
+    detached: str | None = None
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        raise NotImplementedError
+
+    def loss(self, y: Any, raw: Any) -> Any:
+        """Compute the loss (..,) of each row, from tensors y (.., m) and raw (.., n_raw)."""
+        raise NotImplementedError
+
+    def validation_loss(self, y: Any, raw: Any) -> Any:
+        """Compute the loss (..,) of each validation row, as `loss` by default."""
+        return self.loss(y, raw)
+
+    def log_likelihood(self, y: Any, raw: Any) -> np.ndarray:
+        """Compute the joint log density (..,) of all outputs, from arrays y and raw."""
+        raise NotImplementedError
+
+    def scores(self, y: Any, raw: Any) -> np.ndarray:
+        """Compute the negative log likelihood (..,) from arrays. Searches minimise it."""
+        return -self.log_likelihood(y, raw)
+
+    def means(self, raw: Any, xp: Any = np) -> Any:
+        """Compute means (.., m) of the standardised y, or probabilities of classes."""
+        raise NotImplementedError
+
+    def without_noise(self) -> Self:
+        """Return a head with the same means for all fits, which keys compiled draws."""
+        return self
+
+    def raw_of_means(self, values: np.ndarray) -> np.ndarray:
+        """Compute raw numbers (.., n_raw) that add values (.., m) to the means, and nothing else.
+
+        A network of numbers starts with such a part, the linear fit of its rows.
+        """
+        raise NotImplementedError
+
+    def mixture(
+        self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
+    ) -> Any:
+        """Mix what members predict, in units of y.
+
+        Parameters
+        ----------
+        raw : ndarray of shape (K, n, n_raw)
+        weights : ndarray of shape (K,)
+            Positive weights of the members, summing to 1.
+        targets : Targets
+            Fitted scales of y: ``restore(loc, scale)`` converts to its units, and `is_1d` says
+            whether the mixture has no axis of outputs. Where `is_transformed`, the mixture is one
+            of the transformed y, behind the map of `scaling`.
+        calibration : Calibration
+            What to change, in units of the standardised y.
+        """
+        raise NotImplementedError
+
+    def mean(
+        self, raw: np.ndarray, weights: np.ndarray, calibration: Calibration = UNCALIBRATED
+    ) -> np.ndarray:
+        """Compute the mean (n, m) of the members' mixture, in units of the standardised y."""
+        return np.tensordot(weights, self.means(raw), axes=1)
+
+    def error(self, y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Score means (n, m) alone by their squared error (n,), summed over outputs."""
+        return np.square(y - mean, dtype="float64").sum(axis=1)
+
+    def constant(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Compute the constant (m,) that predicts targets y (n, m) best, by `error`."""
+        return np.average(y, axis=0, weights=weight)
 
 
 class NormalsHead(Head):
@@ -285,7 +388,7 @@ class SquaredErrorHead(NormalsHead):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks._head_normals import SquaredErrorHead
+    >>> from skuq.networks._heads import SquaredErrorHead
     >>> SquaredErrorHead(scale=(0.5,)).distribution(np.array([[2.0]]))
     (array([[2.]]), array([[0.5]]))
     """
@@ -355,11 +458,6 @@ class GaussianMixtureHead(NormalsHead):
         log likelihood, and the setting "crps" is the weight of the sum: members of one stack can
         then learn by different losses.
 
-    Raises
-    ------
-    ValueError
-        If n_components is below 1.
-
     Notes
     -----
     Means are raw numbers plus normal scores, so that raw numbers of 0 spread the components
@@ -376,7 +474,7 @@ class GaussianMixtureHead(NormalsHead):
     Examples
     --------
     >>> import numpy as np
-    >>> from skuq.networks._head_normals import GaussianMixtureHead
+    >>> from skuq.networks._heads import GaussianMixtureHead
     >>> head = GaussianMixtureHead(n_components=2)
     >>> mean, variance = head.moments(np.zeros((1, head.n_raw)))
     >>> head.n_raw, mean.round(3), variance.round(3)
@@ -387,10 +485,6 @@ class GaussianMixtureHead(NormalsHead):
     n_components: int = 3
     min_scale: float = 1e-3
     weighs_losses: bool = False
-
-    def __post_init__(self):
-        if self.n_components < 1:
-            raise ValueError(f"n_components must be at least 1. Got {self.n_components}.")
 
     @property
     def n_raw(self) -> int:
@@ -441,10 +535,8 @@ class GaussianMixtureHead(NormalsHead):
     def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Return the components of each member."""
         loc, scale, log_probability = self.distribution(raw, xp)  # (K, n, J, m)
-        loc, scale, probability = (
-            xp.moveaxis(array, 2, 1) for array in (loc, scale, xp.exp(log_probability))
-        )
-        return loc, scale, probability
+        loc, scale = xp.moveaxis(loc, 2, 1), xp.moveaxis(scale, 2, 1)
+        return loc, scale, xp.moveaxis(xp.exp(log_probability), 2, 1)
 
     def means(self, raw: Any, xp: Any = np) -> Any:
         """Compute the means (.., n_outputs) of the mixtures."""
@@ -501,3 +593,178 @@ def _logsumexp(values, xp):
     """Compute log-sum-exp over components: (.., n_components, n_outputs) to (.., n_outputs)."""
     # Keras 3.7 takes no number as the axis of a symbolic tensor.
     return (special if xp is np else xp).logsumexp(values, axis=(-2,))
+
+
+_LEAST_PROBABILITY = 1e-300  # of which a logarithm is taken
+
+
+@saved_as("networks.CategoricalHead")
+@dataclass(frozen=True)
+class CategoricalHead(Head):
+    """Class probabilities from one raw number, the logit, for each class.
+
+    Parameters
+    ----------
+    n_classes : int
+        Number of classes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.networks._heads import CategoricalHead
+    >>> CategoricalHead(3).probabilities(np.log([[1.0, 1.0, 2.0]]))
+    array([[0.25, 0.25, 0.5 ]])
+    """
+
+    n_classes: int
+
+    classifies = True
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return self.n_classes
+
+    def probabilities(self, raw: Any, xp: Any = np, calibration: Calibration = UNCALIBRATED) -> Any:
+        """Compute class probabilities (.., n_classes) from raw numbers of that shape.
+
+        Every member is calibrated alike, and so is their average.
+        """
+        raw = raw if calibration.temperature == 1 else raw / calibration.temperature
+        proba = (special if xp is np else xp).softmax(raw, axis=-1)
+        if not calibration.constant:
+            return proba
+        constant = np.array(calibration.constant)
+        return proba * (1 - constant.sum()) + constant
+
+    means = probabilities
+
+    def mean(
+        self, raw: np.ndarray, weights: np.ndarray, calibration: Calibration = UNCALIBRATED
+    ) -> np.ndarray:
+        """Compute the average probabilities (n, n_classes) of the members."""
+        proba = self.probabilities(raw, calibration=calibration)
+        return np.tensordot(weights, proba, axes=1)
+
+    def mixture(
+        self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
+    ) -> CategoricalMixture:
+        """Mix the members' probabilities."""
+        return CategoricalMixture(self.probabilities(raw, calibration=calibration), weights)
+
+    def error(self, y: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """Compute minus the log probability (n,) of the rows' classes."""
+        codes = y[:, :1].astype(int)
+        chosen = np.take_along_axis(np.broadcast_to(mean, (len(y), self.n_classes)), codes, axis=1)
+        return -np.log(np.maximum(chosen[:, 0], _LEAST_PROBABILITY))
+
+    def constant(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """Compute the shares (n_classes,) of the classes."""
+        share = np.bincount(y[:, 0].astype(int), weight, minlength=self.n_classes)
+        return share / share.sum()
+
+    def pooled(self, raw) -> np.ndarray:
+        """Compute raw numbers (.., n_classes) of the averaged probabilities of K networks.
+
+        `raw` is (K, .., n_classes).
+        """
+        # Log of the mean probability, which softmax maps back to it.
+        return special.logsumexp(special.log_softmax(raw, axis=-1), axis=0) - np.log(len(raw))
+
+    def loss(self, y, raw):
+        """Compute the cross-entropy (..,) of each row in nats, from tensors.
+
+        `y` holds class codes (.., 1), and `raw` is (.., n_classes).
+        """
+        ops = backend.ops
+        codes = ops.cast(y[..., 0], "int32")
+        chosen = ops.sum(ops.one_hot(codes, self.n_classes, dtype=raw.dtype) * raw, axis=-1)
+        return ops.logsumexp(raw, axis=-1) - chosen
+
+    def log_likelihood(self, y, raw) -> np.ndarray:
+        """Compute log probabilities (..,) of codes (.., 1), from raw numbers (.., n_classes)."""
+        codes = np.broadcast_to(np.asarray(y).astype(int), (*raw.shape[:-1], 1))
+        chosen = np.take_along_axis(raw, codes, axis=-1)[..., 0]
+        return chosen - special.logsumexp(raw, axis=-1)
+
+
+#: Beginning of the names of the layers of f.
+MEAN_LAYERS = "mean_"
+
+
+@saved_as("networks.NomuHead")
+@dataclass(frozen=True)
+class NomuHead(Head):
+    """NOMU's loss (Definition 3.3), and the meaning of a network's raw numbers.
+
+    Parameters
+    ----------
+    n_outputs : int, default=1
+        m; losses are sums over outputs.
+    with_mean : bool, default=True
+        Whether the network gives f, and term (a) is part of the loss.
+    n_sides : {0, 1, 2}, default=1
+        2 for upper and lower bounds with an r of their own (appendix C.2), 0 for a network
+        that gives f only.
+    stable : bool, default=True
+        Terms (b) and (c) in the form of Eq. 53-55, whose gradients are bounded.
+    detached : str or None
+        Layers by whose names (b) and (c) leave the weights alone (footnote 5); None lets
+        their gradients reach f.
+    """
+
+    n_outputs: int = 1
+    with_mean: bool = True
+    n_sides: int = 1
+    stable: bool = True
+    detached: str | None = MEAN_LAYERS
+
+    sums_rows = True
+
+    @property
+    def n_raw(self) -> int:
+        """Number of raw outputs of the network."""
+        return self.n_outputs * (self.with_mean + self.n_sides)
+
+    def split(self, raw: Any) -> tuple[Any, Any]:
+        """Split raw numbers into f (.., m) and r (.., n_sides * m); a given f has no columns."""
+        n_means = self.n_outputs * self.with_mean
+        return raw[..., :n_means], raw[..., n_means:]
+
+    def loss(self, y, raw):
+        """Compute the paper's term (a), the squared error of f, for each row: (.., m) to (..,)."""
+        ops = backend.ops
+        if not self.with_mean:
+            return ops.zeros_like(raw[..., 0])
+        return ops.sum(ops.square(y - self.split(raw)[0]), axis=-1)
+
+    def row_loss(self, y, raw, settings):
+        """Compute the paper's term (b), pi_sqr * r**2, of each row (..,).
+
+        It keeps the raw uncertainty r small at the rows; `settings` holds its weight `pi_sqr`. With
+        two sides it is that of Definition C.1, the squared distances of both bounds to y. Where the
+        mean f is not part of the network, y must be the error of f, y - f.
+        """
+        ops = backend.ops
+        mean, r = self.split(raw)
+        if self.n_sides == 2:  # f + r_up - y, and y - (f - r_down)
+            error = mean - y if self.with_mean else -y
+            r = r + ops.concatenate([error, -error], axis=-1)
+        rho = ops.square(r)
+        if self.stable:  # Eq. 54; written so that neither branch overflows
+            rho = ops.where(ops.abs(r) > 1, 2 * ops.abs(r) - 1, ops.square(ops.clip(r, -1, 1)))
+        return settings["pi_sqr"] * ops.sum(rho, axis=-1)
+
+    def artificial_loss(self, raw, settings):
+        """Compute the paper's term (c), pi_exp * exp(-c_exp * r), of each artificial input (..,).
+
+        It raises the raw uncertainty r there; `settings` holds the weight `pi_exp` and `c_exp`.
+        """
+        ops = backend.ops
+        _, r = self.split(raw)
+        scaled = settings["c_exp"][..., None] * r
+        if self.stable:  # Eq. 55, plus 1 for negative r, so that it is continuous at 0
+            term = ops.exp(-ops.maximum(scaled, 0.0)) - ops.minimum(scaled, 0.0)
+        else:
+            term = ops.exp(-scaled)
+        return settings["pi_exp"] * ops.sum(term, axis=-1)
