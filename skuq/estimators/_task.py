@@ -25,6 +25,7 @@ from skuq.tables._inputs import (
     read_rows,
     read_validation_rows,
 )
+from skuq.tables._repeats import number_rows, warn_of_repeats
 from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import Targets
 
@@ -64,6 +65,9 @@ class Task:
         Held-out rows of shifted distributions given by the user.
     groups : ndarray of shape (n,) or None
         Groups of rows that stay together.
+    units : ndarray of shape (n,) or None
+        Numbers that equal rows share, which stay together, too; None if no row is repeated, or
+        with groups.
     splits : Splits or None
         Training and validation rows; None before `split`.
     data : TrainingData or None
@@ -84,6 +88,7 @@ class Task:
     validation: Rows | None = None
     shifted: tuple[Rows, ...] = ()
     groups: np.ndarray | None = None
+    units: np.ndarray | None = None
     splits: Any = None
     data: Any = None
     linear: Any = None
@@ -102,11 +107,10 @@ class Task:
 
     @property
     def n_units(self) -> int:
-        """Number of rows of positive weight, or of their groups if there are groups."""
+        """Number of distinct rows of positive weight, or of their groups if there are groups."""
+        together = self.units if self.groups is None else group_codes(self.groups)
         used = self.rows.used
-        if self.groups is None:
-            return len(used)
-        return int(1 + group_codes(self.groups[used]).max())
+        return len(used) if together is None else len(np.unique(together[used]))
 
     def make_splits(
         self,
@@ -140,6 +144,7 @@ class Task:
             validation=self.validation,
             groups=self.groups,
             labels=self.targets.labels(self.rows.y),
+            units=self.units,
             repeat=repeat,
             n_used=n_used,
         )
@@ -193,14 +198,20 @@ def read_task(
         if several:
             named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shift_validation)]
     rows = read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
-    groups = check_groups(given.groups, rows.X)
+    groups, units = check_groups(given.groups, rows.X), None
     read = functools.partial(read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
+    # Networks of functions compare the inputs of these by themselves.
+    holds_out = getattr(estimator, "validation", None) is not None and validation is None
+    if groups is None and hasattr(estimator, "validation"):
+        units = number_rows(rows.X, rows.used)
+        if holds_out:
+            warn_of_repeats(units, rows.used)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
     task = Task(
-        *(inputs, targets, rows, entropy, validation, shifted, groups),
+        *(inputs, targets, rows, entropy, validation, shifted, groups, units),
         features=input_attributes(estimator),
         started=started,
     )
