@@ -34,7 +34,12 @@ from skuq._params import (
 from skuq.estimators._base import input_attributes, unfitted_copy
 from skuq.exceptions import UnsavableError
 from skuq.tables._inputs import ForeignInputs, check_groups
-from skuq.tables._repeats import DistinctRows, ignore_warnings_of_repeats, number_rows, warn_of_repeats
+from skuq.tables._repeats import (
+    DistinctRows,
+    ignore_warnings_of_repeats,
+    number_rows,
+    warn_of_repeats,
+)
 from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
 
 _N_FOLDS = 5
