@@ -10,9 +10,10 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 
 from skuq._messages import warn_user
-from skuq._params import Interval, StrOptions
+from skuq._params import Interval, StrOptions, check_weights
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
 from skuq.networks._head_base import Head
@@ -22,11 +23,12 @@ from skuq.tables._inputs import (
     Rows,
     check_groups,
     group_codes,
+    learns_from_y,
     read_rows,
     read_validation_rows,
 )
 from skuq.tables._repeats import number_rows, warn_of_repeats
-from skuq.tables._splits import Splits, TrainingData, make_splits
+from skuq.tables._splits import Fold, Splits, TrainingData, hold_out, make_splits
 from skuq.tables._targets import Targets
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
@@ -184,7 +186,7 @@ def read_task(
     min_rows : int, default=1
         Minimum number of rows.
     """
-    started = time.monotonic()
+    started, preprocess = time.monotonic(), inputs.preprocessor
     validation_data = join_validation(given.validation_data, *given.validation_parts)
     estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     # Forms are checked first: reading rows takes longer.
@@ -203,11 +205,15 @@ def read_task(
     validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
     # Networks of functions compare the inputs of these by themselves.
-    holds_out = getattr(estimator, "validation", None) is not None and validation is None
-    if groups is None and hasattr(estimator, "validation"):
-        units = number_rows(rows.X, rows.used)
-        if holds_out:
-            warn_of_repeats(units, rows.used)
+    if getattr(estimator, "validation", None) is not None and validation is None:
+        learns = learns_from_y(preprocess, *given[:2], rows.used)
+        if groups is None:
+            units = number_rows(given.X if learns else rows.X, rows.used)
+        if learns:
+            inputs.preprocessor, labels = preprocess, targets.labels(rows.y)
+            part = hold_out(estimator.validation, rows, groups, labels, units)
+            return read_task(estimator, inputs, targets, given.divided(*part), min_rows=min_rows)
+        warn_of_repeats(units, rows.used)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
     task = Task(
@@ -221,6 +227,16 @@ def read_task(
         # Shifted rows may differ a lot in some columns.
         _warn_of_other_units(task, part, f"`{name}`", min_share=0.5)
     return task
+
+
+def hold_out_rows(estimator: Any, given: Given) -> Fold:
+    """Hold rows out as `estimator.validation` says, before steps of a pipeline learn from y."""
+    y = np.asarray(given.y)
+    rows = Rows(np.zeros((len(y), 1)), y, check_weights(given.sample_weight, y, relative=True))
+    groups = check_groups(given.groups, y)
+    units = None if groups is not None else number_rows(given.X, rows.used)
+    labels = y if is_classifier(estimator) else None
+    return hold_out(estimator.validation, rows, groups, labels, units)
 
 
 def join_validation(

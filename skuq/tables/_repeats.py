@@ -80,18 +80,19 @@ class DistinctRows(NamedTuple):
     units: np.ndarray | None = None
 
     @classmethod
-    def of(cls, units: np.ndarray | None, cv: Any) -> DistinctRows:
+    def of(cls, units: np.ndarray | None, cv: Any, labels: Any = None) -> DistinctRows:
         """Make distinct rows of the numbers (n,) that equal rows share, if there are any.
 
-        Rows are not compared if there are fewer distinct rows than folds, or if the folds of the
-        user are of all rows.
+        Rows are not compared if there are fewer distinct rows than folds, or not two of them of two
+        of the classes `labels` (n,), or if the folds of the user are of all rows.
         """
         is_list = not (cv is None or np.isscalar(cv) or hasattr(cv, "split"))
         if units is None or is_list or isinstance(cv, PredefinedSplit | TimeSeriesSplit):
             return cls()
         _, first, units = np.unique(units, return_index=True, return_inverse=True)
         n_folds = max(2, cv if np.isscalar(cv) else getattr(cv, "n_splits", 2))
-        if len(first) >= n_folds:
+        of_class = pd.Series(units).groupby(units if labels is None else labels).nunique()
+        if len(first) >= n_folds and (labels is None or (of_class > 1).sum() > 1):
             return cls(first, units)
         warn_user(
             f"X has {len(first)} distinct rows, too few to divide them into {n_folds} parts: equal "

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -246,7 +246,7 @@ def make_splits(
         )
     used_rows = rows.take(used)
     groups, labels, units = (None if p is None else p[used] for p in (groups, labels, units))
-    distinct = DistinctRows.of(units, cv)
+    distinct = DistinctRows.of(units, cv, labels)
     # Only these rows are split; rows that equal one of them follow it.
     some = used_rows.take(distinct.first)
     classes = None if labels is None else labels[distinct.first]
@@ -289,6 +289,36 @@ def make_splits(
     if labels is not None and units is not None:  # equal rows may be all rows of a class
         parts = without_unseen_classes(parts, labels, every)
     return Splits(used_rows, None, None, parts)
+
+
+def hold_out(
+    validation: Any,
+    rows: Rows,
+    groups: np.ndarray | None,
+    labels: np.ndarray | None,
+    units: np.ndarray | None,
+) -> Fold:
+    """Split rows once, before a transformer that learns from y is fitted.
+
+    Parameters
+    ----------
+    validation : float, int, cross-validation generator, iterable or str
+        The estimators' parameter. Of folds, the first one validates; texts are a share of 0.2. The
+        rows do not depend on `random_state`.
+    rows, groups, labels, units
+        See `make_splits`.
+
+    Returns
+    -------
+    train, valid : ndarray of int
+        Positions.
+    """
+    is_share = isinstance(validation, str | Real) and not isinstance(validation, Integral)
+    share = 0.2 if isinstance(validation, str) else validation
+    split = {"fraction": share} if is_share else {"cv": validation, "n_used": 1}
+    splits = make_splits(rows, 0, **split, groups=groups, labels=labels, units=units)
+    valid: Any = splits.positions if splits.parts is None else rows.used[splits.parts[0][1]]
+    return np.setdiff1d(rows.used, valid), valid
 
 
 def _folds(

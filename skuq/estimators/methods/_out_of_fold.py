@@ -272,7 +272,8 @@ def make_folds(
         )
     is_number = cv is None or isinstance(cv, Integral)
     rows = np.flatnonzero(used) if is_number else np.arange(len(y))
-    distinct = DistinctRows.of(None if units is None else units[rows], cv)
+    units, labels = units if units is None else units[rows], y[rows] if kind == "classes" else None
+    distinct = DistinctRows.of(units, cv, labels)
     some = rows[distinct.first]
     if is_number:
         # The most folds of which each can have a row of the commonest class.

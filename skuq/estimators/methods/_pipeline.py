@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import sklearn.pipeline
+from sklearn import get_config
+from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _num_samples
 
-from skuq._params import unwrap_estimator
-from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq._messages import warn_user
+from skuq._params import check_method_params, unwrap_estimator
+from skuq.estimators._base import Given, Predictor, UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._task import hold_out_rows
 from skuq.estimators.methods._search_base import SearchEstimator
+from skuq.exceptions import CalibrationWarning
 from skuq.files._registry import saved_as
+from skuq.tables._inputs import learns_from_y
 
 
 def _delegate(documented):
@@ -82,6 +90,63 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     >>> model.predict_interval(X[:1], coverage=0.9).shape
     (1, 2)
     """
+
+    def fit(self, X, y=None, **params):
+        """Fit the steps in their order; those that learn from y see no validation rows.
+
+        If a step before the last one learns from y, such as a selection of columns, the rows on
+        which the last step validates are held out first: all its networks validate on them.
+
+        Parameters
+        ----------
+        X, y
+            Rows, as for the first step.
+        **params
+            Arguments of the steps' `fit`, such as ``model__sample_weight``.
+
+        Returns
+        -------
+        self
+
+        Warns
+        -----
+        CalibrationWarning
+            If that is not possible: for a last step that fits over folds, or with given rows.
+        """
+        before = sklearn.pipeline.Pipeline(
+            self.steps[:-1], memory=self.memory, verbose=self.verbose
+        )
+        (name, last), rows = self.steps[-1], np.arange(_num_samples(X))
+        validation = getattr(last, "validation", getattr(last, "cv", None) != "prefit" or None)
+        own = {k.removeprefix(f"{name}__"): params[k] for k in params if k.startswith(f"{name}__")}
+        if (
+            not isinstance(last, Predictor)
+            or validation is None
+            or {"validation_data", "X_val"} & set(own)
+            or not learns_from_y(before, X, y, rows)
+        ):
+            return super().fit(X, y, **params)
+        # A search either has a share or folds of its own, or takes validation rows.
+        has_own = isinstance(last, SearchEstimator) and validation != "auto"
+        if has_own or not hasattr(last, "validation") or get_config()["enable_metadata_routing"]:
+            warn_user(
+                f"Steps before {type(last).__name__} learn from y, and see the rows on which it "
+                "validates: what it predicts will be too certain. Give them to the parameter "
+                "`preprocess` of networks; put calibration and `cv` around the whole pipeline.",
+                CalibrationWarning,
+            )
+            return super().fit(X, y, **params)
+        given = Given(X, y, own.pop("sample_weight", None), groups=own.pop("groups", None))
+        part = hold_out_rows(last, given)
+        given, fitted = given.divided(*part), clone(before)
+        others = {k: v for k, v in params.items() if not k.startswith(f"{name}__")}
+        others = check_method_params(X, others, part[0])
+        X = fitted.fit_transform(given.X, given.y, **others)
+        X_valid, *valid = given.validation_data
+        valid = {"validation_data": (fitted.transform(X_valid), *valid), "groups": given.groups}
+        last.fit(X, given.y, sample_weight=given.sample_weight, **valid, **own)
+        self.steps = [*fitted.steps, (name, last)]
+        return self
 
     predict = _delegate(UncertaintyRegressor.predict)
     predict_proba = _delegate(UncertaintyClassifier.predict_proba)
