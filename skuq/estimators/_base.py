@@ -30,7 +30,6 @@ from skuq._params import (
     fill_masked,
     fit_context,
     replace_short_forms,
-    safe_indexing,
 )
 from skuq._random import random_generator
 from skuq.files._registry import PickledByValue
@@ -56,18 +55,6 @@ class Given(NamedTuple):
     shift_validation: Any = None
     validation_parts: tuple[Any, Any, Any] = (None, None, None)  # X_val, y_val, sample_weight_val
     others: Mapping[str, Any] = {}  # arguments that are handed on to other estimators
-
-    def divided(self, train: np.ndarray, valid: np.ndarray) -> Given:
-        """Hold rows out, given by positions, as validation rows."""
-
-        def take(rows: np.ndarray) -> list[Any]:
-            of_rows = self.X, self.y, self.sample_weight, self.groups
-            return [None if part is None else safe_indexing(part, rows) for part in of_rows]
-
-        (X, y, weight, groups), (*validation, _) = take(train), take(valid)
-        return self._replace(
-            X=X, y=y, sample_weight=weight, groups=groups, validation_data=tuple(validation)
-        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from skuq._messages import warn_user
-from skuq._params import Interval, StrOptions, check_weights
+from skuq._params import Interval, StrOptions, check_weights, safe_indexing
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
 from skuq.networks._head_base import Head
@@ -28,7 +28,7 @@ from skuq.tables._inputs import (
     read_validation_rows,
 )
 from skuq.tables._repeats import number_rows, warn_of_repeats
-from skuq.tables._splits import Fold, Splits, TrainingData, hold_out, make_splits
+from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import Targets
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
@@ -206,13 +206,12 @@ def read_task(
     shifted = tuple(read(data, name) for name, data in named)
     # Networks of functions compare the inputs of these by themselves.
     if getattr(estimator, "validation", None) is not None and validation is None:
-        learns = learns_from_y(preprocess, *given[:2], rows.used)
-        if groups is None:
-            units = number_rows(given.X if learns else rows.X, rows.used)
-        if learns:
-            inputs.preprocessor, labels = preprocess, targets.labels(rows.y)
-            part = hold_out(estimator.validation, rows, groups, labels, units)
-            return read_task(estimator, inputs, targets, given.divided(*part), min_rows=min_rows)
+        if learns_from_y(preprocess, *given[:2], rows.used):
+            inputs.preprocessor = preprocess
+            return read_task(
+                estimator, inputs, targets, hold_out(estimator, given), min_rows=min_rows
+            )
+        units = None if groups is not None else number_rows(rows.X, rows.used)
         warn_of_repeats(units, rows.used)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
@@ -229,14 +228,29 @@ def read_task(
     return task
 
 
-def hold_out_rows(estimator: Any, given: Given) -> Fold:
-    """Hold rows out as `estimator.validation` says, before steps of a pipeline learn from y."""
-    y = np.asarray(given.y)
+def hold_out(estimator: Any, given: Given) -> Given:
+    """Hold validation rows out before something that learns from y is fitted.
+
+    They are those of `estimator.validation`: of folds the first one, of texts a share of 0.2, and
+    the same for every `random_state`.
+    """
+    y, validation = np.asarray(given.y), estimator.validation
     rows = Rows(np.zeros((len(y), 1)), y, check_weights(given.sample_weight, y, relative=True))
     groups = check_groups(given.groups, y)
     units = None if groups is not None else number_rows(given.X, rows.used)
     labels = y if is_classifier(estimator) else None
-    return hold_out(estimator.validation, rows, groups, labels, units)
+    split: dict[str, Any] = {"cv": validation, "n_used": 1}
+    if isinstance(validation, str | float):
+        split = {"fraction": 0.2 if isinstance(validation, str) else validation}
+    splits = make_splits(rows, 0, **split, groups=groups, labels=labels, units=units)
+    valid: Any = splits.positions if splits.parts is None else rows.used[splits.parts[0][1]]
+    of_rows = given.X, given.y, given.sample_weight, given.groups
+    (X, y, weight, groups), (*validation_data, _) = (
+        [None if part is None else safe_indexing(part, rows) for part in of_rows]
+        for rows in (np.setdiff1d(rows.used, valid), valid)
+    )
+    given = given._replace(X=X, y=y, sample_weight=weight, groups=groups)
+    return given._replace(validation_data=tuple(validation_data))
 
 
 def join_validation(

@@ -352,7 +352,9 @@ def learns_from_y(transformer: Any, X: Any, y: Any, rows: np.ndarray) -> bool:
         return False
     parts = [transformer, *transformer.get_params().values()]
     parts = [part for part in parts if hasattr(part, "fit") and not isinstance(part, type)]
-    if any(hasattr(p, "__sklearn_tags__") and get_tags(p).target_tags.required for p in parts):
+    tagged = [part for part in parts if hasattr(part, "__sklearn_tags__")]
+    # Scores of columns use y, though the selectors do not require it.
+    if any(get_tags(p).target_tags.required or hasattr(p, "score_func") for p in tagged):
         return True
     if all(type(part).__module__.startswith("sklearn.") for part in parts):
         return False

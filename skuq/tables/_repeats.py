@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from itertools import pairwise
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,11 +87,11 @@ class DistinctRows(NamedTuple):
         Rows are not compared if there are fewer distinct rows than folds, or not two of them of two
         of the classes `labels` (n,), or if the folds of the user are of all rows.
         """
-        is_list = not (cv is None or np.isscalar(cv) or hasattr(cv, "split"))
+        is_list = not (cv is None or isinstance(cv, Integral) or hasattr(cv, "split"))
         if units is None or is_list or isinstance(cv, PredefinedSplit | TimeSeriesSplit):
             return cls()
         _, first, units = np.unique(units, return_index=True, return_inverse=True)
-        n_folds = max(2, cv if np.isscalar(cv) else getattr(cv, "n_splits", 2))
+        n_folds = max(2, int(cv if isinstance(cv, Integral) else getattr(cv, "n_splits", 2)))
         of_class = pd.Series(units).groupby(units if labels is None else labels).nunique()
         if len(first) >= n_folds and (labels is None or (of_class > 1).sum() > 1):
             return cls(first, units)

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -250,11 +250,11 @@ def make_splits(
     # Only these rows are split; rows that equal one of them follow it.
     some = used_rows.take(distinct.first)
     classes = None if labels is None else labels[distinct.first]
-    every = np.ones(len(used), dtype=bool)
+    every, share = np.ones(len(used), dtype=bool), fraction or 0.0
     # Groups differ in size, and a stack needs equally many rows for each member.
     if cv is None and (n_members is None or groups is not None):
         rng = generator(entropy, "split")
-        part = distinct.spread(split_rows(len(some.X), fraction, rng, groups, classes))
+        part = distinct.spread(split_rows(len(some.X), share, rng, groups, classes))
         if labels is not None:  # whole groups may take all rows of a class with them
             (part,) = without_unseen_classes([part], labels, every)
         train, valid = (used[rows_of] for rows_of in part)
@@ -284,41 +284,11 @@ def make_splits(
     assert n_members is not None
     # One stream for each member: a member's split does not depend on their number.
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
-    drawn = [split_rows(len(some.X), fraction, rng, None, classes) for rng in rngs]
+    drawn = [split_rows(len(some.X), share, rng, None, classes) for rng in rngs]
     parts = [distinct.spread(part) for part in drawn]
     if labels is not None and units is not None:  # equal rows may be all rows of a class
         parts = without_unseen_classes(parts, labels, every)
     return Splits(used_rows, None, None, parts)
-
-
-def hold_out(
-    validation: Any,
-    rows: Rows,
-    groups: np.ndarray | None,
-    labels: np.ndarray | None,
-    units: np.ndarray | None,
-) -> Fold:
-    """Split rows once, before a transformer that learns from y is fitted.
-
-    Parameters
-    ----------
-    validation : float, int, cross-validation generator, iterable or str
-        The estimators' parameter. Of folds, the first one validates; texts are a share of 0.2. The
-        rows do not depend on `random_state`.
-    rows, groups, labels, units
-        See `make_splits`.
-
-    Returns
-    -------
-    train, valid : ndarray of int
-        Positions.
-    """
-    is_share = isinstance(validation, str | Real) and not isinstance(validation, Integral)
-    share = 0.2 if isinstance(validation, str) else validation
-    split = {"fraction": share} if is_share else {"cv": validation, "n_used": 1}
-    splits = make_splits(rows, 0, **split, groups=groups, labels=labels, units=units)
-    valid: Any = splits.positions if splits.parts is None else rows.used[splits.parts[0][1]]
-    return np.setdiff1d(rows.used, valid), valid
 
 
 def _folds(

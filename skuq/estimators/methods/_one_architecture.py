@@ -271,7 +271,8 @@ def train_jobs(
             jobs = shorten(jobs, data, deadline)
         members = training.train(jobs, data, report=progress.epochs, deadline=deadline)
     for k, (member, part) in enumerate(zip(members, parts)):
-        if isinstance(member, Member) and part is not None and part[1] is not None:
+        is_own = part is not None and part[1] is not None
+        if is_own and isinstance(member, Member) and member.held_out is not None:
             members[k] = member.with_held_out(member.held_out[: len(part[1])])
     return members
 

@@ -6,15 +6,14 @@ import functools
 
 import numpy as np
 import sklearn.pipeline
-from sklearn import get_config
 from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _num_samples
 
 from skuq._messages import warn_user
-from skuq._params import check_method_params, unwrap_estimator
+from skuq._params import unwrap_estimator
 from skuq.estimators._base import Given, Predictor, UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._task import hold_out_rows
+from skuq.estimators._task import hold_out
 from skuq.estimators.methods._search_base import SearchEstimator
 from skuq.exceptions import CalibrationWarning
 from skuq.files._registry import saved_as
@@ -113,22 +112,19 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         CalibrationWarning
             If that is not possible: for a last step that fits over folds, or with given rows.
         """
-        before = sklearn.pipeline.Pipeline(
-            self.steps[:-1], memory=self.memory, verbose=self.verbose
-        )
-        (name, last), rows = self.steps[-1], np.arange(_num_samples(X))
-        validation = getattr(last, "validation", getattr(last, "cv", None) != "prefit" or None)
+        before = sklearn.pipeline.Pipeline(self.steps[:-1], memory=self.memory)
+        name, last = self.steps[-1]
         own = {k.removeprefix(f"{name}__"): params[k] for k in params if k.startswith(f"{name}__")}
-        if (
-            not isinstance(last, Predictor)
-            or validation is None
-            or {"validation_data", "X_val"} & set(own)
-            or not learns_from_y(before, X, y, rows)
-        ):
+        validates = getattr(last, "validation", getattr(last, "cv", None) != "prefit") is not None
+        has_rows = not {"validation_data", "X_val"}.isdisjoint(own)
+        if not validates or has_rows or not isinstance(last, Predictor):
+            return super().fit(X, y, **params)
+        if not learns_from_y(before, X, y, np.arange(_num_samples(X))):
             return super().fit(X, y, **params)
         # A search either has a share or folds of its own, or takes validation rows.
+        validation = getattr(last, "validation", None)
         has_own = isinstance(last, SearchEstimator) and validation != "auto"
-        if has_own or not hasattr(last, "validation") or get_config()["enable_metadata_routing"]:
+        if validation is None or has_own or len(own) < len(params):
             warn_user(
                 f"Steps before {type(last).__name__} learn from y, and see the rows on which it "
                 "validates: what it predicts will be too certain. Give them to the parameter "
@@ -136,15 +132,13 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
                 CalibrationWarning,
             )
             return super().fit(X, y, **params)
-        given = Given(X, y, own.pop("sample_weight", None), groups=own.pop("groups", None))
-        part = hold_out_rows(last, given)
-        given, fitted = given.divided(*part), clone(before)
-        others = {k: v for k, v in params.items() if not k.startswith(f"{name}__")}
-        others = check_method_params(X, others, part[0])
-        X = fitted.fit_transform(given.X, given.y, **others)
-        X_valid, *valid = given.validation_data
-        valid = {"validation_data": (fitted.transform(X_valid), *valid), "groups": given.groups}
-        last.fit(X, given.y, sample_weight=given.sample_weight, **valid, **own)
+        given = hold_out(
+            last, Given(X, y, own.pop("sample_weight", None), groups=own.pop("groups", None))
+        )
+        fitted, (X_valid, *valid) = clone(before), given.validation_data
+        own |= {"sample_weight": given.sample_weight, "groups": given.groups}
+        X = fitted.fit_transform(given.X, given.y)
+        last.fit(X, given.y, validation_data=(fitted.transform(X_valid), *valid), **own)
         self.steps = [*fitted.steps, (name, last)]
         return self
 
