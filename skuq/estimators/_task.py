@@ -245,11 +245,11 @@ def hold_out(estimator: Any, given: Given) -> Given:
     splits = make_splits(rows, 0, **split, groups=groups, labels=labels, units=units)
     valid: Any = splits.positions if splits.parts is None else rows.used[splits.parts[0][1]]
     of_rows = given.X, given.y, given.sample_weight, given.groups
-    (X, y, weight, groups), (*validation_data, _) = (
-        [None if part is None else safe_indexing(part, rows) for part in of_rows]
-        for rows in (np.setdiff1d(rows.used, valid), valid)
+    (X, y_train, weight, named), (*validation_data, _) = (
+        [None if part is None else safe_indexing(part, side) for part in of_rows]
+        for side in (np.setdiff1d(rows.used, valid), valid)
     )
-    given = given._replace(X=X, y=y, sample_weight=weight, groups=groups)
+    given = given._replace(X=X, y=y_train, sample_weight=weight, groups=named)
     return given._replace(validation_data=tuple(validation_data))
 
 
