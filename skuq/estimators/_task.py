@@ -10,14 +10,16 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from sklearn.base import is_classifier
 
 from skuq._messages import warn_user
-from skuq._params import Interval, StrOptions
+from skuq._params import Interval, StrOptions, check_weights, safe_indexing
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
 from skuq.networks._heads import Head
 from skuq.predictive._calibration import Calibration
 from skuq.tables import _inputs
+from skuq.tables._repeats import number_rows, warn_of_repeats
 from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import Targets
 
@@ -57,6 +59,9 @@ class Task:
         Held-out rows of shifted distributions given by the user.
     groups : ndarray of shape (n,) or None
         Groups of rows that stay together.
+    units : ndarray of shape (n,) or None
+        Numbers that equal rows share, which stay together, too; None if no row is repeated, or
+        with groups.
     splits : Splits or None
         Training and validation rows; None before `split`.
     data : TrainingData or None
@@ -77,6 +82,7 @@ class Task:
     validation: _inputs.Rows | None = None
     shifted: tuple[_inputs.Rows, ...] = ()
     groups: np.ndarray | None = None
+    units: np.ndarray | None = None
     splits: Any = None
     data: Any = None
     linear: Any = None
@@ -95,11 +101,10 @@ class Task:
 
     @property
     def n_units(self) -> int:
-        """Number of rows of positive weight, or of their groups if there are groups."""
+        """Number of distinct rows of positive weight, or of their groups if there are groups."""
+        together = self.units if self.groups is None else _inputs.group_codes(self.groups)
         used = self.rows.used
-        if self.groups is None:
-            return len(used)
-        return int(1 + _inputs.group_codes(self.groups[used]).max())
+        return len(used) if together is None else len(np.unique(together[used]))
 
     def make_splits(
         self,
@@ -133,6 +138,7 @@ class Task:
             validation=self.validation,
             groups=self.groups,
             labels=self.targets.labels(self.rows.y),
+            units=self.units,
             repeat=repeat,
             n_used=n_used,
         )
@@ -167,7 +173,7 @@ def read_task(
     min_rows : int, default=1
         Minimum number of rows.
     """
-    started = time.monotonic()
+    started, preprocess = time.monotonic(), inputs.preprocessor
     validation_data = join_validation(given.validation_data, *given.validation_parts)
     estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     # Forms are checked first: reading rows takes longer.
@@ -178,14 +184,23 @@ def read_task(
         if are_tuples or isinstance(shifts, list):
             named = [(f"shift_validation[{k}]", part) for k, part in enumerate(shifts)]
     rows = _inputs.read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
-    groups = _inputs.check_groups(given.groups, rows.X)
+    groups, units = _inputs.check_groups(given.groups, rows.X), None
     read = functools.partial(_inputs.read_validation_rows, estimator, inputs, targets)
     validation = None if validation_data is None else read(validation_data)
     shifted = tuple(read(data, name) for name, data in named)
+    # Networks of functions compare the inputs of these by themselves.
+    if getattr(estimator, "validation", None) is not None and validation is None:
+        if _inputs.learns_from_y(preprocess, *given[:2], rows.used):
+            inputs.preprocessor = preprocess
+            return read_task(
+                estimator, inputs, targets, hold_out(estimator, given), min_rows=min_rows
+            )
+        units = None if groups is not None else number_rows(rows.X, rows.used)
+        warn_of_repeats(units, rows.used)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
     task = Task(
-        *(inputs, targets, rows, entropy, validation, shifted, groups),
+        *(inputs, targets, rows, entropy, validation, shifted, groups, units),
         features=input_attributes(estimator),
         started=started,
     )
@@ -195,6 +210,33 @@ def read_task(
         # Shifted rows may differ a lot in some columns.
         _warn_of_other_units(task, part, f"`{name}`", min_share=0.5)
     return task
+
+
+def hold_out(estimator: Any, given: Given) -> Given:
+    """Hold validation rows out before something that learns from y is fitted.
+
+    They are those of `estimator.validation`: of folds the first one, of texts a share of 0.2, and
+    the same for every `random_state`.
+    """
+    y, validation = np.asarray(given.y), estimator.validation
+    rows = _inputs.Rows(
+        np.zeros((len(y), 1)), y, check_weights(given.sample_weight, y, relative=True)
+    )
+    groups = _inputs.check_groups(given.groups, y)
+    units = None if groups is not None else number_rows(given.X, rows.used)
+    labels = y if is_classifier(estimator) else None
+    split: dict[str, Any] = {"cv": validation, "n_used": 1}
+    if isinstance(validation, str | float):
+        split = {"fraction": 0.2 if isinstance(validation, str) else validation}
+    splits = make_splits(rows, 0, **split, groups=groups, labels=labels, units=units)
+    valid: Any = splits.positions if splits.parts is None else rows.used[splits.parts[0][1]]
+    of_rows = given.X, given.y, given.sample_weight, given.groups
+    (X, y_train, weight, named), (*validation_data, _) = (
+        [None if part is None else safe_indexing(part, side) for part in of_rows]
+        for side in (np.setdiff1d(rows.used, valid), valid)
+    )
+    given = given._replace(X=X, y=y_train, sample_weight=weight, groups=named)
+    return given._replace(validation_data=tuple(validation_data))
 
 
 def join_validation(

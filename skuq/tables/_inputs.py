@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, NamedTuple, Self
 
+import joblib
 import numpy as np
 import pandas as pd
 from scipy import sparse
@@ -20,7 +21,15 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, check_X_y, validate_data
 
 from skuq._messages import warn_user
-from skuq._params import HasMethods, StrOptions, check_weights, fill_masked, refuse_lazy, safe_split
+from skuq._params import (
+    HasMethods,
+    StrOptions,
+    check_weights,
+    fill_masked,
+    refuse_lazy,
+    safe_indexing,
+    safe_split,
+)
 from skuq.exceptions import SmallValidationWarning, TableWarning
 from skuq.files._registry import saved_as
 from skuq.tables._columns import find_far_values, read_table, refuse_sparse
@@ -329,6 +338,30 @@ class ForeignInputs(Inputs):
         if getattr(X, "ndim", 2) != 1:  # the inner estimators raise a clear error for one row
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X
+
+
+def learns_from_y(transformer: Any, X: Any, y: Any, rows: np.ndarray) -> bool:
+    """Tell whether a transformer of the user's, or a part of it, learns from y.
+
+    scikit-learn's transformers tell it by a tag. Others do if y changes what they make of `rows` of
+    X, or if they do not fit without y.
+    """
+    if transformer is None or isinstance(transformer, str | TablePreprocessor):
+        return False
+    parts = [transformer, *transformer.get_params().values()]
+    parts = [part for part in parts if hasattr(part, "fit") and not isinstance(part, type)]
+    tagged = [part for part in parts if hasattr(part, "__sklearn_tags__")]
+    # Scores of columns use y, though the selectors do not require it.
+    if any(get_tags(p).target_tags.required or hasattr(p, "score_func") for p in tagged):
+        return True
+    if all(type(part).__module__.startswith("sklearn.") for part in parts):
+        return False
+    X, y = (safe_indexing(part, rows) for part in (X, y))
+    try:
+        made = [clone(transformer).fit(X, *target).transform(X) for target in ((), (y,))]
+    except Exception:  # each has its own error without y
+        return True
+    return joblib.hash(made[0]) != joblib.hash(made[1])
 
 
 def add_input_tags(tags: Any, preprocess: Any) -> Any:

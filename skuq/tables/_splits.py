@@ -26,6 +26,7 @@ from skuq._messages import short_repr, warn_user
 from skuq._random import MAX_SEED, generator
 from skuq.exceptions import CalibrationWarning
 from skuq.tables._inputs import Inputs, Rows, group_codes
+from skuq.tables._repeats import DistinctRows
 from skuq.tables._targets import Targets
 
 #: Positions of rows to train on and to test on.
@@ -195,6 +196,7 @@ def make_splits(
     validation: Rows | None = None,
     groups: np.ndarray | None = None,
     labels: np.ndarray | None = None,
+    units: np.ndarray | None = None,
     repeat: int = 0,
     n_used: int | None = None,
 ) -> Splits:
@@ -224,6 +226,9 @@ def make_splits(
         Groups; all rows of a group are on the same side of a split.
     labels : ndarray of shape (n,), optional
         Classes, by which splits are stratified.
+    units : ndarray of shape (n,), optional
+        Numbers that equal rows share; these are on the same side of a split, as far as there are
+        enough distinct rows.
     repeat : int, default=0
         Number of a repeat, which gives other folds if `cv` is a number and all are used.
     n_used : int, optional
@@ -234,15 +239,26 @@ def make_splits(
         return Splits(rows.take(used), validation)
     if cv is None and fraction is None:
         return Splits(rows.take(used))
+    if cv is None and len(used) < 2:
+        raise ValueError(
+            "Training and validation need at least 2 rows of positive weight. "
+            f"Got {len(used)} (n_samples={len(rows.X)}). Add rows, or train without validation."
+        )
+    used_rows = rows.take(used)
+    groups, labels, units = (None if p is None else p[used] for p in (groups, labels, units))
+    distinct = DistinctRows.of(units, cv, labels)
+    # Only these rows are split; rows that equal one of them follow it.
+    some = used_rows.take(distinct.first)
+    classes = None if labels is None else labels[distinct.first]
+    every, share = np.ones(len(used), dtype=bool), fraction or 0.0
     # Groups differ in size, and a stack needs equally many rows for each member.
     if cv is None and (n_members is None or groups is not None):
         rng = generator(entropy, "split")
-        train, valid = _split_used(rows, fraction, rng, groups, labels)
+        part = distinct.spread(split_rows(len(some.X), share, rng, groups, classes))
         if labels is not None:  # whole groups may take all rows of a class with them
-            ((_, valid),) = without_unseen_classes([(train, valid)], labels, rows.weight > 0)
+            (part,) = without_unseen_classes([part], labels, every)
+        train, valid = (used[rows_of] for rows_of in part)
         return Splits(rows.take(train), rows.take(valid), valid)
-    used_rows = rows.take(used)
-    groups, labels = (None if part is None else part[used] for part in (groups, labels))
     if cv is not None:
         # With some of the folds repeats use the same: they have to predict the same rows.
         rng = generator(entropy, "split", *([repeat] if repeat and n_used is None else []))
@@ -253,12 +269,12 @@ def make_splits(
             number[used] = np.arange(len(used))
             folds = out_of_fold_splits(cv, *rows[:2], name="validation")
             cv = [tuple(p[p >= 0] for p in (number[a], number[b])) for a, b in folds]
-        folds = _folds(used_rows, cv, rng, groups, labels)
+        folds = [distinct.spread(fold) for fold in _folds(some, cv, rng, groups, classes)]
         if labels is not None and n_used is not None:  # one fold may have all rows of a class
             folds = sorted(folds, key=lambda fold: -len(np.unique(labels[fold[0]])))
         folds = folds[:n_used]
         if labels is not None:
-            folds = without_unseen_classes(folds, labels, np.ones(len(labels), dtype=bool))
+            folds = without_unseen_classes(folds, labels, every)
             if not all(len(test) for _, test in folds):
                 raise ValueError(
                     "`validation` must give folds that test a class on which they train. Stratify "
@@ -268,27 +284,11 @@ def make_splits(
     assert n_members is not None
     # One stream for each member: a member's split does not depend on their number.
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
-    parts = [_split_used(used_rows, fraction, rng, None, labels) for rng in rngs]
+    drawn = [split_rows(len(some.X), share, rng, None, classes) for rng in rngs]
+    parts = [distinct.spread(part) for part in drawn]
+    if labels is not None and units is not None:  # equal rows may be all rows of a class
+        parts = without_unseen_classes(parts, labels, every)
     return Splits(used_rows, None, None, parts)
-
-
-def _split_used(
-    rows: Rows,
-    fraction: Any,
-    rng: np.random.Generator,
-    groups: np.ndarray | None,
-    labels: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Split the rows with positive weight, and return positions for training and validation."""
-    used = rows.used
-    if len(used) < 2:
-        raise ValueError(
-            "Training and validation need at least 2 rows of positive weight. "
-            f"Got {len(used)} (n_samples={len(rows.X)}). Add rows, or train without validation."
-        )
-    groups, labels = (None if part is None else part[used] for part in (groups, labels))
-    train, valid = split_rows(len(used), fraction, rng, groups, labels)
-    return used[train], used[valid]
 
 
 def _folds(

@@ -206,7 +206,7 @@ def test_calibrated_hands_on_x_as_it_is():
     X, y = line(60)
     frame = pd.DataFrame(X, columns=["a", "b"]).assign(site=["north", "south", "west"] * 20)
     encode = make_column_transformer((OneHotEncoder(), ["site"]), remainder="passthrough")
-    words = ["much rain" if value else "no rain" for value in y > 3]
+    words = [f"{'much' if value else 'no'} rain {k}" for k, value in enumerate(y > 3)]
     dense = FunctionTransformer(lambda X: X.toarray())
     for steps, rows in (
         ([encode], frame),

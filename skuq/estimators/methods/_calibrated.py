@@ -46,6 +46,7 @@ from skuq.fitted._fitted_calibrated import (
 )
 from skuq.predictive._calibration import fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
+from skuq.tables._repeats import ignore_warnings_of_repeats, number_rows
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
 
@@ -368,15 +369,20 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 def _fit_errors(held_out, mean, std, y, verbose):
     """Fit the calibrated networks of "conditional" to the errors of held-out rows."""
     networks = DeepEnsembleRegressor(**_NETWORKS_OF_ERRORS, verbose=verbose)
+    groups, order = held_out.groups, held_out.order
+    if groups is None and len(np.unique(order)) < len(order):
+        # Repeated folds predict a row several times, from the same X.
+        groups = number_rows(held_out.X, np.arange(len(order)))
     # Their own standard deviations are too small on few rows.
-    folds = KFold(3, shuffle=True, random_state=0) if held_out.groups is None else 3
+    folds = KFold(3, shuffle=True, random_state=0) if groups is None else 3
     errors = CalibratedUncertaintyRegressor(networks, cv=folds)
     inputs = inputs_of_errors(held_out.X, mean, std)
     # Routing would refuse arguments that the user cannot request for these networks.
     with warnings.catch_warnings(), config_context(enable_metadata_routing=False):
         # Errors without structure are predicted no better than by a constant, and may be.
         warnings.filterwarnings("ignore", "The model predicts its validation rows worse")
-        return errors.fit(inputs, y - mean, held_out.weight, groups=held_out.groups)
+        ignore_warnings_of_repeats()
+        return errors.fit(inputs, y - mean, held_out.weight, groups=groups)
 
 
 @saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")

@@ -64,11 +64,12 @@ def _fit_seeds(estimator: Any, given: Given) -> Fit:
         parts = [
             (rng.choice(rows, size=len(rows)), valid) for rng, (rows, valid) in zip(rngs, parts)
         ]
+    data, padded = shared.pad_parts(task, parts)
     job = TrainingJob.of_model(
-        model, task.targets.head, recipe, task.seeds(n_members), stacked=True, splits=parts
+        model, task.targets.head, recipe, task.seeds(n_members), stacked=True, splits=padded
     )
     # All members are one stack: one program with a member axis.
-    members = shared.train_jobs(estimator, task, [job], task.data)
+    members = shared.train_jobs(estimator, task, [job], data, parts or ())
     kept = find_completed(members)  # without those that diverged, of which it warns
     members, parts = [members[k] for k in kept], parts and [parts[k] for k in kept]
     return shared.finish(estimator, task, members, np.full(len(kept), 1 / len(kept)), parts=parts)

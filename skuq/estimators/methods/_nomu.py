@@ -644,7 +644,8 @@ def _split(model: Any, task: Task, readout: NOMUReadout) -> list[Part]:
     groups = task.groups
     if groups is not None:  # names may be of any kind, None included
         groups = pd.factorize(groups, use_na_sentinel=False)[0][task.rows.used]
-    return split_parts(model.validation, rows, task.entropy, groups, refits=model.refit)
+    units = None if task.units is None else task.units[task.rows.used]
+    return split_parts(model.validation, rows, task.entropy, groups, units, refits=model.refit)
 
 
 def _choose(trainer, given, band, task, parts, networks, network, rows) -> Readout:

@@ -48,7 +48,13 @@ _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as 
 
 
 def split_parts(
-    validation: Any, rows: Rows, entropy: int, groups: np.ndarray | None, *, refits: bool
+    validation: Any,
+    rows: Rows,
+    entropy: int,
+    groups: np.ndarray | None,
+    units: np.ndarray | None = None,
+    *,
+    refits: bool,
 ) -> list[Part]:
     """List the rows of each network: positions to train on, and positions to choose on.
 
@@ -61,15 +67,18 @@ def split_parts(
     entropy : int
     groups : ndarray of shape (n,) or None
         Codes of groups that are not split.
+    units : ndarray of shape (n,) or None
+        Numbers that equal rows share, which are not split, either.
     refits : bool
         Whether a network is trained on all rows afterwards. Folds need it.
     """
     n = len(rows.X)
     if isinstance(validation, str) and validation == "auto":
-        units = n if groups is None else len(np.unique(groups))
+        together = units if groups is None else groups
+        n_units = n if together is None else len(np.unique(together))
         most = next((k for below, k in _FOLDS_BELOW_ROWS if n < below), None)
         # With many rows a single split is enough.
-        validation = min(most, units) if most and refits and units > 1 else _SHARE
+        validation = min(most, n_units) if most and refits and n_units > 1 else _SHARE
     # The number that numbered folds and those of gaps are shuffled with.
     seed = int(generator(entropy, "split").integers(2**31))
     if isinstance(validation, str):
@@ -78,6 +87,7 @@ def split_parts(
                 '`groups` cannot be kept together with validation="gaps". Drop one of them.'
             )
         folds = KFold(min(_N_GAPS, n), shuffle=True, random_state=seed)
+        parts: Any = make_splits(rows, entropy, cv=folds, units=units).parts
         # Folds that hold out the middle third of the rows along features drawn at random, as the
         # UCI gap splits do (Foong et al. 2019).
         X, third = rows.X, len(rows.X) // 3
@@ -89,19 +99,22 @@ def split_parts(
         gaps: list[Part] = []
         for feature in generator(entropy, "gaps").permutation(features)[:_N_GAPS]:
             order = np.argsort(X[:, feature], kind="stable")
-            outside = np.concatenate([order[:third], order[-third:]])
-            gaps.append((np.sort(outside), np.sort(order[third:-third])))
-        return [*folds.split(rows.X), *gaps]
+            outside, gap = np.concatenate([order[:third], order[-third:]]), order[third:-third]
+            if units is not None:  # rows that equal one in the gap do not train
+                others = outside[~np.isin(units[outside], units[gap])]
+                outside = others if len(others) else outside
+            gaps.append((np.sort(outside), np.sort(gap)))
+        return [*parts, *gaps]
     if isinstance(validation, Real) and not isinstance(validation, Integral):
-        splits = make_splits(rows, entropy, fraction=float(validation), groups=groups)
+        splits = make_splits(rows, entropy, fraction=float(validation), groups=groups, units=units)
         held_out: Any = splits.positions
         return [(np.setdiff1d(np.arange(n), held_out), held_out)]
     if isinstance(validation, Integral):
         kind = KFold if groups is None else GroupKFold
         validation = kind(validation, shuffle=True, random_state=seed)
     # A splitter of the user's is checked to hold each row out once.
-    parts: Any = make_splits(rows, entropy, cv=validation, groups=groups).parts
-    if groups is None and n >= _MIN_ROWS_FOR_EQUAL_FOLDS:
+    parts = make_splits(rows, entropy, cv=validation, groups=groups, units=units).parts
+    if groups is None and units is None and n >= _MIN_ROWS_FOR_EQUAL_FOLDS:
         # Equal folds train in one program: leave out the few rows by which they differ.
         n_train, n_valid = (min(map(len, part)) for part in zip(*parts))
         parts = [(train[:n_train], valid[:n_valid]) for train, valid in parts]

@@ -17,12 +17,13 @@ from skuq._params import Interval, StrOptions, resolve_settings, settings_constr
 from skuq.estimators._base import Fit, Given, Predictor, training_progress
 from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
-from skuq.networks import MLP
+from skuq.networks import MLP, Member
 from skuq.networks._plan import make_plan
 from skuq.predictive._calibration import UNCALIBRATED, Calibration
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe, Training, TrainingJob, predict_members
+from skuq.training._job import pad_splits
 from skuq.training._network_checks import build_checked
 from skuq.training._recipe import TRAINING
 from skuq.training._train import shorten
@@ -232,17 +233,33 @@ def make_recipe(
     return recipe
 
 
-def train_jobs(estimator: Any, task: Task, jobs: Sequence[TrainingJob], data: Any) -> list[Any]:
+def pad_parts(task: Task, parts: Any) -> tuple[Any, Any]:
+    """Return the data and the parts of the splits with equally many rows; see `pad_splits`."""
+    own = parts is not None and parts[0][1] is not None
+    if own and len({tuple(map(len, part)) for part in parts}) > 1:
+        return pad_splits(task.data, parts)
+    return task.data, parts
+
+
+def train_jobs(
+    estimator: Any, task: Task, jobs: Sequence[TrainingJob], data: Any, parts: Sequence[Any]
+) -> list[Any]:
     """Train jobs together, within `max_time`; list their members, or errors in place of them.
 
-    If there is no time for all of the jobs, only members of the first ones are listed.
+    If there is no time for all of the jobs, only members of the first ones are listed. `data` can
+    be padded, and `parts` are training and validation rows of each member without padding.
     """
     deadline = math.inf
     with training_progress(estimator.verbose) as progress:
         if estimator.max_time is not None:
             deadline = time.monotonic() + task.seconds_left(estimator.max_time)
             jobs = shorten(jobs, data, deadline)
-        return training.train(jobs, data, report=progress.epochs, deadline=deadline)
+        members = training.train(jobs, data, report=progress.epochs, deadline=deadline)
+    for k, (member, part) in enumerate(zip(members, parts)):
+        is_own = part is not None and part[1] is not None
+        if is_own and isinstance(member, Member) and member.held_out is not None:
+            members[k] = member.with_held_out(member.held_out[: len(part[1])])
+    return members
 
 
 def finish(

@@ -1,6 +1,7 @@
 """Fit estimators of any kind on parts of the rows, and predict the rows left out."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from numbers import Integral
@@ -23,6 +24,12 @@ from skuq._messages import Progress, short_repr
 from skuq.estimators._base import input_attributes, unfitted_copy
 from skuq.exceptions import UnsavableError
 from skuq.tables._inputs import ForeignInputs, check_groups
+from skuq.tables._repeats import (
+    DistinctRows,
+    ignore_warnings_of_repeats,
+    number_rows,
+    warn_of_repeats,
+)
 from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
 
 _N_FOLDS = 5
@@ -244,24 +251,34 @@ def make_folds(
     once : bool, default=False
         Whether every row must be in exactly one test fold.
     """
-    groups, rows = check_groups(groups, y), np.arange(len(y))
+    groups, units = check_groups(groups, y), None
+    if groups is None:
+        units = number_rows(X, np.flatnonzero(used))
+        warn_of_repeats(units, np.flatnonzero(used))
     if kind == "classes" and len(present := np.unique(y[used])) < 2:
         raise ValueError(
             "y must have at least two classes in rows of positive weight. Got 1 class: "
             f"{present.tolist()}."
         )
-    if cv is None or isinstance(cv, Integral):
-        classes, rows = kind != "numbers", np.flatnonzero(used)
+    is_number = cv is None or isinstance(cv, Integral)
+    rows = np.flatnonzero(used) if is_number else np.arange(len(y))
+    units, labels = units if units is None else units[rows], y[rows] if kind == "classes" else None
+    distinct = DistinctRows.of(units, cv, labels)
+    some = rows[distinct.first]
+    if is_number:
         # The most folds of which each can have a row of the commonest class.
-        most = np.unique(y[rows], return_counts=True)[1].max() if classes else len(rows)
+        classes = kind != "numbers"
+        most = np.unique(y[some], return_counts=True)[1].max() if classes else len(some)
         n_folds = cv or int(np.clip(most, 2, _N_FOLDS))
         kinds = (StratifiedKFold, StratifiedGroupKFold) if classes else (KFold, GroupKFold)
         cv = kinds[groups is not None](n_folds)
-    # Folds are numbered among `rows`, and translated to positions in X below.
-    table = X if len(rows) == len(y) else rows
-    groups = None if groups is None else groups[rows]
-    splits = out_of_fold_splits(cv, table, y[rows], groups, once=once)
-    splits = [(rows[train], rows[test][used[rows[test]]]) for train, test in splits]
+    # Folds are numbered among `some`, and translated to positions in X below.
+    table = X if len(some) == len(y) else _params.safe_indexing(X, some)
+    splits = out_of_fold_splits(
+        cv, table, y[some], None if groups is None else groups[some], once=once
+    )
+    splits = [tuple(rows[part] for part in distinct.spread(fold)) for fold in splits]
+    splits = [(train, test[used[test]]) for train, test in splits]
     if kind == "classes":
         purpose = "choice of a team" if once else "calibration"
         splits = without_unseen_classes(splits, y, used, "cv", purpose, n_classes=2)
@@ -298,7 +315,8 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
     # Routing would refuse arguments that are named after the steps of a pipeline.
     routes = get_config()["enable_metadata_routing"] and not any("__" in name for name in given)
     try:
-        with config_context(enable_metadata_routing=routes):
+        with config_context(enable_metadata_routing=routes), warnings.catch_warnings():
+            ignore_warnings_of_repeats()
             model.fit(X_train, y_train, **_params.check_method_params(X, divided, train), **whole)
     except ValueError as error:
         # Wrong parameters and the fit of all rows have nothing to do with folds.

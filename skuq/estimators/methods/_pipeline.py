@@ -2,13 +2,20 @@
 
 import functools
 
+import numpy as np
 import sklearn.pipeline
+from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import _num_samples
 
+from skuq._messages import warn_user
 from skuq._params import unwrap_estimator
-from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._base import Given, Predictor, UncertaintyClassifier, UncertaintyRegressor
+from skuq.estimators._task import hold_out
 from skuq.estimators.methods._search_base import SearchEstimator
+from skuq.exceptions import CalibrationWarning
 from skuq.files._registry import saved_as
+from skuq.tables._inputs import learns_from_y
 
 
 def _delegate(documented):
@@ -80,6 +87,58 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     >>> model.predict_interval(X[:1], coverage=0.9).shape
     (1, 2)
     """
+
+    def fit(self, X, y=None, **params):
+        """Fit the steps in their order; those that learn from y see no validation rows.
+
+        If a step before the last one learns from y, such as a selection of columns, the rows on
+        which the last step validates are held out first: all its networks validate on them.
+
+        Parameters
+        ----------
+        X, y
+            Rows, as for the first step.
+        **params
+            Arguments of the steps' `fit`, such as ``model__sample_weight``.
+
+        Returns
+        -------
+        self
+
+        Warns
+        -----
+        CalibrationWarning
+            If that is not possible: for a last step that fits over folds, or with given rows.
+        """
+        before = sklearn.pipeline.Pipeline(self.steps[:-1], memory=self.memory)
+        name, last = self.steps[-1]
+        own = {k.removeprefix(f"{name}__"): params[k] for k in params if k.startswith(f"{name}__")}
+        validates = getattr(last, "validation", getattr(last, "cv", None) != "prefit") is not None
+        has_rows = not {"validation_data", "X_val"}.isdisjoint(own)
+        if not validates or has_rows or not isinstance(last, Predictor):
+            return super().fit(X, y, **params)
+        if not learns_from_y(before, X, y, np.arange(_num_samples(X))):
+            return super().fit(X, y, **params)
+        # A search either has a share or folds of its own, or takes validation rows.
+        validation = getattr(last, "validation", None)
+        has_own = isinstance(last, SearchEstimator) and validation != "auto"
+        if validation is None or has_own or len(own) < len(params):
+            warn_user(
+                f"Steps before {type(last).__name__} learn from y, and see the rows on which it "
+                "validates: what it predicts will be too certain. Give them to the parameter "
+                "`preprocess` of networks; put calibration and `cv` around the whole pipeline.",
+                CalibrationWarning,
+            )
+            return super().fit(X, y, **params)
+        given = hold_out(
+            last, Given(X, y, own.pop("sample_weight", None), groups=own.pop("groups", None))
+        )
+        fitted, (X_valid, *valid) = clone(before), given.validation_data
+        own |= {"sample_weight": given.sample_weight, "groups": given.groups}
+        X = fitted.fit_transform(given.X, given.y)
+        last.fit(X, given.y, validation_data=(fitted.transform(X_valid), *valid), **own)
+        self.steps = [*fitted.steps, (name, last)]
+        return self
 
     predict = _delegate(UncertaintyRegressor.predict)
     predict_proba = _delegate(UncertaintyClassifier.predict_proba)

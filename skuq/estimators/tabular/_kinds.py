@@ -25,12 +25,10 @@ from skuq.ensembles._stacking import (
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._preset import bind_space, class_recipes
-from skuq.networks import Member
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import numeric_columns
 from skuq.predictive._calibration import UNCALIBRATED, fit_calibration
 from skuq.training import TrainingJob, predict_members
-from skuq.training._job import pad_splits
 
 
 def weigh_members(task, members, origins, n_kinds):
@@ -200,12 +198,8 @@ def split_rows(estimator, task, n_splits):
 
 def train_kinds(estimator, task, network, kinds, given, n_members):
     """Train all members, and list their origins; members of all kinds train at the same time."""
-    data, parts = task.data, task.splits.parts
-    padded = parts
-    own = parts is not None and parts[0][1] is not None
-    uneven = own and len({tuple(map(len, part)) for part in parts}) > 1
-    if uneven:
-        data, padded = pad_splits(data, parts)
+    parts = task.splits.parts
+    data, padded = shared.pad_parts(task, parts)
     # Members of all kinds are numbered in turn; seeds go by these numbers.
     seeds = [
         [task.seeds(1, first=k)[0] for k in range(kind, n_members, len(kinds))]
@@ -217,12 +211,8 @@ def train_kinds(estimator, task, network, kinds, given, n_members):
         for k in range(len(own))
     ]
     jobs = _make_jobs(estimator, task, network, kinds, given, seeds, padded)
-    members = shared.train_jobs(estimator, task, jobs, data)
-    origins = origins[: len(members)]  # kinds for which there was no time are the last ones
-    for k, (member, origin) in enumerate(zip(members, origins)):
-        if uneven and isinstance(member, Member):
-            members[k] = member.with_held_out(member.held_out[: len(origin.part[1])])
-    return members, origins
+    members = shared.train_jobs(estimator, task, jobs, data, [origin.part for origin in origins])
+    return members, origins[: len(members)]  # kinds for which there was no time are the last ones
 
 
 @backend.in_thread

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky
-from sklearn.linear_model import RidgeCV
+from scipy.linalg import cholesky, svd
 from sklearn.metrics.pairwise import euclidean_distances, manhattan_distances
 
 from skuq.estimators._task import Task
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.networks._operations import unclip
+from skuq.tables._repeats import number_rows
 from skuq.tables._targets import NumberTargets
 
 
@@ -26,23 +26,26 @@ def with_linear_part(task: Task) -> Task:
     residuals are then as large as those of new rows.
     """
     data, targets = task.data, task.targets
-    n_rows = np.count_nonzero(data.weight)
-    has_rows = tuned.FEWEST_RIDGE_ROWS <= n_rows <= tuned.MOST_RIDGE_ROWS
     # Rows of one group predict each other too well.
-    if not (has_rows and isinstance(targets, NumberTargets) and task.groups is None):
+    if not isinstance(targets, NumberTargets) or task.groups is not None:
         return task
     # Smooth bounds would bend what is linear. Codes of categories are no numbers.
     x, y = unclip(np, data.x.astype("float64")), data.y.astype("float64")
     x[:, list(task.inputs.code_columns)] = 0
     share = data.weight.astype("float64") / data.weight.sum()
-    used = is_linear(x, y, share)
+    distinct, units = _merge_equal_rows(x, y, share)
+    n_rows = np.count_nonzero(distinct[2])
+    if not tuned.FEWEST_RIDGE_ROWS <= n_rows <= tuned.MOST_RIDGE_ROWS:
+        return task
+    used = is_linear(*distinct)
     if not used.any():
         return task
-    ridge, left = _leave_one_out(x, y, share)
-    coefficients = np.where(used, np.reshape(ridge.coef_, (y.shape[1], -1)).T, 0.0)
+    ridge = RidgeRegression.fit(*distinct)
+    coefficients = np.where(used, ridge.coefficients, 0.0)
     if not coefficients.any():
         return task
-    intercept = np.where(used, ridge.intercept_, 0.0)
+    intercept = np.where(used, ridge.intercept, 0.0)
+    left = y - distinct[1][units] + ridge.left_out[units]
     residual = y - x @ coefficients - intercept
     moved = np.where(used & (share[:, None] > 0), left - residual, 0.0)
     y, y_valid = data.y + moved, data.y_valid
@@ -66,7 +69,7 @@ def is_linear(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> np.ndarray:
     x, y, share = x[some], y[some], share[some]
 
     def error(design: np.ndarray) -> Any:
-        return share @ np.square(_leave_one_out(design, y, share)[1])
+        return share @ np.square(RidgeRegression.fit(design, y, share).left_out)
 
     def decay(distances: np.ndarray) -> np.ndarray:
         median = np.median(distances[np.triu_indices(len(distances), 1)])
@@ -86,21 +89,52 @@ def is_linear(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> np.ndarray:
     return found
 
 
-def _leave_one_out(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Fit ridge regression; return it, and the residuals (n, m) of rows that are left out.
+def _merge_equal_rows(x: np.ndarray, y: np.ndarray, share: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Merge equal rows of x into one with their mean y, since copies predict each other.
 
-    `share` (n,) are the weights of the rows.
+    Returns x, y and the weights of the merged rows, and the number of each row among them.
     """
-    mean_eigenvalue = np.sum(share @ np.square(x - share @ x / share.sum())) / len(x)
-    ridge = RidgeCV(
-        np.logspace(*tuned.PENALTY_POWERS, tuned.N_PENALTIES)
-        * (mean_eigenvalue or 1.0),  # constant columns allow any penalty
-        alpha_per_target=True,
-        store_cv_results=True,
-    ).fit(x, y, share)
-    best = np.searchsorted(ridge.alphas, np.atleast_1d(ridge.alpha_))
-    squares = ridge.cv_results_.reshape(*y.shape, -1)  # times the shares
-    squares = np.take_along_axis(squares, best[None, :, None], axis=2)[..., 0]
-    left = np.sqrt(squares / np.where(share > 0, share, np.inf)[:, None])
-    # Without a row, the residual has the sign of that of the fit, and is larger.
-    return ridge, np.copysign(left, y - ridge.predict(x).reshape(y.shape))
+    units = number_rows(x, np.flatnonzero(share))
+    if units is None:
+        return (x, y, share), np.arange(len(x))
+    first, total = np.unique(units, return_index=True)[1], np.bincount(units, share)
+    sums = np.transpose([np.bincount(units, share * column) for column in y.T])
+    return (x[first], sums / np.where(total > 0, total, 1)[:, None], total), units
+
+
+class RidgeRegression(NamedTuple):
+    """Ridge regression of each output, with the penalty that is best for rows that are left out.
+
+    Attributes
+    ----------
+    coefficients, intercept : ndarray of shape (n_features, m) and (m,)
+    left_out : ndarray of shape (n, m)
+        Residual of each row of the fit without it; 0 for rows of weight 0.
+    """
+
+    coefficients: np.ndarray
+    intercept: np.ndarray
+    left_out: np.ndarray
+
+    @classmethod
+    def fit(cls, x: np.ndarray, y: np.ndarray, share: np.ndarray) -> RidgeRegression:
+        """Fit rows x (n, n_features) and y (n, m) of the weights `share` (n,)."""
+        share = share / share.sum()
+        mean_x, mean_y, root = share @ x, share @ y, np.sqrt(share)[:, None]
+        u, s, v = svd(root * (x - mean_x), full_matrices=False)
+        centred = root * (y - mean_y)
+        projected, squares = u.T @ centred, np.square(s)[:, None]
+
+        def left_out(penalty: Any) -> np.ndarray:
+            kept = squares / (squares + penalty)
+            # Its leverage is how much a row changes its own fit; a part is that of the mean of y.
+            others = 1 - np.square(u) @ kept - share[:, None]
+            return (centred - u @ (kept * projected)) / np.maximum(others, np.finfo(float).eps)
+
+        penalties = np.logspace(*tuned.PENALTY_POWERS, tuned.N_PENALTIES)
+        penalties *= squares.sum() / len(x) or 1.0  # constant columns allow any penalty
+        errors = [np.square(left_out(penalty)).sum(axis=0) for penalty in penalties]
+        penalty = penalties[np.argmin(errors, axis=0)]  # of each output
+        coefficients = v.T @ (s[:, None] / (squares + penalty) * projected)
+        left = left_out(penalty) / np.where(root > 0, root, np.inf)
+        return cls(coefficients, mean_y - mean_x @ coefficients, left)

@@ -88,7 +88,8 @@ def _refuse_contradictions(estimator, task):
         'loss="mse" trains no normals': estimator.loss == "mse",
         "validation=None leaves no unseen rows": estimator.validation is None,
         "with `groups` all members validate on the same rows": task.groups is not None,
-        "with `validation_data` all members validate on them": task.validation is not None,
+        "with `validation_data`, or a `preprocess` that learns from y, all members validate on "
+        "the same rows": task.validation is not None,
     }
     for reason, holds in reasons.items():
         if holds:

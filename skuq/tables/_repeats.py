@@ -1,0 +1,110 @@
+"""Find rows that are in a table more than once, and keep equal rows on one side of splits.
+
+A network that has trained on a row knows its copies: they would validate what they have trained.
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import pairwise
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from sklearn.model_selection import PredefinedSplit, TimeSeriesSplit
+
+from skuq._messages import warn_user
+from skuq.exceptions import TableWarning
+
+_TOLD_SHARE = 0.01  # of the rows: repeats of fewer are not worth a warning
+
+
+def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
+    """Number the distinct rows of X; equal rows, also with gaps, share a number (n,).
+
+    Return None if no two of the rows at the positions `used` are equal, or if X has values that
+    cannot be compared.
+    """
+    if sparse.issparse(X):
+        X = sparse.csr_array(X)
+        X = [X.indices[a:b].tobytes() + X.data[a:b].tobytes() for a, b in pairwise(X.indptr)]
+        X = pd.DataFrame({0: X})
+    try:
+        table = X if isinstance(X, pd.DataFrame) else np.asarray(X).reshape(len(X), -1)
+        if isinstance(X, pd.DataFrame) or table.dtype.kind not in "fiub":
+            frame = pd.DataFrame(table)
+            columns = [pd.factorize(frame.iloc[:, k])[0] for k in range(frame.shape[1])]
+            table = np.column_stack(columns)
+        # A hash of each value, and a random combination of those of a row. -0.0 + 0 is 0.0.
+        values = pd.util.hash_array(np.ravel(table + 0), categorize=False).reshape(table.shape)
+    except (TypeError, ValueError):  # such as values without a hash
+        return None
+    factors = np.random.default_rng(0).integers(2**64, size=table.shape[1], dtype="uint64")
+    numbers = pd.factorize(values @ (factors | np.uint64(1)))[0]
+    return numbers if np.bincount(numbers[used]).max(initial=0) > 1 else None
+
+
+def ignore_warnings_of_repeats() -> None:
+    """Filter the warnings of this file out, for fits inside of one that has warned."""
+    warnings.filterwarnings("ignore", "X has (repeated|[0-9]+ distinct) rows", TableWarning)
+
+
+def warn_of_repeats(units: np.ndarray | None, used: np.ndarray) -> None:
+    """Warn of the share of rows that are there more than once, by the numbers of distinct rows."""
+    if units is None:
+        return
+    share = np.mean(np.bincount(units[used])[units[used]] > 1)
+    if share >= _TOLD_SHARE:
+        warn_user(
+            f"X has repeated rows: {100 * share:.0f} % are there more than once. Rows of equal X "
+            "stay on the same side of every split into training and validation rows. If they are "
+            "copies, drop them, or count them by `sample_weight`. Copies that differ a little are "
+            "not recognised: give `groups`.",
+            TableWarning,
+        )
+
+
+class DistinctRows(NamedTuple):
+    """Distinct rows of a table, which are split in place of all rows.
+
+    Attributes
+    ----------
+    first : ndarray or slice
+        Position of the first of the equal rows; a slice of all rows if these are not compared.
+    units : ndarray of shape (n,) or None
+        Number of each row among the distinct ones; None if rows are not compared.
+    """
+
+    first: Any = slice(None)
+    units: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, units: np.ndarray | None, cv: Any, labels: Any = None) -> DistinctRows:
+        """Make distinct rows of the numbers (n,) that equal rows share, if there are any.
+
+        Rows are not compared if there are fewer distinct rows than folds, or not two of them of two
+        of the classes `labels` (n,), or if the folds of the user are of all rows.
+        """
+        is_list = not (cv is None or isinstance(cv, Integral) or hasattr(cv, "split"))
+        if units is None or is_list or isinstance(cv, PredefinedSplit | TimeSeriesSplit):
+            return cls()
+        _, first, units = np.unique(units, return_index=True, return_inverse=True)
+        n_folds = max(2, int(cv if isinstance(cv, Integral) else getattr(cv, "n_splits", 2)))
+        of_class = pd.Series(units).groupby(units if labels is None else labels).nunique()
+        if len(first) >= n_folds and (labels is None or (of_class > 1).sum() > 1):
+            return cls(first, units)
+        warn_user(
+            f"X has {len(first)} distinct rows, too few to divide them into {n_folds} parts: equal "
+            "rows are on both sides of splits. What is learnt from validation rows, as widths of "
+            "intervals are, then holds for these rows only, and not for others.",
+            TableWarning,
+        )
+        return cls()
+
+    def spread(self, parts: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """Replace positions in `first` by the positions of all rows that equal these rows."""
+        if self.units is None:
+            return parts
+        return tuple(np.flatnonzero(np.isin(self.units, part)) for part in parts)
