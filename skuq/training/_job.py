@@ -325,10 +325,10 @@ def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, 
     """
 
     def per_member(name: str, dtype: str = "float32", none: int = 0) -> np.ndarray:
-        """Join one field of all recipes; `none` stands for None."""
+        """Join one field of all recipes; `none` stands for None and for "cycle"."""
         values = [getattr(recipe, name) for recipe in job.recipes]
         # None becomes a patience that no run exhausts, or a 0 that the program does not use.
-        values = [none if value is None else min(value, _NEVER) for value in values]
+        values = [none if value in (None, "cycle") else min(value, _NEVER) for value in values]
         return np.asarray(job.join_members(values), dtype=dtype)
 
     scalars: dict[str, Any] = {

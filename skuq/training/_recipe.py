@@ -34,7 +34,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "epochs": [_COUNT],
     "reduce_lr_patience": [_COUNT, None],
     "reduce_lr_factor": [_SHARE],
-    "early_stopping_patience": [_COUNT, None],
+    "early_stopping_patience": [_COUNT, StrOptions({"cycle"}), None],
     "keep": [StrOptions({"best", "last", "best-jointly", "best-calibrated"})],
     "schedule": [StrOptions(set(SCHEDULES))],
     "final_lr_factor": [_SHARE],
@@ -104,9 +104,11 @@ class Recipe:
     reduce_lr_factor : float, default=0.1
         Factor in (0, 1] of the learning rate on a plateau. The default is Keras'; the AutoDEUQ
         paper does not give one.
-    early_stopping_patience : int or None, default=25
+    early_stopping_patience : int, "cycle" or None, default=25
         Number of epochs without a better validation loss after which training ends; None disables
-        early stopping.
+        early stopping. "cycle" is for stacks that keep an epoch jointly: training ends with a cycle
+        of ``schedule="coslog4"`` whose best epoch has a larger loss than the best one before, on
+        average over the members and by more than the standard error of this difference.
     keep : {"best", "last", "best-jointly", "best-calibrated"}, default="best"
         Epoch whose weights are kept: the one with the best loss, or the last. "best-jointly" is the
         epoch with the best mean loss of all members of a stack, for folds of few rows: the best
@@ -173,7 +175,7 @@ class Recipe:
     steps_per_epoch: int | None = None
     reduce_lr_patience: int | None = 15
     reduce_lr_factor: float = 0.1
-    early_stopping_patience: int | None = 25
+    early_stopping_patience: int | str | None = 25
     keep: str = "best"
     schedule: str = "constant"
     final_lr_factor: float = 0.01
@@ -225,6 +227,19 @@ class Recipe:
     def keeps_jointly(self) -> bool:
         """Whether one epoch is kept, the best one for all members of a stack together."""
         return self.keep in ("best-jointly", "best-calibrated")
+
+    @property
+    def stops_by_cycles(self) -> bool:
+        """Whether a cycle of the schedule that brings nothing ends the training of a stack."""
+        return self.early_stopping_patience == "cycle" and self.keeps_jointly
+
+    def cycle_ends(self) -> list[int]:
+        """Return the numbers of epochs after which cycles of the learning rate end."""
+        if self.schedule != "coslog4":
+            return [self.epochs]
+        shares = (2 ** np.arange(1, _N_CYCLES + 1) - 1) / (2**_N_CYCLES - 1)
+        ends: list[int] = np.ceil(self.epochs * shares).astype(int).tolist()
+        return ends
 
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of the learning rate for `count` steps, from step `first` of `total`.
@@ -280,9 +295,13 @@ def stack_conflict(recipes: Sequence[Recipe]) -> str:
         if len(values) > 1:
             return f"The recipes of a stack must have the same `{name}`. Got {values}."
     # None is another program, which has no such operation. Numbers are arguments of one program.
-    for name in ("clip_norm", "dropout"):
-        if len({getattr(recipe, name) is None for recipe in recipes}) > 1:
-            return f"Either all recipes of a stack must have a `{name}`, or none."
+    for name, value in (
+        ("clip_norm", None),
+        ("dropout", None),
+        ("early_stopping_patience", "cycle"),
+    ):
+        if len({getattr(recipe, name) == value for recipe in recipes}) > 1:
+            return f"Either all recipes of a stack must have {name}={value!r}, or none."
     if len({tuple(name for name, _ in recipe.loss_settings) for recipe in recipes}) > 1:
         return "The recipes of a stack must have `loss_settings` with the same names."
     return ""
@@ -295,7 +314,10 @@ def _matches(pattern: str, name: str) -> bool:
     return any(fnmatch.fnmatchcase(whole, pattern) for whole in wholes)
 
 
-def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0, n_cycles: int = 4) -> Any:
+_N_CYCLES = 4  # of the schedule "coslog4"
+
+
+def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
     """Compute a schedule at shares t of a run in [0, 1].
 
     The cosine and the exponential schedule end at the factor `end`, "flat-cosine" and "coslog4"
@@ -310,7 +332,7 @@ def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0, n_cycles: 
         return 0.5 * (1 + np.cos(np.pi * np.maximum(2 * t - 1, 0)))
     # Cycles from 0 to 1 and back, each twice as long as the one before.
     if schedule == "coslog4":
-        return 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + (2**n_cycles - 1) * t)))
+        return 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + (2**_N_CYCLES - 1) * t)))
     return np.ones_like(t)
 
 

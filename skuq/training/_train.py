@@ -160,7 +160,7 @@ class TrainingRun:
                 job.network,
                 recipe.epochs * math.ceil(sizes.n_train / recipe.batch_size),
                 sum(map(math.prod, template.shapes)) * len(job.seeds),
-                stops_early=recipe.early_stopping_patience is not None,
+                stops_early=recipe.early_stopping_patience not in (None, "cycle"),
                 n_alike=job.n_alike,
                 has_artificial=recipe.n_artificial > 0,
             )
@@ -267,7 +267,9 @@ class TrainingRun:
         key, end = self.key, self.job.recipe.epochs
         if n_epochs is not None:
             end = min(end, self.n_epochs + n_epochs)
-        stops = backend.to_host(self._carry["stopped"])
+        stops, ends = backend.to_host(self._carry["stopped"]), [end]
+        if self.job.recipe.stops_by_cycles:
+            ends = self.job.recipe.cycle_ends()
         while self.n_epochs < end and not np.all(stops):
             if cancelled is not None and cancelled():
                 raise InterruptedError("Training was cancelled.")
@@ -278,15 +280,34 @@ class TrainingRun:
             called = time.perf_counter()
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
             n = int(np.clip(min(_SLICE_SECONDS, left) / of_epoch, 1, key.epochs_per_call))
-            n = min(n, end - self.n_epochs)
+            of_cycle = next(e for e in ends if e > self.n_epochs)
+            n = min(n, end - self.n_epochs, of_cycle - self.n_epochs)
             carry, rows = self._call(n)
             # Waits for the end of the call, so that its time can be taken.
             rows, stops = backend.to_host((rows, carry["stopped"]))
             self._calls.append((n, time.perf_counter() - called))
             self._carry, self.n_epochs = carry, self.n_epochs + n
             self._history.append(rows[:n])
+            if self.n_epochs == of_cycle and self._last_cycle_was_worse(ends):
+                stops = np.ones_like(stops)
+                self._carry["stopped"] = backend.to_tensors(stops)
             if report is not None:
                 report(n, 0 if np.all(stops) else end - self.n_epochs)
+
+    def _last_cycle_was_worse(self, ends: Sequence[int]) -> bool:
+        """Tell whether the best epoch of the cycle that has ended is worse than that before it.
+
+        Its loss has to be larger by more than the standard error of the members' mean difference.
+        """
+        start = max((e for e in ends if e < self.n_epochs), default=0)
+        losses = np.concatenate(self._history)[:, 1 if self.key.n_valid else 0]
+        losses = losses.reshape(len(losses), -1)  # (n_epochs, n_members)
+        losses = losses[:, np.isfinite(losses).all(axis=0)]
+        if not start or losses.shape[1] < 2:
+            return False
+        means = losses.mean(axis=1)
+        more = losses[start + means[start:].argmin()] - losses[means[:start].argmin()]
+        return bool(more.mean() > more.std(ddof=1) / math.sqrt(len(more)))
 
     def compile(self) -> None:
         """Compile the program, unless this process has, by a call that trains no epoch."""

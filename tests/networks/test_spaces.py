@@ -270,7 +270,7 @@ def test_tabular_space_of_drawn_and_of_default_configurations(rng):
 
 @cases(
     ("n_rows", "n_recipes", "epochs", "decay", "patience"),
-    *((100, 4, 128, 0.1, None), (500, 4, 64, 0.3, None), (3000, 3, 256, 0.02, 64)),
+    *((100, 4, 128, 0.1, "cycle"), (500, 4, 64, 0.3, "cycle"), (3000, 3, 256, 0.02, 64)),
 )
 def test_tabular_space_few_rows_of_classes_train_shortly_with_much_decay(
     n_rows, n_recipes, epochs, decay, patience

@@ -96,6 +96,8 @@ def test_hopeless_searches_and_what_cannot_be_sent_or_is_no_score_fail_and_say_w
     with pytest.raises(SearchFailedError, match=r"(?s)failed.*ArithmeticError: k is") as error:
         search(threads(failing, 2), n_trials=200)
     assert 10 <= len(error.value.records) <= 11
+    sent = cloudpickle.loads(cloudpickle.dumps(error.value))  # as processes send it
+    assert (str(sent), len(sent.records)) == (str(error.value), len(error.value.records))
     with pytest.raises(SearchFailedError) as error:
         search(inline(failing), 40)
     assert len(error.value.records) == 10

@@ -398,6 +398,43 @@ def test_stacks_keep_the_epoch_and_the_temperature_that_are_best_for_all(data):
     assert [m.best_epoch for m in found] == [mean.argmin()] * 3
 
 
+@cases(
+    ("losses", "ended"),
+    ([[5, 3], [3, 5], [4.2, 4.1]], False),  # worse, by less than the members differ
+    ([[5, 3], [3, 5], [7, 5], [5, 7]], True),  # the best epochs: (7, 5) - (5, 3)
+    ([[5, 3], [3, 5], [4.9, 3.0]], False),  # better
+    ([[5, 3, np.nan], [3, 5, np.nan], [7, 5.1, np.nan]], True),  # a member that diverged
+    ([[5, np.nan], [3, np.nan], [7, np.nan]], False),  # one member has no standard error
+)
+def test_a_cycle_that_is_worse_by_more_than_a_standard_error_ends_the_training(losses, ended):
+    """Compare with a paired test of SciPy: its statistic is above 1."""
+    run = SimpleNamespace(n_epochs=len(losses), key=SimpleNamespace(n_valid=3))
+    rows = np.asarray(losses, dtype=float)
+    run._history = [np.stack([rows + 9, rows, rows], axis=1)]
+    assert TrainingRun._last_cycle_was_worse(run, [2, len(losses), 99]) is ended
+    assert not TrainingRun._last_cycle_was_worse(run, [len(losses), 99])  # none before
+
+
+def test_training_by_cycles_ends_with_a_cycle_and_keeps_the_same_weights(data):
+    """Noise is learnt by heart in the second cycle at the latest, and what is exact to the end."""
+    recipe = replace(RECIPE, learning_rate=0.1, epochs=60, schedule="coslog4", keep="best-jointly")
+    assert recipe.cycle_ends() == [4, 12, 28, 60] and RECIPE.cycle_ends() == [6]
+    recipes = [replace(recipe, early_stopping_patience=value) for value in ("cycle", None)]
+    plain = functools.partial(sequential, (3,), layers.Dense(30, "tanh"), layers.Dense(2))
+    y = np.random.default_rng(0).normal(size=data.y.shape).astype("float32")
+    job = job_of(3, model=plain, splits=THIRDS)
+    for rows, n_epochs in ((replace(data, y=y), {12, 28}), (replace(data, y=data.x[:, :1]), {60})):
+        short, whole = (train(replace(job, recipes=[r] * 3), rows) for r in recipes)
+        assert {member.n_epochs for member in short} <= n_epochs
+        for found, expected in zip(short, whole):
+            assert found.best_epoch == expected.best_epoch and expected.n_epochs == 60
+            assert_array_equal(found.weights, expected.weights)
+    alone = [replace(r, keep="best") for r in recipes]  # members that keep epochs of their own
+    assert train(replace(job, recipes=alone[:1] * 3), data)[0].n_epochs == 60
+    with pytest.raises(ValueError, match="early_stopping_patience='cycle'"):
+        replace(job, recipes=[*recipes, recipe])
+
+
 # Its plateaus and its early stopping come within the run.
 PATIENCE = {"reduce_lr_patience": 2, "reduce_lr_factor": 0.5, "early_stopping_patience": 6}
 ENDING = {"schedule": "cosine", "weight_decay": 0.01, "clip_norm": 1.0, **PATIENCE}

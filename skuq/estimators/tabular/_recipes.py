@@ -28,9 +28,9 @@ TRAINING: dict[str, Any] = {
     "weight_decay_schedule": "flat-cosine",
     "dropout_schedule": "flat-cosine",
     "steps_per_epoch": 512,  # an epoch of a large table trains on a part of its rows
+    "early_stopping_patience": "cycle",
     # On few rows the best epochs of single members would be those of chance, and the rows on which
     # they validate would seem too easy to the selection and the calibration.
-    "early_stopping_patience": None,
     "keep": "best-jointly",
 }
 #: Factors of the learning rate, by layer: of embeddings, and of networks with hidden layers.

@@ -136,8 +136,8 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         Number of epochs of one network. Early stopping may end it sooner, and "auto" depends on the
         number of rows.
     early_stopping_patience : int, None or "auto", default="auto"
-        Number of epochs without a better validation loss after which a network stops; its best
-        epoch is kept. None never stops early and still keeps the best epoch.
+        Number of epochs without a better validation loss after which training ends; the best epoch
+        is kept. None never ends it early, "auto" after a cycle of the rate that brought nothing.
     validation : float, None or "auto", default="auto"
         Share of the rows, of each class in proportion, that is held out for validation. None trains
         on all rows for all `epochs`. "auto" is 0.1, and at most 10,000 rows. Of classes it is a
@@ -295,8 +295,9 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
         Number of epochs of one network. Early stopping may end it sooner, and "auto" depends on the
         number of rows.
     early_stopping_patience : int, None or "auto", default="auto"
-        Number of epochs without a better validation loss after which a network stops; its best
-        epoch is kept. None never stops early and still keeps the best epoch.
+        Number of epochs without a better validation loss after which training ends; the best epoch
+        is kept. None never ends it early, "auto" after a cycle of the rate that brought nothing,
+        and of more than 128 epochs after 64.
     validation : float, None or "auto", default="auto"
         Share of the rows, of each class in proportion, that is held out for validation. None trains
         on all rows for all `epochs`. "auto" is 0.1, and at most 10,000 rows. Of classes it is a
