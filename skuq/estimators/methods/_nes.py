@@ -237,7 +237,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own. Categories become indicator columns, at
         most 50 for a column of X; networks of the tabular space embed columns of more than ten
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        instead. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
         Images must be finite numbers, too.
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
@@ -500,7 +501,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own. Categories become indicator columns, at
         most 50 for a column of X; networks of the tabular space embed columns of more than ten
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        instead. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
         Images must be finite numbers, too.
     target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
