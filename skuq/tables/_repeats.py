@@ -48,7 +48,7 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
 
 def ignore_warnings_of_repeats() -> None:
     """Filter the warnings of this file out, for fits inside of one that has warned."""
-    warnings.filterwarnings("ignore", "X has (repeated|[0-9]+ distinct) rows", TableWarning)
+    warnings.filterwarnings("ignore", "X has (repeated|[0-9]+ distinct) row", TableWarning)
 
 
 def warn_of_repeats(units: np.ndarray | None, used: np.ndarray) -> None:
@@ -96,9 +96,9 @@ class DistinctRows(NamedTuple):
         if len(first) >= n_folds and (labels is None or (of_class > 1).sum() > 1):
             return cls(first, units)
         warn_user(
-            f"X has {len(first)} distinct rows, too few to divide them into {n_folds} parts: equal "
-            "rows are on both sides of splits. What is learnt from validation rows, as widths of "
-            "intervals are, then holds for these rows only, and not for others.",
+            f"X has {len(first)} distinct row{'s' * (len(first) > 1)}, too few to divide them, or "
+            f"those of two classes, into {n_folds} parts: equal rows are on both sides of splits. "
+            "What validation rows teach, such as widths of intervals, holds for these rows only.",
             TableWarning,
         )
         return cls()

@@ -106,7 +106,7 @@ def test_equal_rows_are_on_one_side_of_every_split(split, has_labels, rng):
 def test_too_few_distinct_rows_are_split_as_rows(labels, split):
     if labels is None and isinstance(split, StratifiedKFold):
         labels = np.arange(30) % 3
-    with pytest.warns(TableWarning, match="X has 1 distinct rows, too few"):
+    with pytest.warns(TableWarning, match="X has 1 distinct row, too few"):
         folds = folds_of(split, np.zeros(30, dtype=int), labels)
     assert all(len(train) and len(valid) for train, valid in folds)
 

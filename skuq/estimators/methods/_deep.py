@@ -151,8 +151,8 @@ class DeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
         skewed targets and far values; predictions are in units of y in any case.
@@ -290,8 +290,8 @@ class DeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
     max_time : float, optional
         Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
         the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
@@ -423,8 +423,8 @@ class MCDropoutRegressor(OneArchitecture, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
         skewed targets and far values; predictions are in units of y in any case.
@@ -548,8 +548,8 @@ class MCDropoutClassifier(OneArchitecture, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -795,8 +795,8 @@ class HyperDeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
     target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
         skewed targets and far values; predictions are in units of y in any case.
@@ -944,8 +944,8 @@ class HyperDeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None

@@ -230,9 +230,10 @@ class NOMURegressor(UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Artificial inputs are drawn in the preprocessed columns, where those of
-        indicator columns are between 0 and 1. The box of artificial inputs, `pretrained`, and
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only. Artificial inputs are
+        drawn in the preprocessed columns, where those of indicator columns are between 0 and 1. The
+        box of artificial inputs, `pretrained`, and
         functions for `artificial` and `noise_std`, also refer to the preprocessed columns.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.

@@ -6,7 +6,6 @@ import numpy as np
 import sklearn.pipeline
 from sklearn.base import clone
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _num_samples
 
 from skuq._messages import warn_user
 from skuq._params import unwrap_estimator
@@ -115,9 +114,9 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         own = {k.removeprefix(f"{name}__"): params[k] for k in params if k.startswith(f"{name}__")}
         validates = getattr(last, "validation", getattr(last, "cv", None) != "prefit") is not None
         has_rows = not {"validation_data", "X_val"}.isdisjoint(own)
-        if not validates or has_rows or not isinstance(last, Predictor):
+        if y is None or not validates or has_rows or not isinstance(last, Predictor):
             return super().fit(X, y, **params)
-        if not learns_from_y(before, X, y, np.arange(_num_samples(X))):
+        if not learns_from_y(before, X, y, np.arange(len(y))):
             return super().fit(X, y, **params)
         # A search either has a share or folds of its own, or takes validation rows.
         validation = getattr(last, "validation", None)

@@ -175,8 +175,9 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Tabular networks embed columns of more than ten categories instead.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only. Tabular networks embed
+        columns of more than ten categories instead.
     target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
         skewed targets and far values; predictions are in units of y in any case. "auto" takes one
@@ -401,8 +402,9 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Tabular networks embed columns of more than ten categories instead.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only. Tabular networks embed
+        columns of more than ten categories instead.
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. Only
@@ -721,7 +723,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own. Categories become indicator columns, at
         most 50 for a column of X; networks of the tabular space embed columns of more than ten
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        instead. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
         Images must be finite numbers, too.
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
@@ -984,7 +987,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own. Categories become indicator columns, at
         most 50 for a column of X; networks of the tabular space embed columns of more than ten
-        instead. A scikit-learn transformer is cloned and fitted. None takes finite numbers only.
+        instead. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only.
         Images must be finite numbers, too.
     target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for

@@ -154,8 +154,9 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Tabular networks embed columns of more than ten categories instead.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only. Tabular networks embed
+        columns of more than ten categories instead.
     target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
         skewed targets and far values; predictions are in units of y in any case. "auto" takes one
@@ -313,8 +314,9 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     preprocess : "auto", transformer or None, default="auto"
         Encoding of X as numbers. "auto" is `skuq.tables.TablePreprocessor`: missing numbers become
         medians and are flagged in columns of their own, and categories become indicator columns, at
-        most 50 for a column of X. A scikit-learn transformer is cloned and fitted. None takes
-        finite numbers only. Tabular networks embed columns of more than ten categories instead.
+        most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
+        validation rows if it learns from y. None takes finite numbers only. Tabular networks embed
+        columns of more than ten categories instead.
     max_time : float, optional
         Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
         the epochs that fit; each member keeps its best epoch. Kinds of members that would begin
