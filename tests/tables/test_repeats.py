@@ -251,3 +251,6 @@ def test_a_pipeline_warns_where_validation_rows_are_seen(last, given):
     with warnings.catch_warnings():
         warnings.simplefilter("error", CalibrationWarning)
         skuq.make_pipeline(PCA(2), last).fit(NOISE, COIN)
+        fitted = LogisticRegression().fit(NOISE[:, :2], COIN)
+        prefit = skuq.CalibratedUncertaintyClassifier(fitted, cv="prefit")
+        skuq.make_pipeline(SelectKBest(k=2), prefit).fit(NOISE, COIN)
