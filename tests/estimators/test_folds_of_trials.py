@@ -18,7 +18,7 @@ from tiers import cases
 from training_data import MemberRefitter, MemberTrainer, Rows, make_splits
 
 import skuq
-from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning
+from skuq.exceptions import CalibrationWarning, SlotsLostError, SmallValidationWarning, TableWarning
 from skuq.files import dumps, loads
 from skuq.networks import GaussianHead
 from skuq.predictive._calibration import UNCALIBRATED
@@ -137,7 +137,7 @@ def test_fit_weighs_rows_in_a_score(tiny_space, rows):
 
 @pytest.mark.parametrize("heavy", [1.0, 20.0])
 def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, heavy):
-    """A stack does not divide each fold's losses by its own weights."""
+    """A stack does not divide each fold's losses by its own weights. A few copies do no harm."""
     stacked = []
 
     def watched(job, data):
@@ -148,6 +148,10 @@ def test_fit_trains_folds_of_other_weight_alone(tiny_space, rows, monkeypatch, h
     weight = np.r_[np.ones(40), np.full(20, heavy)]
     regressor(tiny_space, n_trials=1, validation=KFold(3)).fit(*rows, sample_weight=weight)
     assert stacked == ([True] if heavy == 1 else [False] * 3)
+    again = np.r_[0:60, 5, 5, 5]
+    with pytest.warns(TableWarning, match="X has repeated rows: 6 %"):
+        regressor(tiny_space, n_trials=1, validation=3).fit(*(part[again] for part in rows))
+    assert stacked[-1]
 
 
 def test_pickles_hold_no_networks_of_what_was_refitted(folded, refitted, tiny_space, rows):

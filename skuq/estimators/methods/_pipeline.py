@@ -112,14 +112,13 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         before = sklearn.pipeline.Pipeline(self.steps[:-1], memory=self.memory)
         name, last = self.steps[-1]
         own = {k.removeprefix(f"{name}__"): params[k] for k in params if k.startswith(f"{name}__")}
-        validates = getattr(last, "validation", getattr(last, "cv", None) != "prefit") is not None
-        has_rows = not {"validation_data", "X_val"}.isdisjoint(own)
-        if y is None or not validates or has_rows or not isinstance(last, Predictor):
-            return super().fit(X, y, **params)
-        if not learns_from_y(before, X, y, np.arange(len(y))):
+        validation, cv = getattr(last, "validation", None), getattr(last, "cv", "prefit")
+        validates = validation is not None or not isinstance(cv, str)
+        validates = validates and {"validation_data", "X_val"}.isdisjoint(own)
+        rows = np.arange(0 if y is None else len(y))
+        if not (isinstance(last, Predictor) and validates and learns_from_y(before, X, y, rows)):
             return super().fit(X, y, **params)
         # A search either has a share or folds of its own, or takes validation rows.
-        validation = getattr(last, "validation", None)
         has_own = isinstance(last, SearchEstimator) and validation != "auto"
         if validation is None or has_own or len(own) < len(params):
             warn_user(

@@ -20,6 +20,7 @@ from skuq.networks._member import FoldedMember, Member
 from skuq.networks._plan import make_plan, without_names
 from skuq.networks._space import SearchSpace
 from skuq.search._records import CALIBRATION_ROWS, TrialBudget, TrialOutcome, TrialRecord
+from skuq.tables._repeats import number_rows
 from skuq.tables._splits import TrainingData
 from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._network_checks import build_checked
@@ -201,8 +202,13 @@ class MemberTrainer:
         seeds = [trial_seed(seed, k) for k in range(len(self.folds))]
         # Folds that are alike can be stacked; networks come in the order of the folds.
         data, folds = self.data, self.folds
+        units = number_rows(data.x, np.arange(len(data.x)))
         sizes = [[len(rows) for rows in fold] for fold in folds]
         weights = [data.weight[train].mean(dtype=float) for train, _ in folds]
+        if units is not None:  # folds have equally many distinct rows, and copies are weights
+            longest = max(len(train) for train, _ in folds)
+            weights = [data.weight[train].sum(dtype=float) / longest for train, _ in folds]
+            sizes = [[len(np.unique(units[rows])) for rows in fold] for fold in folds]
         are_alike = (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(weights) <= _LARGEST_SPREAD
         if make_plan(make_job(seeds[:1]).network) is None or not are_alike:
             return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
