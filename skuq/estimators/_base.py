@@ -429,7 +429,8 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
 
         All rows of a draw share what is epistemic: they come from one member of an ensemble, one
         function of NEON or one multiple of NOMU's model uncertainty. Noise is drawn anew for every
-        row, output and draw. So totals, counts and simulated paths may be computed from each draw.
+        row and draw, with the correlation of the outputs' errors on held-out rows; that of NEON is
+        independent. So totals, counts and simulated paths may be computed from each draw.
 
         Parameters
         ----------
@@ -469,8 +470,8 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         Returns
         -------
         ndarray of shape (n,)
-            Joint log density of all outputs, in nats; the density is per units of y. The values of
-            a function are treated as independent.
+            Joint log density of all outputs, which are correlated as in `sample_y`, in nats; the
+            density is per units of y. The values of a function are treated as independent.
 
         Raises
         ------

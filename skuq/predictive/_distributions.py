@@ -5,12 +5,14 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy import linalg, special
 
 from skuq._params import as_floats
 
@@ -64,6 +66,9 @@ class ClassUncertainty(NamedTuple):
     total: np.ndarray
     aleatoric: np.ndarray
     epistemic: np.ndarray
+
+
+_FARTHEST_SCORE = 1e100  # normal scores beyond it would overflow when squared
 
 
 def ordered_quantiles(
@@ -124,6 +129,9 @@ class Continuous:
 
     #: Whether the distribution of each row is one normal.
     is_normal: Any = False
+
+    #: Correlation (m, m) of the outputs' normal scores, given the member; None if independent.
+    correlation: np.ndarray | None = None
 
     @property
     def mean(self) -> np.ndarray:
@@ -276,8 +284,8 @@ class Continuous:
         A draw is one possible outcome for all rows. They share what is epistemic: one member of a
         mixture or, in distributions of a single model, one normal number of each output for the
         model's part. NEON's has the covariance of its functions instead. The noise is drawn anew
-        for every row and output. Distributions of other rows that draw with the same `seed` share
-        what is epistemic, too.
+        for every row, and outputs have their `correlation`. Distributions of other rows that draw
+        with the same `seed` share what is epistemic, too.
         """
         rng = np.random.default_rng(rng)
         if seed is None:
@@ -332,7 +340,29 @@ class Continuous:
 
     def output(self, k: int) -> Self:
         """Select the marginal distribution of one of several outputs."""
-        return self._map_arrays(lambda array, _: array[..., k])
+        return self.with_correlation(None)._map_arrays(lambda array, _: array[..., k])
+
+    def to_tfp(self) -> Any:
+        """Convert to a TensorFlow Probability distribution, if it has such a one."""
+        name = type(self).__name__
+        correlated = "" if self.correlation is None else " with correlated outputs"
+        raise NotImplementedError(
+            f"TensorFlow Probability has no counterpart of {name}{correlated}. Use the methods of "
+            f"{name}: cdf, log_prob, quantile, sample."
+        )
+
+    def with_correlation(self, correlation: ArrayLike | None) -> Self:
+        """Correlate the outputs, and leave the distribution of each output as it is.
+
+        Parameters
+        ----------
+        correlation : array-like of shape (m, m) or None
+            Positive definite correlation matrix of the outputs' normal scores, given the member
+            of a mixture: a Gaussian copula. None makes the outputs independent.
+        """
+        changed = copy.copy(self)
+        vars(changed)["correlation"] = check_correlation(correlation, self._shape)
+        return changed
 
 
 def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
@@ -368,10 +398,48 @@ def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
     return list(checked.values())
 
 
+def check_correlation(correlation: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Check a correlation matrix of the outputs of distributions of this shape, (n,) or (n, m)."""
+    if correlation is None:
+        return None
+    found, size = as_floats(correlation, "correlation"), shape[-1] if len(shape) == 2 else 0
+    valid = found.shape == (size, size) and np.allclose(np.diag(found), 1)
+    if not (valid and np.allclose(found, found.T) and np.linalg.eigvalsh(found).min() > 0):
+        raise ValueError(
+            f"correlation must be a positive definite correlation matrix of {size} outputs. Got "
+            f"{correlation!r}."
+        )
+    return found
+
+
+def correlate(numbers: np.ndarray, correlation: np.ndarray | None) -> np.ndarray:
+    """Give independent standard normal numbers (.., m) this correlation (m, m), if any."""
+    return numbers if correlation is None else numbers @ np.linalg.cholesky(correlation).T
+
+
+def log_copula(scores: np.ndarray, correlation: np.ndarray | None) -> np.ndarray | float:
+    """Compute the log density (n,) of the Gaussian copula at normal scores (n, m).
+
+    It is what the correlation adds to the sum of the outputs' log densities.
+    """
+    if correlation is None:
+        return 0.0
+    scores = np.clip(scores, -_FARTHEST_SCORE, _FARTHEST_SCORE)
+    root = np.linalg.cholesky(correlation)
+    independent = linalg.solve_triangular(root, scores.T, lower=True)  # (m, n)
+    squares = (scores**2).sum(axis=1) - (independent**2).sum(axis=0)
+    return np.asarray(0.5 * squares - np.log(np.diag(root)).sum())
+
+
+def normal_levels(scores: np.ndarray) -> np.ndarray:
+    """Compute the levels of normal scores, strictly between 0 and 1, as quantiles need them."""
+    return np.clip(special.ndtr(scores), np.finfo(float).tiny, 1 - np.finfo(float).epsneg)
+
+
 class Mixture(Continuous):
     """Mixture of K members' distributions for every row; rows share the weights.
 
-    Given the member, outputs are independent; over members they are not.
+    Given the member, outputs have the dependence of `correlation`; over members they have more.
 
     Attributes
     ----------
@@ -452,14 +520,6 @@ class Mixture(Continuous):
         epistemic = factor * self._disagreement + epistemic
         return Uncertainty(
             self.mean, np.sqrt(aleatoric), np.sqrt(epistemic), np.sqrt(aleatoric + epistemic)
-        )
-
-    def to_tfp(self) -> Any:
-        """Convert to a TensorFlow Probability distribution, if it has such a one."""
-        name = type(self).__name__
-        raise NotImplementedError(
-            f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "
-            "cdf, log_prob, quantile, sample."
         )
 
 

@@ -19,7 +19,16 @@ from scipy.optimize import elementwise
 from skuq._formulas import LOG_SQRT_2PI
 from skuq._params import check_member_weights, check_probabilities
 from skuq.files._registry import saved_as
-from skuq.predictive._distributions import FILLED_IN, Mixture, Uncertainty, check_parameters
+from skuq.predictive._distributions import (
+    FILLED_IN,
+    Mixture,
+    Uncertainty,
+    check_correlation,
+    check_parameters,
+    correlate,
+    log_copula,
+    normal_levels,
+)
 
 _CHUNK = 2**20  # parameters of members that the root finder handles at a time
 
@@ -38,7 +47,8 @@ class GaussianMixture(Mixture):
 
     All rows share the members' weights, but not the probabilities of normals. The spread of one
     member's normals is aleatoric, possibly with several modes. The disagreement of the members'
-    means is epistemic. Given the member, outputs are independent; over members they are not.
+    means is epistemic. Given the member, outputs have the dependence of `correlation`; members
+    that disagree add to it.
 
     Parameters
     ----------
@@ -53,11 +63,16 @@ class GaussianMixture(Mixture):
         Uncertainty of the function that all members share, in units of y: they are off by the sum
         of the r arrays, each times a standard normal number that all rows share (each output has
         its own). It is epistemic. None, the default, means that there is none.
+    correlation : ndarray of shape (m, m), optional
+        Positive definite correlation matrix of the outputs' normal scores, given the member: a
+        Gaussian copula, which leaves the distribution of each output as it is. None, the default,
+        means independent outputs.
 
     Raises
     ------
     ValueError
-        If shapes disagree, scales are not positive, or probabilities or weights do not sum to 1.
+        If shapes disagree, scales are not positive, probabilities or weights do not sum to 1, or
+        `correlation` is no such matrix.
 
     References
     ----------
@@ -85,6 +100,7 @@ class GaussianMixture(Mixture):
     weights: np.ndarray = FILLED_IN
     probabilities: np.ndarray | None = None
     spread: np.ndarray | None = None
+    correlation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         if self.probabilities is None:
@@ -102,6 +118,7 @@ class GaussianMixture(Mixture):
             self.weights, len(arrays["loc"]), positive=True, tolerance=1e-9
         )
         vars(self).update(arrays, weights=weights)
+        vars(self)["correlation"] = check_correlation(self.correlation, self._shape)
         if self.spread is not None:
             spread = np.asarray(self.spread, dtype=float)
             if spread.shape[1:] != self._shape or not len(spread):
@@ -204,18 +221,24 @@ class GaussianMixture(Mixture):
         )
         draws = np.empty((n_samples, *self._shape))
         for k, parameters in enumerate(zip(*noise._arrays)):
-            chosen = members == k
-            draws[chosen] = _draw_noisy((chosen.sum(), *self._shape), rng, parameters)
-        return draws if self.spread is None else draws + _combine(self.spread, n_samples, [seed, 1])
+            if (chosen := members == k).any():
+                shape = int(chosen.sum()), *self._shape
+                draws[chosen] = _draw_noisy(shape, rng, parameters, self.correlation)
+        if self.spread is None:
+            return draws
+        return draws + _combine(self.spread, n_samples, [seed, 1], self.correlation)
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         # Rounding can make weights sum to more than 1.
         return np.minimum(_mixture_cdf(y, self.weights, self._arrays), 1.0)
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
-        densities = np.stack([_log_density(y, *parameters) for parameters in zip(*self._arrays)])
-        # Given the member, outputs are independent: sum over them, then mix over members.
-        densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
+        # Sum over outputs, with what their correlation adds, then mix over members.
+        densities = [
+            _log_density(y, *parameters).sum(axis=tuple(range(1, y.ndim)))
+            + log_copula(_normal_scores(y, *parameters), self.correlation)
+            for parameters in zip(*self._arrays)
+        ]
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
@@ -269,13 +292,21 @@ class GaussianMixture(Mixture):
         """
         from skuq.backend import tfd
 
+        correlation: Any = self.correlation
+        correlated = correlation is not None
         if self.probabilities is None:
-            members = tfd.Normal(*(np.moveaxis(array, 0, 1) for array in self._arrays))
+            loc, scale = (np.moveaxis(array, 0, 1) for array in self._arrays)
+            members = tfd.Normal(loc, scale)
+            if correlated:
+                roots = scale[..., None] * np.linalg.cholesky(correlation)
+                members = tfd.MultivariateNormalTriL(loc, roots)
+        elif correlated:
+            return super().to_tfp()  # says that there is no counterpart
         else:  # (n, K, [m,] J)
             loc, scale, probabilities = (np.moveaxis(a, (0, 1), (1, -1)) for a in self._arrays)
             normals = tfd.Normal(loc, scale)
             members = tfd.MixtureSameFamily(tfd.Categorical(probs=probabilities), normals)
-        if len(self._shape) == 2:  # outputs are independent given the member
+        if len(self._shape) == 2 and not correlated:  # outputs are independent given the member
             members = tfd.Independent(members, reinterpreted_batch_ndims=1)
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
@@ -301,13 +332,35 @@ def _log_density(
     return special.logsumexp(densities, axis=0, b=probabilities)
 
 
-def _draw_noisy(
-    shape: tuple[int, ...], rng: np.random.Generator, parameters: Sequence[np.ndarray]
+def _normal_scores(
+    y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: Any = None
 ) -> np.ndarray:
-    """Draw (n_draws, n[, m]) of one member, with noise of each row and output."""
+    """Compute the standard normal quantiles of one member's distribution function at y (n[, m])."""
+    scores = (y - loc) / scale
+    if probabilities is None:
+        return np.asarray(scores)
+    # Of the smaller one of both tails, which has all digits.
+    below, above = (
+        special.logsumexp(special.log_ndtr(side), axis=0, b=probabilities)
+        for side in (scores, -scores)
+    )
+    return np.where(below < above, special.ndtri_exp(below), -special.ndtri_exp(above))
+
+
+def _draw_noisy(
+    shape: tuple[int, ...],
+    rng: np.random.Generator,
+    parameters: Sequence[np.ndarray],
+    correlation: np.ndarray | None,
+) -> np.ndarray:
+    """Draw (n_draws, n[, m]) of one member, with noise of each row and correlated outputs."""
     loc, scale, *probabilities = parameters
     if not probabilities:
-        return loc + scale * rng.standard_normal(shape)
+        return loc + scale * correlate(rng.standard_normal(shape), correlation)
+    if correlation is not None:
+        levels = normal_levels(correlate(rng.standard_normal(shape), correlation))
+        member = GaussianMixture(loc[None], scale[None], probabilities=probabilities[0][None])
+        return member._inverse_cdf_at(levels)
     uniform, z = rng.random(shape), rng.standard_normal(shape)
     edges = np.cumsum(probabilities[0], axis=0)
     edges /= edges[-1]  # exactly 1 from the last possible component on
@@ -368,13 +421,16 @@ def _bracket(levels: np.ndarray, arrays: Sequence[np.ndarray]) -> tuple[np.ndarr
     return functools.reduce(np.minimum, lows), functools.reduce(np.maximum, highs)
 
 
-def _combine(arrays: np.ndarray, n_samples: int, seed: list[int]) -> np.ndarray:
+def _combine(
+    arrays: np.ndarray, n_samples: int, seed: list[int], correlation: np.ndarray | None = None
+) -> np.ndarray:
     """Draw sums (T, n[, m]) of arrays (r, n[, m]), each times a standard normal number.
 
-    The numbers of a draw are shared by all rows, also by those of other distributions.
+    The numbers of a draw are shared by all rows, also by those of other distributions; those of
+    its outputs have the correlation.
     """
     shape = n_samples, len(arrays), *arrays.shape[2:]
-    numbers = np.random.default_rng(seed).standard_normal(shape)
+    numbers = correlate(np.random.default_rng(seed).standard_normal(shape), correlation)
     return np.einsum("tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm", numbers, arrays)
 
 
@@ -405,7 +461,7 @@ class EpistemicNormal(GaussianMixture):
 
     It is a `GaussianMixture` of one member with the scale ``sqrt(aleatoric**2 + epistemic**2)``.
     Either part can be 0, both keep their digits as given, and outputs can share the errors of a
-    draw. Outputs are independent otherwise.
+    draw.
 
     Parameters
     ----------
@@ -418,11 +474,15 @@ class EpistemicNormal(GaussianMixture):
         Errors of the model, in units of y, whose squares sum to ``epistemic**2``: a draw is off by
         their sum, each times a standard normal number that rows and outputs share. None, the
         default, draws one multiple of `epistemic` for all rows, and another one for each output.
+    correlation : ndarray of shape (m, m), optional
+        As in `GaussianMixture`, of the noise and of the multiples. None, the default, means
+        independent outputs.
 
     Raises
     ------
     ValueError
-        If shapes disagree, a part is negative or not finite, or both are 0.
+        If shapes disagree, a part is negative or not finite, both are 0, or `correlation` is no
+        correlation matrix.
 
     See Also
     --------
@@ -451,6 +511,7 @@ class EpistemicNormal(GaussianMixture):
         aleatoric: ArrayLike,
         epistemic: ArrayLike,
         functions: np.ndarray | None = None,
+        correlation: np.ndarray | None = None,
     ) -> None:
         loc, noise, model = check_location_and_stds(
             mean=mean, aleatoric=aleatoric, epistemic=epistemic
@@ -467,7 +528,7 @@ class EpistemicNormal(GaussianMixture):
                 f"functions must have shape (r, {', '.join(map(str, model.shape))}). Got "
                 f"{np.shape(functions)}."
             )
-        super().__init__(loc[None], total[None])
+        super().__init__(loc[None], total[None], correlation=correlation)
         vars(self).update(aleatoric=noise, epistemic=model, functions=functions)
 
     @property
@@ -509,15 +570,17 @@ class EpistemicNormal(GaussianMixture):
         # The scale follows from both parts. A stretch is about the mean, which keeps every bit.
         mean = change(self.mean, "shape")
         parts = self.aleatoric, self.epistemic, self.functions
-        changed: list[Any] = [p if p is None else change(p, "scale") for p in parts]
-        return EpistemicNormal(mean, *changed)
+        changed: Any = (p if p is None else change(p, "scale") for p in parts)
+        noise, model, functions = changed
+        return EpistemicNormal(mean, noise, model, functions, self.correlation)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         shape = n_samples, *self.mean.shape
         if self.functions is None:
             numbers = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
-            error = self.epistemic * numbers
+            error = self.epistemic * correlate(numbers, self.correlation)
         else:  # outputs share the numbers, as values of one function do
             values = self.functions.reshape(len(self.functions), -1)
             error = _combine(values, n_samples, [seed, 1]).reshape(shape)
-        return self.mean + error + self.aleatoric * rng.standard_normal(shape)
+        noise = correlate(rng.standard_normal(shape), self.correlation)
+        return self.mean + error + self.aleatoric * noise

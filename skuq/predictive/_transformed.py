@@ -6,11 +6,13 @@ and z the transformed target.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import Factor, Mixture, RowIndex
@@ -80,6 +82,17 @@ class TransformedMixture(Mixture):
         # Shift and factor of each row and output.
         shift, factor = (np.broadcast_to(a, self._shape) for a in (self.shift, self.factor))
         vars(self).update(weights=self.inner.weights, shift=shift, factor=factor)
+
+    @property
+    def correlation(self) -> np.ndarray | None:  # type: ignore[override]
+        """Correlation (m, m) of the outputs' normal scores, which is that of `inner`."""
+        return self.inner.correlation
+
+    def with_correlation(self, correlation: ArrayLike | None) -> TransformedMixture:
+        """Correlate the outputs, as `inner` has them; see `GaussianMixture`."""
+        changed = copy.copy(self)  # keeps the moments, which take time
+        vars(changed)["inner"] = self.inner.with_correlation(correlation)
+        return changed
 
     @property
     def _shape(self) -> tuple[int, ...]:

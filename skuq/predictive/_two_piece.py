@@ -13,7 +13,15 @@ import numpy as np
 from scipy import special
 
 from skuq.files._registry import saved_as
-from skuq.predictive._distributions import FILLED_IN, Continuous, Uncertainty
+from skuq.predictive._distributions import (
+    FILLED_IN,
+    Continuous,
+    Uncertainty,
+    check_correlation,
+    correlate,
+    log_copula,
+    normal_levels,
+)
 from skuq.predictive._normals import check_location_and_stds
 
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
@@ -25,7 +33,7 @@ class TwoPieceNormal(Continuous):
     """Two-piece normal distribution for every row, with its mode at the point prediction.
 
     The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
-    the same with s2 above it, continuous at the mode. Outputs are independent.
+    the same with s2 above it, continuous at the mode.
 
     Parameters
     ----------
@@ -36,11 +44,14 @@ class TwoPieceNormal(Continuous):
     aleatoric : ndarray of shape (n,) or (n, m), optional
         Standard deviation of symmetric noise, in units of y; 0 by default.
         ``s1 = sqrt(lower**2 + aleatoric**2)``, and s2 accordingly; both must be positive.
+    correlation : ndarray of shape (m, m), optional
+        As in `EpistemicNormal`. None, the default, means independent outputs.
 
     Raises
     ------
     ValueError
-        If shapes disagree, a part is negative or not finite, or s1 or s2 is 0.
+        If shapes disagree, a part is negative or not finite, s1 or s2 is 0, or `correlation` is no
+        correlation matrix.
 
     See Also
     --------
@@ -74,6 +85,7 @@ class TwoPieceNormal(Continuous):
     lower: np.ndarray
     upper: np.ndarray
     aleatoric: np.ndarray = FILLED_IN
+    correlation: np.ndarray | None = None
 
     _array_kinds = {"mode": "location", "lower": "scale", "upper": "scale", "aleatoric": "scale"}
 
@@ -83,6 +95,7 @@ class TwoPieceNormal(Continuous):
             mode=self.mode, lower=self.lower, upper=self.upper, aleatoric=aleatoric
         )
         vars(self).update(mode=mode, lower=lower, upper=upper, aleatoric=aleatoric)
+        vars(self)["correlation"] = check_correlation(self.correlation, self._shape)
         for name, side in zip(("lower", "upper"), self._sides):
             if not ((side > 0) & np.isfinite(side)).all():
                 raise ValueError(
@@ -158,7 +171,13 @@ class TwoPieceNormal(Continuous):
         s1, s2 = self._sides
         z = (y - self.mode) / np.where(y < self.mode, s1, s2)
         density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
-        return np.asarray(density.sum(axis=tuple(range(1, y.ndim))))
+        density = np.asarray(density.sum(axis=tuple(range(1, y.ndim))))
+        if self.correlation is None:
+            return density
+        # Normal score of the level, from the probability of the side's tail, which has all digits.
+        tail = np.log(2 * np.where(z < 0, s1, s2) / (s1 + s2)) + special.log_ndtr(-abs(z))
+        score = special.ndtri_exp(tail)
+        return density + log_copula(np.where(z < 0, score, -score), self.correlation)
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides
@@ -171,20 +190,23 @@ class TwoPieceNormal(Continuous):
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         shape = n_samples, *self.mode.shape
         model = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
+        model, noise = (
+            correlate(part, self.correlation) for part in (model, rng.standard_normal(shape))
+        )
         # Normal scores that rows share as far as their variance is epistemic. With equal sides
         # this is the draw of an `EpistemicNormal`.
         shared, own = (
             np.sqrt(part / self.variance)
             for part in (self.epistemic_variance, self.aleatoric_variance)
         )
-        levels = special.ndtr(shared * model + own * rng.standard_normal(shape))
-        tiny = np.finfo(float).tiny  # levels of 0 and 1 have no finite quantiles
-        return self._inverse_cdf_at(np.clip(levels, tiny, 1 - np.finfo(float).epsneg))
+        return self._inverse_cdf_at(normal_levels(shared * model + own * noise))
 
     def to_tfp(self) -> Any:
         """Convert to a TensorFlow Probability distribution with a batch of n independent rows."""
         from skuq.backend import tfd
 
+        if self.correlation is not None:
+            return super().to_tfp()  # says that there is no counterpart
         s1, s2 = self._sides
         # TFP has scale / skewness below the mode and scale * skewness above it.
         pieces = tfd.TwoPieceNormal(self.mode, np.sqrt(s1) * np.sqrt(s2), np.sqrt(s2 / s1))

@@ -420,6 +420,23 @@ def test_predictions_have_the_shape_of_y(trained):
         assert draws.shape == (len(NEW), n_outputs, 3)
         assert trained.predict_interval(NEW, [0.9, 0.5]).shape == (len(NEW), 2, 2, n_outputs)
         assert trained.log_prob(X, both).shape == (len(X),)
+    # Errors of the outputs are opposite: so are the noise of draws, and the joint density.
+    if isinstance(trained, skuq.TabularEnsembleRegressor):  # 6 rows are too few to see it
+        trained.set_params(validation=0.3).fit(X, both)
+    predicted, draws = trained.predict_distribution(NEW), trained.sample_y(NEW, 400, random_state=0)
+    independent, mean, std = predicted.with_correlation(None), predicted.mean, predicted.std
+    assert_array_equal(independent.quantile(LEVELS), predicted.quantile(LEVELS))
+    noise = np.moveaxis((draws - mean[..., None]) / std[..., None], 1, 0)
+    assert np.corrcoef(noise.reshape(2, -1))[0, 1] < -0.5
+    gains = [
+        (predicted.log_prob(y) - independent.log_prob(y)).mean()
+        for y in (mean + std * [1, -1], mean + std)
+    ]
+    assert gains[0] > 0.1 and gains[1] < -0.1
+    singles = getattr(trained, "member_estimators", list)()
+    assert all(m.predict_distribution(NEW).correlation is not None for _, m in singles)
+    for again in (loads(dumps(trained)), pickle.loads(pickle.dumps(trained))):
+        assert_array_equal(again.sample_y(NEW, 400, random_state=0), draws)
 
 
 def test_the_model_of_keras_says_the_same(model):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 from tiers import cases
 
 from skuq import predictive
@@ -275,6 +276,49 @@ def test_samples_are_of_the_distribution_and_share_the_member_or_the_model(kind)
     assert abs(np.corrcoef(ranks)[0, 1]) < 5 / np.sqrt(4000)
 
 
+@every
+@pytest.mark.parametrize("r", [0.6, -0.99])
+def test_correlated_outputs_keep_their_marginals_and_have_a_gaussian_copula(kind, r):
+    plain, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
+    m = plain.with_correlation([[1, r], [r, 1]])
+    for found, expected in ((m.cdf(y), plain.cdf(y)), (m.uncertainty(), plain.uncertainty())):
+        assert_array_equal(found, expected)
+    assert_array_equal(m.interval(0.9), plain.interval(0.9))
+    total = 0.0
+    for weight, alone in members_of(m):
+        alone = [alone.output(j) for j in range(2)]
+        z = stats.norm.ppf([one.cdf(y[:, j]) for j, one in enumerate(alone)]).T
+        copula = stats.multivariate_normal(cov=m.correlation).logpdf(z) - stats.norm.logpdf(z).sum(
+            1
+        )
+        logs = [one.log_prob(y[:, j]) for j, one in enumerate(alone)]
+        total += weight * np.exp(copula + np.sum(logs, axis=0))
+    assert_allclose(m.log_prob(y), np.log(total), rtol=1e-6)
+    assert_allclose(m.rows([2, 0]).log_prob(y[[2, 0]]), m.log_prob(y)[[2, 0]])
+    assert_allclose(m.scaled(2.0).log_prob(m.mean), m.log_prob(m.mean) - np.log(4), rtol=1e-6)
+    again = pickle.loads(pickle.dumps(m))
+    assert_array_equal(again.log_prob(y), m.log_prob(y))
+    with np.errstate(over="ignore"):
+        assert not np.isnan(m.log_prob([1e200, -1e200])).any()
+    # One member, or one model whose parts have equal shares in all outputs, draws the copula.
+    loc = [-1, 0, 1] if kind in ("normal", "two_piece") else [0]
+    loc = np.reshape(loc, (-1, 1, 1)) * np.ones((2, 2))
+    one = (KINDS | SPREAD)[kind](GaussianMixture(loc, np.ones(loc.shape)))
+    one = one.with_correlation(m.correlation)
+    draws = one.sample(20_000, rng=0)
+    for level in (0.05, 0.5, 0.9):
+        share = (draws <= one.quantile(level)[..., None]).mean(axis=-1)
+        assert (abs(share - level) < 5 * np.sqrt(level * (1 - level) / 20_000)).all()
+    for pair in draws:
+        share = stats.spearmanr(*pair).statistic / (6 / np.pi * np.arcsin(r / 2))
+        assert 0.97 < share < 1.03 or (kind in SPREAD and share > 0.3)  # shares differ by chance
+    if kind in ("gaussian", "spread", "normal"):
+        assert_allclose(m.to_tfp().log_prob(y), m.log_prob(y), rtol=1e-9)
+    elif "transformed" not in kind and kind != "scaled":
+        with pytest.raises(NotImplementedError, match="with correlated outputs"):
+            m.to_tfp()
+
+
 @kinds
 @pytest.mark.parametrize("shape", [(2, 2), (1, 2), (1,)], ids=str)
 def test_tables_hold_values_of_each_row(kind, shape):
@@ -373,6 +417,14 @@ ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
     (GaussianMixture, (PAIR, PAIR, None, 0.6 * PAIR), "sum to 1"),
     (GaussianMixture, (PAIR, PAIR, None, [[[1.5], [-0.5]]]), "non-negative"),
     (GaussianMixture, (ONE, ONE, None, None, TWO.T), r"spread must have shape \(r, 1\). Got"),
+    *(
+        (
+            GaussianMixture,
+            (TWO.T[None],) * 2 + (None,) * 3 + (wrong,),
+            "correlation .* of 2 outputs",
+        )
+        for wrong in (np.ones((2, 2)), np.eye(3), [[1, 0.5], [0, 1]], 2 * np.eye(2))
+    ),
     (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
     (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
     (EpistemicNormal, ([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -"),

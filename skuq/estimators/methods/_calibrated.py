@@ -56,7 +56,7 @@ from skuq.fitted._fitted_calibrated import (
     regressor_distribution,
     without_classes,
 )
-from skuq.predictive._calibration import fit_scales, fit_temperature
+from skuq.predictive._calibration import fit_correlation, fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
@@ -330,12 +330,13 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         )
         y, weight = y[held_out.order], held_out.weight
         scales = fit_scales(mixtures, y, weight, conformal=self.method == "conformal")
-        calibration = Recalibration(*scales)
+        mean, std = (
+            np.concatenate([getattr(mixture, name) for mixture in mixtures])
+            for name in ("mean", "std")
+        )
+        correlation = fit_correlation((y - mean) / std, weight, held_out.order)
+        calibration = Recalibration(*scales, correlation=correlation)
         if self.method == "conditional":
-            mean, std = (
-                np.concatenate([getattr(mixture, name) for mixture in mixtures])
-                for name in ("mean", "std")
-            )
             calibration = ConditionalRecalibration(
                 calibration.scale,
                 errors=_fit_errors(held_out, mean, std, y, self.verbose),
