@@ -176,7 +176,7 @@ def number_scores(model, X, y, y_train):
         crps = mixture_crps(y, loc, scale, weights).mean()
     else:
         crps = exact_crps(predicted, y, 801).mean()
-    low, high = predicted.interval(0.9).T
+    low, high = predicted.interval(0.9)
     return {
         "crps": crps / std,
         "nll": -predicted.log_prob(y).mean() - np.log(std),

@@ -331,7 +331,7 @@ def _score_intervals(kind, predicted, weight, coverage):
         # Intervals of a model may follow another rule than quantiles of its distributions.
         own = getattr(predicted.model, "predict_interval", None)
         interval = predicted.distribution.interval if own is None else partial(own, predicted.X)
-        ends = np.moveaxis(np.asarray(interval(coverage=coverage)), 1, 0)
+        ends = interval(coverage=coverage)
     else:
         mean, std = predicted.normal
         reach = special.ndtri((1 + coverage) / 2) * std

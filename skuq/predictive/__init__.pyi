@@ -1,5 +1,6 @@
 from ._classes import CategoricalMixture as CategoricalMixture
 from ._distributions import ClassUncertainty as ClassUncertainty
+from ._distributions import Interval as Interval
 from ._distributions import Mixture as Mixture
 from ._distributions import Uncertainty as Uncertainty
 from ._normals import EpistemicNormal as EpistemicNormal

@@ -46,6 +46,24 @@ class Uncertainty(NamedTuple):
     total: np.ndarray
 
 
+class Interval(NamedTuple):
+    """Ends of prediction intervals, each of shape (n,) or (n, m), in units of y.
+
+    With k coverages each has the shape (n, k) or (n, k, m).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import GaussianMixture
+    >>> lower, upper = GaussianMixture(np.array([[0.0]]), np.ones((1, 1))).interval(0.95)
+    >>> lower.round(2), upper.round(2)
+    (array([-1.96]), array([1.96]))
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+
+
 class ClassUncertainty(NamedTuple):
     """Entropies of the predicted class, each of shape (n_samples,), in nats.
 
@@ -99,9 +117,7 @@ def ordered_quantiles(
     return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
 
 
-def central_interval(
-    quantile: Callable[[np.ndarray], np.ndarray], coverage: ArrayLike
-) -> np.ndarray:
+def central_interval(quantile: Callable[[np.ndarray], np.ndarray], coverage: ArrayLike) -> Interval:
     """Compute central intervals, as `Continuous.interval` describes them, from quantiles."""
     given = as_floats(coverage, "coverage")
     upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
@@ -110,13 +126,14 @@ def central_interval(
             "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
             f"Got {coverage!r}."
         )
-    levels = np.stack([(1 - given) / 2, upper], axis=-1)
+    levels = np.stack([(1 - given) / 2, upper])
     # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
     # the quantile at 0.05 where a distribution function has a step there.
     is_near_end = np.minimum(levels, 1 - levels) < 1e-12
     levels = np.where(is_near_end, levels, np.round(levels, 15))
     found = quantile(levels.ravel())
-    return found.reshape(len(found), *levels.shape, *found.shape[2:])
+    found = found.reshape(len(found), *levels.shape, *found.shape[2:])
+    return Interval(found[:, 0], found[:, 1])
 
 
 class Continuous:
@@ -262,7 +279,7 @@ class Continuous:
         """
         return ordered_quantiles(self.inverse_cdf, self._shape, probability)
 
-    def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
+    def interval(self, coverage: ArrayLike = 0.9) -> Interval:
         """Compute the central interval, with equal probability on either side.
 
         Parameters
@@ -272,7 +289,9 @@ class Continuous:
 
         Returns
         -------
-        ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
+        Interval
+            Named pair of the lower and upper ends, each of shape (n[, m]), or (n, k[, m]) for
+            several coverages.
         """
         return central_interval(self.quantile, coverage)
 

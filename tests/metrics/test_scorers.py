@@ -72,7 +72,7 @@ def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
         "neg_gaussian_nll": -metrics.gaussian_nll_loss(y, mixture.mean, mixture.std, **WEIGHT),
         "neg_crps": -metrics.crps_mixture_loss(y, mixture.loc, mixture.scale, **WEIGHT),
         "neg_calibration_error": -metrics.calibration_error(pit=mixture.cdf(y), **WEIGHT),
-        "neg_interval_90": -metrics.interval_loss(y, *mixture.interval(0.9).T, 0.9, **WEIGHT),
+        "neg_interval_90": -metrics.interval_loss(y, *mixture.interval(0.9), 0.9, **WEIGHT),
     }
     for name, value in expected.items():
         assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)

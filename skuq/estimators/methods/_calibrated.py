@@ -298,8 +298,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     >>> from skuq import CalibratedUncertaintyRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = CalibratedUncertaintyRegressor(BayesianRidge(), method="conformal").fit(X, y)
-    >>> model.predict_interval(X[:1], coverage=0.9).round()
-    array([[111., 294.]])
+    >>> lower, upper = model.predict_interval(X[:1], coverage=0.9)
+    >>> lower.round(), upper.round()
+    (array([111.]), array([294.]))
     """
 
     estimator: Any = field(kw_only=False)
