@@ -7,7 +7,7 @@ from peer import LEVELS
 from scipy.integrate import simpson
 from sklearn.metrics import log_loss
 
-from skuq.metrics import brier_loss, crps_loss, ece_loss, gaussian_nll_loss
+from skuq.metrics import brier_loss, ece_loss, gaussian_nll_loss
 from skuq.predictive import GaussianMixture
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -90,7 +90,7 @@ def regression_scores(predicted, y):
     scores = {
         "nll": gaussian_nll_loss(y, mean, std),
         "nll_worst": by_row.max(),
-        "crps": crps_loss(y, mean, std),
+        "crps": float(GaussianMixture(mean[None], std[None]).crps(y).mean()),
         "rmse": float(np.sqrt(np.mean((y - mean) ** 2))),
         "crps_own": float(exact_crps(distribution, y).mean()),
     }

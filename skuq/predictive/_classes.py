@@ -16,14 +16,14 @@ from scipy.special import softmax
 
 from skuq._params import check_member_weights, check_probabilities
 from skuq.files._registry import saved_as
-from skuq.predictive._distributions import FILLED_IN, ClassUncertainty, RandomSource
+from skuq.predictive._distributions import FILLED_IN, ClassUncertainty, RandomSource, describe
 
 # The smallest normal number; subnormal numbers can be flushed to 0.
 _SMALLEST = np.finfo(float).tiny
 
 
 @saved_as("predictive.CategoricalMixture")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CategoricalMixture:
     """Mixture of K distributions over C classes for every row; rows share the weights.
 
@@ -73,6 +73,10 @@ class CategoricalMixture:
         check_probabilities("Each row of proba", proba, axis=2)
         weights = check_member_weights(self.weights, len(proba), positive=True, tolerance=1e-9)
         vars(self).update(proba=proba, weights=weights)
+
+    def __repr__(self) -> str:
+        n_members, n_samples, _ = self.proba.shape
+        return describe(self, self.mean[:3], n_samples=n_samples, n_members=n_members)
 
     def _average(self, values: np.ndarray) -> np.ndarray:
         """Average (K, ..) over the members, with their weights."""

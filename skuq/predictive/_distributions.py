@@ -141,8 +141,11 @@ class Continuous:
 
     A subclass is a frozen dataclass. It defines `_array_kinds`, `mean`, `aleatoric_variance`,
     `epistemic_variance`, `_draw`, and functions of arrays that are broadcast already: `_cdf_at`,
-    `_log_prob_at` and `_inverse_cdf_at`.
+    `_log_prob_at`, `_crps_at` and `_inverse_cdf_at`.
     """
+
+    def __repr__(self) -> str:
+        return describe(self, self.rows(slice(3)).mean, n_samples=self._shape[0])
 
     #: Whether the distribution of each row is one normal.
     is_normal: Any = False
@@ -216,6 +219,23 @@ class Continuous:
         """
         return self._at_limits(self._log_prob_at, y)
 
+    def crps(self, y: ArrayLike) -> np.ndarray:
+        """Compute the continuous ranked probability score of each row and output.
+
+        It is exact. For mixtures it takes time with the square of the number of normals.
+
+        Parameters
+        ----------
+        y : float or array-like that broadcasts to (n[, m]) or (n, k[, m])
+            Observed targets, one of each row, or a table of k values of each row; see `cdf`.
+
+        Returns
+        -------
+        ndarray of shape (n[, m]), or (n, k[, m]) for a table
+            Scores in units of y; smaller is better.
+        """
+        return self._at_limits(self._crps_at, y)
+
     def _at_limits(self, function: Callable[[np.ndarray], np.ndarray], y: ArrayLike) -> np.ndarray:
         """Compute a function of y (n[, m]) at limits, whose shapes `cdf` lists."""
         y, (n, *outputs) = as_floats(y), self._shape
@@ -240,6 +260,9 @@ class Continuous:
 
     #: Compute the joint log density (n,) of the outputs at y (n[, m]).
     _log_prob_at: Callable[[np.ndarray], np.ndarray]
+
+    #: Compute the CRPS (n[, m]) at y (n[, m]).
+    _crps_at: Callable[[np.ndarray], np.ndarray]
 
     #: Invert the cdf at levels (q, n[, m]).
     _inverse_cdf_at: Callable[[np.ndarray], np.ndarray]
@@ -380,8 +403,36 @@ class Continuous:
             of a mixture: a Gaussian copula. None makes the outputs independent.
         """
         changed = copy.copy(self)
-        vars(changed)["correlation"] = check_correlation(correlation, self._shape)
+        vars(changed)["correlation"] = correlation
+        changed._check_correlation()
         return changed
+
+    def _check_correlation(self) -> None:
+        """Make the correlation an array, and check it."""
+        if self.correlation is None:
+            return
+        found, m = as_floats(self.correlation, "correlation"), self.mean.shape[1:]
+        valid = found.shape == m * 2 and m and np.allclose(found, found.T)
+        if not (valid and np.allclose(np.diag(found), 1) and np.linalg.eigvalsh(found)[0] > 0):
+            raise ValueError(
+                "correlation must be a positive definite correlation matrix, of as many outputs "
+                f"as the distribution has. Got {self.correlation!r}."
+            )
+        vars(self)["correlation"] = found
+
+    def _correlated(self, numbers: np.ndarray) -> np.ndarray:
+        """Give independent standard normal numbers (.., m) the outputs' correlation."""
+        return correlate(numbers, self.correlation)
+
+    def _log_copula(self, scores: np.ndarray) -> np.ndarray | float:
+        """Compute what the correlation adds to the log density, at normal scores (n, m)."""
+        if self.correlation is None:
+            return 0.0
+        scores = np.clip(scores, -_FARTHEST_SCORE, _FARTHEST_SCORE)
+        root = np.linalg.cholesky(self.correlation)
+        independent = linalg.solve_triangular(root, scores.T, lower=True)  # (m, n)
+        squares = (scores**2).sum(axis=1) - (independent**2).sum(axis=0)
+        return np.asarray(0.5 * squares - np.log(np.diag(root)).sum())
 
 
 def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
@@ -396,6 +447,14 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
     rest = 1 - weights
     rest[largest] = np.delete(weights, largest).sum()
     return float(1 / (weights @ rest))
+
+
+def describe(distribution: Any, mean: np.ndarray, **sizes: int) -> str:
+    """Represent a distribution in one line: its sizes, and the means of its first three rows."""
+    shown = "".join(f"{name}={size}, " for name, size in sizes.items())
+    options: Any = {"precision": 4, "separator": ", ", "threshold": 12, "max_line_width": np.inf}
+    first = np.array2string(mean, **options).replace("\n", "")
+    return f"{type(distribution).__name__}({shown}mean[:3]={first})"
 
 
 def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
@@ -417,37 +476,9 @@ def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
     return list(checked.values())
 
 
-def check_correlation(correlation: ArrayLike | None, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Check a correlation matrix of the outputs of distributions of this shape, (n,) or (n, m)."""
-    if correlation is None:
-        return None
-    found, size = as_floats(correlation, "correlation"), shape[-1] if len(shape) == 2 else 0
-    valid = found.shape == (size, size) and np.allclose(np.diag(found), 1)
-    if not (valid and np.allclose(found, found.T) and np.linalg.eigvalsh(found).min() > 0):
-        raise ValueError(
-            f"correlation must be a positive definite correlation matrix of {size} outputs. Got "
-            f"{correlation!r}."
-        )
-    return found
-
-
 def correlate(numbers: np.ndarray, correlation: np.ndarray | None) -> np.ndarray:
     """Give independent standard normal numbers (.., m) this correlation (m, m), if any."""
     return numbers if correlation is None else numbers @ np.linalg.cholesky(correlation).T
-
-
-def log_copula(scores: np.ndarray, correlation: np.ndarray | None) -> np.ndarray | float:
-    """Compute the log density (n,) of the Gaussian copula at normal scores (n, m).
-
-    It is what the correlation adds to the sum of the outputs' log densities.
-    """
-    if correlation is None:
-        return 0.0
-    scores = np.clip(scores, -_FARTHEST_SCORE, _FARTHEST_SCORE)
-    root = np.linalg.cholesky(correlation)
-    independent = linalg.solve_triangular(root, scores.T, lower=True)  # (m, n)
-    squares = (scores**2).sum(axis=1) - (independent**2).sum(axis=0)
-    return np.asarray(0.5 * squares - np.log(np.diag(root)).sum())
 
 
 def normal_levels(scores: np.ndarray) -> np.ndarray:
@@ -482,6 +513,10 @@ class Mixture(Continuous):
 
     #: Weights (K,) of the members.
     weights: np.ndarray
+
+    def __repr__(self) -> str:
+        sizes = {"n_samples": self._shape[0], "n_members": len(self.weights)}
+        return describe(self, self.rows(slice(3)).mean, **sizes)
 
     @property
     def member_means(self) -> np.ndarray:

@@ -16,17 +16,14 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import elementwise
 
-from skuq._formulas import LOG_SQRT_2PI
+from skuq._formulas import LOG_SQRT_2PI, mean_distance
 from skuq._params import check_member_weights, check_probabilities
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import (
     FILLED_IN,
     Mixture,
     Uncertainty,
-    check_correlation,
     check_parameters,
-    correlate,
-    log_copula,
     normal_levels,
 )
 
@@ -41,7 +38,7 @@ _SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
 
 
 @saved_as("predictive.GaussianMixture")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GaussianMixture(Mixture):
     """Mixture of K members for every row, each a normal or a mixture of J normals.
 
@@ -118,7 +115,7 @@ class GaussianMixture(Mixture):
             self.weights, len(arrays["loc"]), positive=True, tolerance=1e-9
         )
         vars(self).update(arrays, weights=weights)
-        vars(self)["correlation"] = check_correlation(self.correlation, self._shape)
+        self._check_correlation()
         if self.spread is not None:
             spread = np.asarray(self.spread, dtype=float)
             if spread.shape[1:] != self._shape or not len(spread):
@@ -221,25 +218,44 @@ class GaussianMixture(Mixture):
         )
         draws = np.empty((n_samples, *self._shape))
         for k, parameters in enumerate(zip(*noise._arrays)):
-            if (chosen := members == k).any():
-                shape = int(chosen.sum()), *self._shape
-                draws[chosen] = _draw_noisy(shape, rng, parameters, self.correlation)
+            chosen = members == k
+            shape = chosen.sum(), *self._shape
+            if self.correlation is None:
+                draws[chosen] = _draw_noisy(shape, rng, parameters)
+            elif chosen.any():
+                alone = {name: a[None] for name, a in zip(self._array_kinds, parameters)}
+                levels = normal_levels(self._correlated(rng.standard_normal(shape)))
+                draws[chosen] = GaussianMixture(**alone)._inverse_cdf_at(levels)
         if self.spread is None:
             return draws
-        return draws + _combine(self.spread, n_samples, [seed, 1], self.correlation)
+        shape = n_samples, len(self.spread), *self._shape[1:]
+        numbers = np.random.default_rng([seed, 1]).standard_normal(shape)
+        return draws + _combine(self._correlated(numbers), self.spread)
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         # Rounding can make weights sum to more than 1.
-        return np.minimum(_mixture_cdf(y, self.weights, self._arrays), 1.0)
+        return np.minimum(mixture_cdf(y, self.weights, self._arrays), 1.0)
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         # Sum over outputs, with what their correlation adds, then mix over members.
         densities = [
             _log_density(y, *parameters).sum(axis=tuple(range(1, y.ndim)))
-            + log_copula(_normal_scores(y, *parameters), self.correlation)
+            + self._log_copula(_normal_scores(y, *parameters))
             for parameters in zip(*self._arrays)
         ]
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
+
+    def _crps_at(self, y: np.ndarray) -> np.ndarray:
+        # sum_k w_k E|X_k - y| - 1/2 sum_kl w_k w_l E|X_k - X_l| (Grimit et al. 2006, Eq. 5).
+        (loc, scale, weights), losses = self.normals, np.zeros_like(y)
+        for k, weight in enumerate(weights):
+            losses += weight * mean_distance(y - loc[k], scale[k])
+            # Each pair counts twice, as (k, other) and (other, k), which cancels the factor 1/2.
+            for other in range(k):
+                std = np.hypot(scale[k], scale[other])
+                losses -= weight * weights[other] * mean_distance(loc[k] - loc[other], std)
+            losses -= weight**2 * scale[k] / math.sqrt(math.pi)  # the pair (k, k)
+        return losses
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         # Flatten rows and outputs to one axis, and work on parts of it that bound the memory.
@@ -292,21 +308,15 @@ class GaussianMixture(Mixture):
         """
         from skuq.backend import tfd
 
-        correlation: Any = self.correlation
-        correlated = correlation is not None
-        if self.probabilities is None:
-            loc, scale = (np.moveaxis(array, 0, 1) for array in self._arrays)
-            members = tfd.Normal(loc, scale)
-            if correlated:
-                roots = scale[..., None] * np.linalg.cholesky(correlation)
-                members = tfd.MultivariateNormalTriL(loc, roots)
-        elif correlated:
+        if self.correlation is not None:
             return super().to_tfp()  # says that there is no counterpart
+        if self.probabilities is None:
+            members = tfd.Normal(*(np.moveaxis(array, 0, 1) for array in self._arrays))
         else:  # (n, K, [m,] J)
             loc, scale, probabilities = (np.moveaxis(a, (0, 1), (1, -1)) for a in self._arrays)
             normals = tfd.Normal(loc, scale)
             members = tfd.MixtureSameFamily(tfd.Categorical(probs=probabilities), normals)
-        if len(self._shape) == 2 and not correlated:  # outputs are independent given the member
+        if len(self._shape) == 2:  # outputs are independent given the member
             members = tfd.Independent(members, reinterpreted_batch_ndims=1)
         return tfd.MixtureSameFamily(tfd.Categorical(probs=self.weights), members)
 
@@ -348,19 +358,12 @@ def _normal_scores(
 
 
 def _draw_noisy(
-    shape: tuple[int, ...],
-    rng: np.random.Generator,
-    parameters: Sequence[np.ndarray],
-    correlation: np.ndarray | None,
+    shape: tuple[int, ...], rng: np.random.Generator, parameters: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Draw (n_draws, n[, m]) of one member, with noise of each row and correlated outputs."""
+    """Draw (n_draws, n[, m]) of one member, with noise of each row and output."""
     loc, scale, *probabilities = parameters
     if not probabilities:
-        return loc + scale * correlate(rng.standard_normal(shape), correlation)
-    if correlation is not None:
-        levels = normal_levels(correlate(rng.standard_normal(shape), correlation))
-        member = GaussianMixture(loc[None], scale[None], probabilities=probabilities[0][None])
-        return member._inverse_cdf_at(levels)
+        return loc + scale * rng.standard_normal(shape)
     uniform, z = rng.random(shape), rng.standard_normal(shape)
     edges = np.cumsum(probabilities[0], axis=0)
     edges /= edges[-1]  # exactly 1 from the last possible component on
@@ -373,7 +376,7 @@ def _draw_noisy(
     return draws
 
 
-def _mixture_cdf(y: Any, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> Any:
+def mixture_cdf(y: Any, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> Any:
     """Compute the distribution function of a mixture from its members' arrays."""
     parts = (_cdf(y, *parameters) for parameters in zip(*arrays))
     return sum(w * part for w, part in zip(weights, parts))
@@ -392,7 +395,7 @@ def _roots(levels: np.ndarray, weights: np.ndarray, arrays: Sequence[np.ndarray]
     def excess(z: Any, level: Any, at: Any, centre: Any, unit: Any) -> Any:
         """Compute the cdf at some of the elements, minus their level."""
         chosen = [np.take(a, at.astype(int), axis=-1) for a in arrays]
-        return _mixture_cdf(centre + unit * z, weights, chosen) - level
+        return mixture_cdf(centre + unit * z, weights, chosen) - level
 
     at = np.broadcast_to(np.arange(low.shape[1]), low.shape)
     found = elementwise.find_root(
@@ -421,16 +424,8 @@ def _bracket(levels: np.ndarray, arrays: Sequence[np.ndarray]) -> tuple[np.ndarr
     return functools.reduce(np.minimum, lows), functools.reduce(np.maximum, highs)
 
 
-def _combine(
-    arrays: np.ndarray, n_samples: int, seed: list[int], correlation: np.ndarray | None = None
-) -> np.ndarray:
-    """Draw sums (T, n[, m]) of arrays (r, n[, m]), each times a standard normal number.
-
-    The numbers of a draw are shared by all rows, also by those of other distributions; those of
-    its outputs have the correlation.
-    """
-    shape = n_samples, len(arrays), *arrays.shape[2:]
-    numbers = correlate(np.random.default_rng(seed).standard_normal(shape), correlation)
+def _combine(numbers: np.ndarray, arrays: np.ndarray) -> np.ndarray:
+    """Sum arrays (r, n[, m]), each times its number (T, r[, m]) in a draw, to (T, n[, m])."""
     return np.einsum("tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm", numbers, arrays)
 
 
@@ -455,7 +450,7 @@ def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
 
 
 @saved_as("predictive.EpistemicNormal")
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class EpistemicNormal(GaussianMixture):
     """Normal distribution for every row, with known aleatoric and epistemic variance.
 
@@ -578,9 +573,10 @@ class EpistemicNormal(GaussianMixture):
         shape = n_samples, *self.mean.shape
         if self.functions is None:
             numbers = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
-            error = self.epistemic * correlate(numbers, self.correlation)
+            error = self.epistemic * self._correlated(numbers)
         else:  # outputs share the numbers, as values of one function do
             values = self.functions.reshape(len(self.functions), -1)
-            error = _combine(values, n_samples, [seed, 1]).reshape(shape)
-        noise = correlate(rng.standard_normal(shape), self.correlation)
+            numbers = np.random.default_rng([seed, 1]).standard_normal((n_samples, len(values)))
+            error = _combine(numbers, values).reshape(shape)
+        noise = self._correlated(rng.standard_normal(shape))
         return self.mean + error + self.aleatoric * noise

@@ -12,23 +12,16 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from skuq._formulas import LOG_SQRT_2PI
 from skuq.files._registry import saved_as
-from skuq.predictive._distributions import (
-    FILLED_IN,
-    Continuous,
-    Uncertainty,
-    check_correlation,
-    correlate,
-    log_copula,
-    normal_levels,
-)
+from skuq.predictive._distributions import FILLED_IN, Continuous, Uncertainty, normal_levels
 from skuq.predictive._normals import check_location_and_stds
 
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 
 @saved_as("predictive.TwoPieceNormal")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TwoPieceNormal(Continuous):
     """Two-piece normal distribution for every row, with its mode at the point prediction.
 
@@ -95,7 +88,7 @@ class TwoPieceNormal(Continuous):
             mode=self.mode, lower=self.lower, upper=self.upper, aleatoric=aleatoric
         )
         vars(self).update(mode=mode, lower=lower, upper=upper, aleatoric=aleatoric)
-        vars(self)["correlation"] = check_correlation(self.correlation, self._shape)
+        self._check_correlation()
         for name, side in zip(("lower", "upper"), self._sides):
             if not ((side > 0) & np.isfinite(side)).all():
                 raise ValueError(
@@ -172,12 +165,22 @@ class TwoPieceNormal(Continuous):
         z = (y - self.mode) / np.where(y < self.mode, s1, s2)
         density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
         density = np.asarray(density.sum(axis=tuple(range(1, y.ndim))))
-        if self.correlation is None:
-            return density
         # Normal score of the level, from the probability of the side's tail, which has all digits.
         tail = np.log(2 * np.where(z < 0, s1, s2) / (s1 + s2)) + special.log_ndtr(-abs(z))
         score = special.ndtri_exp(tail)
-        return density + log_copula(np.where(z < 0, score, -score), self.correlation)
+        return density + self._log_copula(np.where(z < 0, score, -score))
+
+    def _crps_at(self, y: np.ndarray) -> np.ndarray:
+        # Integral of (F - 1{y <= x})^2, whose two sides are squares of scaled normal cdfs.
+        s1, s2 = self._sides
+        z = abs(y - self.mode)
+        near = np.where(y < self.mode, s1, s2)
+        mass, score = 2 * near / (s1 + s2), z / near
+        beyond = np.exp(-0.5 * score**2 - LOG_SQRT_2PI) - score * special.ndtr(-score)
+        sides = 4 * (s1 * (s1 / (s1 + s2)) ** 2 + s2 * (s2 / (s1 + s2)) ** 2)
+        centre = np.exp(-LOG_SQRT_2PI)
+        within = (centre - 0.5 / np.sqrt(np.pi)) * sides
+        return np.asarray(z - 2 * mass * near * (centre - beyond) + within)
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides
@@ -190,16 +193,14 @@ class TwoPieceNormal(Continuous):
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         shape = n_samples, *self.mode.shape
         model = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
-        model, noise = (
-            correlate(part, self.correlation) for part in (model, rng.standard_normal(shape))
-        )
         # Normal scores that rows share as far as their variance is epistemic. With equal sides
         # this is the draw of an `EpistemicNormal`.
         shared, own = (
             np.sqrt(part / self.variance)
             for part in (self.epistemic_variance, self.aleatoric_variance)
         )
-        return self._inverse_cdf_at(normal_levels(shared * model + own * noise))
+        noise = self._correlated(rng.standard_normal(shape))
+        return self._inverse_cdf_at(normal_levels(shared * self._correlated(model) + own * noise))
 
     def to_tfp(self) -> Any:
         """Convert to a TensorFlow Probability distribution with a batch of n independent rows."""
