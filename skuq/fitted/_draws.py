@@ -97,18 +97,16 @@ def _draw_normals(
 ) -> tuple[np.ndarray, Any]:
     """Draw normal numbers (T, r, m) of r random functions, and count the draws of members (K,).
 
-    Each member is drawn with every number and its negative, and columns of an output are
-    orthogonal: the draws have exactly the variance of the members plus that of the functions.
-    Outputs have this correlation (m, m).
+    Each member is drawn with every number and its negative, and columns are orthogonal: the draws
+    have exactly the variance of the members plus that of the functions, of which outputs have
+    exactly this correlation (m, m).
     """
     if far is None:
         return counts, None
-    n_columns = 2 * far.frequencies.shape[1]
+    n_columns = 2 * far.frequencies.shape[1] * len(correlation)
     n_half = counts.sum() * math.ceil(n_columns / counts.sum())
-    numbers = correlate(rng.standard_normal((n_half, n_columns, len(correlation))), correlation)
-    columns, triangle = np.linalg.qr(np.moveaxis(numbers, 2, 0))  # of each output
-    columns *= math.sqrt(n_half) * np.sign(np.diagonal(triangle, axis1=1, axis2=2))[:, None]
-    columns = np.moveaxis(columns, 0, 2)
+    columns = np.linalg.qr(rng.standard_normal((n_half, n_columns)))[0] * math.sqrt(n_half)
+    columns = correlate(columns.reshape(n_half, -1, len(correlation)), correlation)
     normals = np.stack([columns, -columns], axis=1).reshape(2 * n_half, *columns.shape[1:])
     return counts * (2 * n_half // counts.sum()), normals
 
