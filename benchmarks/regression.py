@@ -244,8 +244,7 @@ def calibrated(data, methods, seed, kept):
         plain = model.estimator_.predict_distribution(X_test)
         scaled = model.predict_distribution(X_test)  # that of "scale"
         ends = plain.interval(0.9), scaled.interval(0.9), model.predict_interval(X_test, 0.9)
-        for name, distribution, interval in zip(rows, (plain, scaled, scaled), ends):
-            low, high = interval.T
+        for name, distribution, (low, high) in zip(rows, (plain, scaled, scaled), ends):
             rows[name][part] = {
                 "coverage": float(np.mean((low <= y_test) & (y_test <= high))),
                 "width": float(np.mean(high - low)),

@@ -14,12 +14,11 @@ import data
 import joblib
 import numpy as np
 from runner import Benchmark
-from scores import class_scores, exact_crps
+from scores import class_scores
 from sklearn.model_selection import train_test_split
 
 from skuq import TabularEnsembleClassifier, TabularEnsembleRegressor, training
 from skuq.estimators.tabular import _kinds, _recipes, _tabular_ensemble, _targets
-from skuq.metrics._scores import mixture_crps
 
 MOST_ROWS, TEST_ROWS = 400, 300
 
@@ -171,14 +170,9 @@ def rows(given, methods, seed, kept, *, estimator, score):
 def number_scores(model, X, y, y_train):
     """Scores of a distribution, in standard deviations of y."""
     predicted, std = model.predict_distribution(X), np.std(y_train)
-    if hasattr(predicted, "probabilities"):  # of J normals of each of K members
-        loc, scale, weights = (a.reshape(-1, *np.shape(y)) for a in predicted.normals)
-        crps = mixture_crps(y, loc, scale, weights).mean()
-    else:
-        crps = exact_crps(predicted, y, 801).mean()
-    low, high = predicted.interval(0.9).T
+    low, high = predicted.interval(0.9)
     return {
-        "crps": crps / std,
+        "crps": predicted.crps(y).mean() / std,
         "nll": -predicted.log_prob(y).mean() - np.log(std),
         "rmse": np.sqrt(np.mean((y - predicted.mean) ** 2)) / std,
         "coverage": np.mean((low <= y) & (y <= high)),

@@ -272,7 +272,7 @@ def predictions(model, X):
         found["class"] = np.searchsorted(model.classes_, model.predict(X)).astype(float)
         return found
     found["mean"], found["std"] = model.predict(X, return_std=True)
-    found["interval"] = model.predict_interval(X, coverage=0.9)
+    found["interval"] = np.stack(model.predict_interval(X, coverage=0.9), axis=1)
     found["draws"] = model.sample_y(X, 3, random_state=0)
     return found
 

@@ -7,7 +7,7 @@ from peer import LEVELS
 from scipy.integrate import simpson
 from sklearn.metrics import log_loss
 
-from skuq.metrics import brier_loss, crps_loss, ece_loss, gaussian_nll_loss
+from skuq.metrics import brier_loss, ece_loss, gaussian_nll_loss
 from skuq.predictive import GaussianMixture
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
@@ -63,7 +63,7 @@ class Quantiles:
         return (self.values[0] + (share * np.diff(self.values, axis=0)).sum(axis=1) + low - high).T
 
     def interval(self, coverage):
-        return self.quantile([(1 - coverage) / 2, (1 + coverage) / 2])
+        return self.quantile([(1 - coverage) / 2, (1 + coverage) / 2]).T
 
 
 def exact_crps(distribution, y, n_points=401):
@@ -90,7 +90,7 @@ def regression_scores(predicted, y):
     scores = {
         "nll": gaussian_nll_loss(y, mean, std),
         "nll_worst": by_row.max(),
-        "crps": crps_loss(y, mean, std),
+        "crps": float(GaussianMixture(mean[None], std[None]).crps(y).mean()),
         "rmse": float(np.sqrt(np.mean((y - mean) ** 2))),
         "crps_own": float(exact_crps(distribution, y).mean()),
     }
@@ -100,7 +100,7 @@ def regression_scores(predicted, y):
         scores["nll_own"] = float(losses.mean())
         scores["worst_rows"] = [[int(row), float(losses[row])] for row in worst]
     for level in COVERAGES:
-        low, high = distribution.interval(level).T
+        low, high = distribution.interval(level)
         name = "" if level == 0.9 else f"_{100 * level:.0f}"
         scores[f"coverage{name}"] = float(np.mean((low <= y) & (y <= high)))
         scores[f"width{name}"] = float(np.mean(high - low))

@@ -39,7 +39,7 @@ for method in ("scale", "conformal"):
 print(f"{'':10s}{'NLL':>8s}{'90 % interval holds':>21s}{'width':>8s}")
 for name, model in models.items():
     model.fit(X_train, y_train)
-    low, high = model.predict_interval(X_test, coverage=0.9).T
+    low, high = model.predict_interval(X_test, coverage=0.9)
     nll = gaussian_nll_loss(y_test, *model.predict(X_test, return_std=True))
     held = coverage_score(y_test, low, high)
     print(f"{name:10s}{nll:8.2f}{held:21.3f}{(high - low).mean():8.0f}")
@@ -54,7 +54,7 @@ for shift, name, look in (
     (0.15, "conformal", {"fmt": "o", "color": "#D55E00"}),
 ):
     mean = models[name].predict(X_test[:20])[rows]
-    low, high = models[name].predict_interval(X_test[:20], coverage=0.9)[rows].T
+    low, high = (end[rows] for end in models[name].predict_interval(X_test[:20], coverage=0.9))
     at = [k + shift for k in place]
     left.errorbar(at, mean, (mean - low, high - mean), ms=4, label=name, **look)
 left.plot(place, y_test[:20][rows], "kx", label="observed")
@@ -77,7 +77,7 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_
 forest = RandomForestRegressor(200, random_state=0)
 for method, colour in (("scale", "0.6"), ("conditional", "#0072B2")):
     model = CalibratedUncertaintyRegressor(forest, method, cv=folds).fit(X_train, y_train)
-    low, high = model.predict_interval(X_test, coverage=0.9).T
+    low, high = model.predict_interval(X_test, coverage=0.9)
     held, nll = coverage_score(y_test, low, high), -model.log_prob(X_test, y_test).mean()
     label = f"{method}: {held:.0%} held, NLL {nll:.2f}"
     error = np.abs(y_test - model.predict(X_test))

@@ -73,7 +73,7 @@ COLOURS = dict(zip(MODELS, ["#7f7f7f", "#0072B2", "#E69F00"]))
 def scores(model):
     """RMSE, mean negative log density and share of the 90 % intervals that hold their row."""
     error = model.predict(test) - y_test
-    low, high = model.predict_interval(test, coverage=0.9).T
+    low, high = model.predict_interval(test, coverage=0.9)
     return (
         np.sqrt((error**2).mean()),
         -model.log_prob(test, y_test).mean(),
@@ -83,7 +83,7 @@ def scores(model):
 
 def draw_predictions(axis, name, model, shown=150):
     rmse, nll, coverage = scores(model)
-    mean, (low, high) = model.predict(test), model.predict_interval(test, coverage=0.9).T
+    mean, (low, high) = model.predict(test), model.predict_interval(test, coverage=0.9)
     part = slice(shown)
     axis.vlines(mean[part], low[part], high[part], color=COLOURS[name], alpha=0.25, lw=1.5)
     axis.plot(mean[part], y_test[part], ".", color=COLOURS[name], ms=5)

@@ -24,10 +24,10 @@ FIGURE = Path("quickstart.png")
 
 
 def normal_interval(mean, std, coverage=0.9):
-    """Central interval of a normal, for models that give only mean and std."""
+    """Lower and upper ends of a normal's interval, for models that give only mean and std."""
     from scipy.stats import norm
 
-    return np.stack(norm(mean, std).interval(coverage), axis=1)
+    return norm(mean, std).interval(coverage)
 
 
 def main():
@@ -57,7 +57,7 @@ def main():
             interval = model.predict_interval(X_test, coverage=0.9)
         nll = gaussian_nll_loss(y_test, mean, std)
         rmse = np.sqrt(np.mean((y_test - mean) ** 2))
-        covered = coverage_score(y_test, *interval.T)
+        covered = coverage_score(y_test, *interval)
         rows.append(f"{name:26s}{nll:8.3f}{rmse:8.2f}{covered:21.0%}")
     print("\n".join(rows))
 
@@ -80,7 +80,7 @@ def draw(model, X, y):
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 4.2), layout="constrained")
 
     levels = np.linspace(0.05, 0.95, 19)
-    covered = [coverage_score(y, *model.predict_interval(X, level).T) for level in levels]
+    covered = [coverage_score(y, *model.predict_interval(X, level)) for level in levels]
     # If the intervals were perfect, the share covered would still scatter like this.
     scatter = 1.96 * np.sqrt(levels * (1 - levels) / len(y))
     left.plot([0, 1], [0, 1], color="0.6", lw=1, label="perfect")

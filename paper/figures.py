@@ -34,7 +34,7 @@ def draw_uncertainty():
     line = np.linspace(-3, 3, 301)
     model = TabularEnsembleRegressor(20, random_state=0).fit(x[:, None], y)
     mean, aleatoric, epistemic, _ = model.predict_uncertainty(line[:, None])
-    lower, upper = model.predict_interval(line[:, None], coverage=0.9).T
+    lower, upper = model.predict_interval(line[:, None], coverage=0.9)
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharex=True)
     left.fill_between(line, lower, upper, color=SKY, alpha=0.4, lw=0, label="90 % interval")

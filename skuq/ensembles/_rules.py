@@ -27,7 +27,7 @@ from skuq.ensembles._selection import (
 )
 from skuq.ensembles._stacking import drop_light, fit_class_mixture, stack, stacking_prior
 from skuq.files._registry import saved_as
-from skuq.predictive._calibration import Calibration
+from skuq.predictive._calibration import Calibration, fit_correlation
 
 #: Losses of the selection, for numbers and for classes.
 NUMBER_LOSSES = (*MOMENT_LOSSES, "mixture")
@@ -117,6 +117,13 @@ class Candidates:
             rows = np.random.default_rng(0).choice(rows, _MOST_STACKED_ROWS, replace=False)
         logits = np.log(np.maximum(proba[:, rows], np.finfo(float).tiny))
         return fit_class_mixture(logits, codes[rows], weight[rows], shares, n_first, weights)
+
+    def fit_correlation(self, selection: Selection) -> tuple[tuple[float, ...], ...]:
+        """Fit the correlation of the outputs of an ensemble, see `Calibration`."""
+        weight = np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
+        pairs = zip(selection.indices, selection.weights)
+        levels = sum(self.head.levels(self.y, self.raw[k][None], np.array([w])) for k, w in pairs)
+        return fit_correlation(np.asarray(levels), weight, self.groups)
 
     def statistics(self, loss: str) -> tuple[Statistics, Loss]:
         """Make the statistics that an ensemble averages, and the loss of their average.

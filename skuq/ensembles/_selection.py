@@ -18,9 +18,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._formulas import crps_normal
 from skuq._params import check_count, check_weights
 from skuq.files._registry import saved_as
-from skuq.metrics._scores import crps_normal
 
 #: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
 Statistics: TypeAlias = Sequence[np.ndarray]

@@ -25,7 +25,12 @@ from skuq._random import random_generator
 from skuq.files._registry import PickledByValue
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
-from skuq.predictive._distributions import ClassUncertainty, Uncertainty, central_interval
+from skuq.predictive._distributions import (
+    ClassUncertainty,
+    Interval,
+    Uncertainty,
+    central_interval,
+)
 from skuq.tables._inputs import add_input_tags
 
 
@@ -350,7 +355,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         mean = self.fitted_.predict_mean(self.fitted_.inputs.validate(X, self), **query)
         return mean.reshape(len(mean), *self.fitted_.output_shape(**query))
 
-    def predict_interval(self, X: Any, coverage: Any = 0.9, **query: Any) -> np.ndarray:
+    def predict_interval(self, X: Any, coverage: Any = 0.9, **query: Any) -> Interval:
         """Predict the central interval that contains y with probability `coverage`.
 
         Parameters
@@ -364,8 +369,9 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
 
         Returns
         -------
-        ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
-            Lower and upper ends, which are quantiles of the predictive distribution.
+        Interval
+            Named pair of the lower and upper ends, each of shape (n[, m]), or (n, k[, m]) for
+            several coverages. They are quantiles of the predictive distribution.
 
         Raises
         ------
@@ -374,14 +380,14 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         """
         n_levels = 2 * np.size(coverage)
 
-        def interval_of(distribution: Any) -> np.ndarray:
+        def interval_of(distribution: Any) -> Interval:
             quantile = functools.partial(self.fitted_.quantile, distribution)
             return central_interval(quantile, coverage)
 
-        interval = _summarise(self, X, interval_of, n_levels, **query)
+        ends = _summarise(self, X, interval_of, n_levels, **query)
         # The values of a function are columns of the distribution, and get their axes back.
-        lengths = interval.shape[: 2 + np.ndim(coverage)]
-        return interval.reshape(*lengths, *self.fitted_.output_shape(**query))
+        shape = *ends[0].shape[: 1 + np.ndim(coverage)], *self.fitted_.output_shape(**query)
+        return Interval(*(end.reshape(shape) for end in ends))
 
     def predict_quantiles(
         self, X: Any, quantiles: Any = (0.05, 0.5, 0.95), **query: Any
@@ -419,7 +425,8 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
 
         All rows of a draw share what is epistemic: they come from one member of an ensemble, one
         function of NEON or one multiple of NOMU's model uncertainty. Noise is drawn anew for every
-        row, output and draw. So totals, counts and simulated paths may be computed from each draw.
+        row and draw, with the correlation of the outputs' errors on held-out rows; that of NEON is
+        independent. So totals, counts and simulated paths may be computed from each draw.
 
         Parameters
         ----------
@@ -459,8 +466,8 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         Returns
         -------
         ndarray of shape (n,)
-            Joint log density of all outputs, in nats; the density is per units of y. The values of
-            a function are treated as independent.
+            Joint log density of all outputs, which are correlated as in `sample_y`, in nats; the
+            density is per units of y. The values of a function are treated as independent.
 
         Raises
         ------

@@ -28,6 +28,7 @@ from skuq.networks._operations import ARRAYS, Run, tensors
 from skuq.networks._plan import Plan, make_plan
 from skuq.predictive import Posterior
 from skuq.predictive._calibration import ROOT_FLOOR, NumberArrays, calibrated_moments
+from skuq.predictive._distributions import correlate
 from skuq.tables._scaling import ImageScaling, hard_clip
 
 #: NOMU's smallest standard deviation of the standardised y: a distribution needs some width.
@@ -42,12 +43,14 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     rows each is a member plus a random function of that size.
     """
     members, inputs, targets = ensemble.members, ensemble.inputs, ensemble.targets
-    far = ensemble.far
+    far, correlation = ensemble.far, np.eye(targets.head.n_outputs)
+    if ensemble.calibration.correlation:
+        correlation = np.array(ensemble.calibration.correlation)
     plans = _make_plans(members)
     scaled_only = inputs.scales_only and not targets.is_transformed
     if not scaled_only or plans is None or isinstance(inputs.scaling, ImageScaling):
         weights = ensemble.raw_weights
-        counts, normals = _draw_normals(far, _count_draws(weights, n_draws), rng)
+        counts, normals = _draw_normals(far, _count_draws(weights, n_draws), correlation, rng)
         drawn = np.repeat(np.arange(len(weights)), counts)
         # Unlike a closure, this pickles.
         predicted = functools.partial(_member_means, ensemble, drawn, normals)
@@ -61,7 +64,7 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     order = np.arange(len(masks[0])) if masks else np.concatenate(list(groups.values()))
     counts = _count_draws(ensemble.raw_weights[order], n_draws)
     weights = counts / counts.sum()
-    counts, normals = _draw_normals(far, counts, rng)
+    counts, normals = _draw_normals(far, counts, correlation, rng)
     calibration = ensemble.calibration.arrays
     repeats = [] if (counts == 1).all() else [np.repeat(np.eye(len(counts)), counts, axis=0)]
     function = _MemberMeans(
@@ -89,18 +92,22 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     )
 
 
-def _draw_normals(far: Any, counts: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
-    """Draw normal numbers (T, r) of r random functions, and count the draws of members (K,).
+def _draw_normals(
+    far: Any, counts: np.ndarray, correlation: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, Any]:
+    """Draw normal numbers (T, r, m) of r random functions, and count the draws of members (K,).
 
     Each member is drawn with every number and its negative, and columns are orthogonal: the draws
-    have exactly the variance of the members plus that of the functions.
+    have exactly the variance of the members plus that of the functions, of which outputs have
+    exactly this correlation (m, m).
     """
     if far is None:
         return counts, None
-    n_columns = 2 * far.frequencies.shape[1]
+    n_columns = 2 * far.frequencies.shape[1] * len(correlation)
     n_half = counts.sum() * math.ceil(n_columns / counts.sum())
     columns = np.linalg.qr(rng.standard_normal((n_half, n_columns)))[0] * math.sqrt(n_half)
-    normals = np.stack([columns, -columns], axis=1).reshape(2 * n_half, n_columns)
+    columns = correlate(columns.reshape(n_half, -1, len(correlation)), correlation)
+    normals = np.stack([columns, -columns], axis=1).reshape(2 * n_half, *columns.shape[1:])
     return counts * (2 * n_half // counts.sum()), normals
 
 
@@ -115,18 +122,27 @@ def _member_means(
     if functions is None:
         return means
     # They are missing where no row is far.
-    return means + np.tensordot(normals[:, : len(functions)], functions, axes=1)
+    functions = functions.reshape(*functions.shape[:2], -1)  # with an axis of outputs
+    return means + _combine(np, normals[:, : len(functions)], functions).reshape(means.shape)
+
+
+def _combine(xp: Any, normals: Any, functions: Any) -> Any:
+    """Sum functions (r, n, m), each times its number of each draw (T, r, m), to (T, n, m)."""
+    return xp.einsum("trm,rnm->tnm", normals, functions)
 
 
 def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Posterior:
     """Return at least 2 draws of NOMU: the prediction plus multiples of the model's uncertainty.
 
-    Draws have no noise. Each draw has one multiple for every output, the same for all rows. With
+    Draws have no noise. Each draw has one multiple for every output, the same for all rows, and
+    multiples are correlated as outputs are. With
     asymmetric bounds it has a level instead of a multiple, and is the quantile of that level, as
     in `TwoPieceNormal`.
     """
     network, inputs, targets = fitted.network, fitted.inputs, fitted.targets
     indices = quasi_random_normals(n_draws, targets.n_outputs, rng)  # (T, m)
+    indices = correlate(indices, fitted.readout.correlation or None)
+    indices /= indices.std(axis=0)  # exactly 1 again, which correlation leaves to chance
     if network.head.n_sides == 2:
         indices = special.ndtr(indices)
     members = [member for member in (network.member, network.mean_member) if member is not None]
@@ -184,8 +200,7 @@ class _MemberMeans:
         if repeats is not None:
             means = xp.tensordot(repeats, means, axes=1)
         if self.far is not None:
-            functions = self.far.draws(xp, far_arrays, X)
-            means = means + xp.tensordot(normals, functions, axes=1)
+            means = means + _combine(xp, normals, self.far.draws(xp, far_arrays, X))
         means = means * y_scale + y_mean
         return means[..., 0] if self.y_is_1d else means
 

@@ -38,11 +38,14 @@ class Recalibration:
         With "conformal", sorted absolute out-of-fold errors in calibrated standard deviations.
     coverage : ndarray of the shape of `scores`, or None
         Least probability that the error of a new row is at most the score.
+    correlation : tuple of tuple of float
+        Correlation matrix of the outputs, as in `Calibration`. Empty leaves that of the regressor.
     """
 
     scale: Any
     scores: Any = None
     coverage: Any = None
+    correlation: tuple[tuple[float, ...], ...] = ()
 
     __repr__ = record_repr
 
@@ -52,7 +55,8 @@ class Recalibration:
 
     def apply(self, mixture: Mixture | TwoPieceNormal, X: Any) -> Any:
         """Calibrate predictions for the rows X."""
-        return mixture.scaled(self.scale)
+        scaled = mixture.scaled(self.scale)
+        return scaled.with_correlation(self.correlation) if self.correlation else scaled
 
     def quantile(self, distribution: Any, probability: Any) -> np.ndarray:
         """Compute quantiles of calibrated predictions: by the scores, if there are any."""

@@ -239,6 +239,8 @@ class Readout:
     growth : float, default=0.0
         Standard deviation that a unit of distance from the box adds, in squares. Distances are
         those of standardised inputs.
+    correlation : tuple of tuple of float
+        Correlation matrix of the outputs, as in `Calibration`.
     """
 
     kind: str
@@ -249,6 +251,7 @@ class Readout:
     noise_factor: float = 1.0
     level: float = 0.0
     growth: float = 0.0
+    correlation: tuple[tuple[float, ...], ...] = ()
 
     def std(self, raw: np.ndarray) -> np.ndarray:
         """Read standard deviations (n, m) of one side, before the factor `c`."""
@@ -316,9 +319,10 @@ class FittedNomu(Fitted):
         up, down, noise = stds
         if self.targets.is_1d:
             mean, up, down, noise = (part[:, 0] for part in (mean, up, down, noise))
+        correlation: Any = self.readout.correlation or None
         if self.readout.band == "symmetric":
-            return EpistemicNormal(mean, noise, up)
-        return TwoPieceNormal(mean, down, up, noise)
+            return EpistemicNormal(mean, noise, up, correlation=correlation)
+        return TwoPieceNormal(mean, down, up, noise, correlation)
 
     def _moments(self, encoded: np.ndarray) -> list[np.ndarray]:
         """Predict mean, widths upwards and downwards and noise (n, m), in units of y."""

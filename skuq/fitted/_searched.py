@@ -73,12 +73,14 @@ class EnsembleRule:
         """Learn the calibration of an ensemble of candidates.
 
         Without folds there is none, because the rows of a single split are few and were used to
-        stop the training of all members. Classes are calibrated by a thousand of them.
+        stop the training of all members. Classes are calibrated by a thousand of them. Outputs are
+        correlated in any case, which does not change any of them.
         """
+        if not candidates.classifies:
+            found = _calibrate_numbers(selection, candidates) if self.calibrates else UNCALIBRATED
+            return replace(found, correlation=candidates.fit_correlation(selection))
         if not self.calibrates:
             return UNCALIBRATED
-        if not candidates.classifies:
-            return _calibrate_numbers(selection, candidates)
         if not candidates.calibrates:
             return UNCALIBRATED
         _, found = candidates.fit_class_mixture(selection.indices, weights=selection.weights)
@@ -240,8 +242,9 @@ class FittedSearch(Fitted):
 
         `as_searched` leaves out refits, repeats and what `finish` has added.
         """
-        # The calibration is only valid for the whole ensemble.
-        choice = Choice(Selection(np.array([index]), np.ones(1)), UNCALIBRATED)
+        # The calibration is only valid for the whole ensemble, apart from the outputs' correlation.
+        calibration = Calibration(correlation=self.choice.calibration.correlation)
+        choice = Choice(Selection(np.array([index]), np.ones(1)), calibration)
         alone = replace(self, choice=choice, choices=(choice,) * len(self.choices))
         if not as_searched:
             return alone

@@ -7,7 +7,6 @@ from ._scores import coverage_score as coverage_score
 from ._scores import coverage_width_auc as coverage_width_auc
 from ._scores import coverage_width_curve as coverage_width_curve
 from ._scores import crps_loss as crps_loss
-from ._scores import crps_mixture_loss as crps_mixture_loss
 from ._scores import disagreement_score as disagreement_score
 from ._scores import ece_loss as ece_loss
 from ._scores import ensemble_nll_loss as ensemble_nll_loss
@@ -15,7 +14,7 @@ from ._scores import error_retention_curve as error_retention_curve
 from ._scores import gaussian_nll_loss as gaussian_nll_loss
 from ._scores import interval_loss as interval_loss
 from ._scores import mean_width as mean_width
-from ._scores import mixture_nll_loss as mixture_nll_loss
+from ._scores import nll_loss as nll_loss
 from ._scores import nll_min_loss as nll_min_loss
 from ._scores import oracle_nll_loss as oracle_nll_loss
 from ._scores import quantile_calibration_curve as quantile_calibration_curve

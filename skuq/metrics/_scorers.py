@@ -14,6 +14,7 @@ from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import column_or_1d
 from sklearn.utils.metadata_routing import MetadataRequest
 
+from skuq._formulas import crps_normal
 from skuq._messages import warn_user
 from skuq._params import (
     classifies,
@@ -54,8 +55,8 @@ def get_scorer(name):
     Notes
     -----
     Estimators with `predict_distribution(X)`, as all of skuq's, are scored by the distribution:
-    by its `log_prob`, `cdf` and `interval`, and for the CRPS by its normals (`loc`, `scale`,
-    `weights`) or, without them, by its `quantile`. If the method or one of these is missing, the
+    by its `log_prob`, `cdf` and `interval`, and for the CRPS by its `crps` or, without it, by its
+    `quantile`. If the method or one of these is missing, the
     normal of `predict(X, return_std=True)` is scored. Classifiers are scored by `predict_proba`,
     and pipelines and searches by the estimator inside.
 
@@ -280,24 +281,22 @@ def _nll(predicted, weight):
     """Compute the negative log likelihood of the distribution, or of a normal."""
     if not predicted.offers("log_prob"):
         return _scores.gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
-    # Divided by the number of outputs, as in `mixture_nll_loss`.
-    n_outputs = predicted.y[0].size
-    return -float(_scores.average(predicted.distribution.log_prob(predicted.y), weight)) / n_outputs
+    return _scores.nll_loss(predicted.y, predicted.distribution, sample_weight=weight)
 
 
 def _crps(predicted, weight):
-    """Compute the CRPS: in closed form for mixtures of normals, otherwise from quantiles."""
+    """Compute the CRPS of the distribution, from quantiles if it has no own, or of a normal."""
     y, distribution = predicted.y, predicted.distribution
-    if predicted.offers("normals"):  # of skuq's mixtures, with the spread that members share
-        return float(_scores.average(_scores.mixture_crps(y, *distribution.normals), weight).mean())
-    if predicted.offers("loc", "scale", "weights"):
-        normals = distribution.loc, distribution.scale, distribution.weights
-        return float(_scores.average(_scores.mixture_crps(y, *normals), weight).mean())
-    if predicted.offers("quantile"):
+    if not predicted.offers("crps") and predicted.offers("quantile"):
         # The CRPS is twice the pinball loss, averaged over all levels.
         quantiles = distribution.quantile(_CRPS_LEVELS)
         return 2 * _scores.quantile_loss(y, quantiles, _CRPS_LEVELS, sample_weight=weight)
-    return _scores.crps_loss(y, *predicted.normal, sample_weight=weight)
+    if predicted.offers("crps"):
+        losses = distribution.crps(y)
+    else:
+        mean, std = predicted.normal
+        losses = crps_normal(y - mean, std)
+    return float(_scores.average(losses, weight).mean())
 
 
 def _score_intervals(kind, predicted, weight, coverage):
@@ -306,7 +305,7 @@ def _score_intervals(kind, predicted, weight, coverage):
         # Intervals of a model may follow another rule than quantiles of its distributions.
         own = getattr(predicted.model, "predict_interval", None)
         interval = predicted.distribution.interval if own is None else partial(own, predicted.X)
-        ends = np.moveaxis(np.asarray(interval(coverage=coverage)), 1, 0)
+        ends = interval(coverage=coverage)
     else:
         mean, std = predicted.normal
         reach = special.ndtri((1 + coverage) / 2) * std

@@ -10,7 +10,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import column_or_1d
 
 from skuq import _params
-from skuq._formulas import LOG_SQRT_2PI, mean_distance
+from skuq._formulas import LOG_SQRT_2PI
 
 # Tolerance for sums of probabilities, which are often given in single or half precision.
 _SUM_TOLERANCE = 1e-3
@@ -87,22 +87,6 @@ def average(values: np.ndarray, sample_weight) -> np.ndarray:
     weight = _params.check_weights(sample_weight, values)
     used = weight > 0  # rows of weight 0 can be infinite
     return np.average(values[used], axis=0, weights=weight[used])
-
-
-def check_members(y_true, loc, scale, weights):
-    """Check y (n[, m]), loc and scale (K, n[, m]) and weights (K,); drop members of weight 0."""
-    (y,) = check_same_shape(y_true=y_true)
-    loc, scale = check_arrays(loc=loc, scale=scale)
-    for name, values in (("loc", loc), ("scale", scale)):
-        if values.shape[1:] != y.shape:
-            raise ValueError(
-                f"`{name}` must have shape (n_members, *y_true.shape), here (n_members, "
-                f"{', '.join(map(str, y.shape))}). Got {values.shape}."
-            )
-    check_positive("scale", scale)
-    weights = _params.check_member_weights(weights, len(loc))
-    used = weights > 0
-    return (y, loc, scale, weights) if used.all() else (y, loc[used], scale[used], weights[used])
 
 
 def check_proba(proba, *, name: str = "proba", members: bool = False) -> np.ndarray:
@@ -448,17 +432,16 @@ def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
     return float(average(losses, sample_weight).mean() + LOG_SQRT_2PI)
 
 
-def mixture_nll_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
-    """Compute the exact negative log likelihood of y under predicted mixtures of normals.
+def nll_loss(y_true, distribution, *, sample_weight=None):
+    """Compute the negative log likelihood of y under predicted distributions.
 
     Parameters
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Targets.
-    loc, scale : array-like of shape (n_members, n_samples[, n_outputs])
-        Means and standard deviations of the members, in units of y; scale > 0.
-    weights : array-like of shape (n_members,), optional
-        Weights of the members: non-negative, summing to 1; equal by default.
+    distribution : object
+        Distribution of each row, with a method ``log_prob(y)``, as `predict_distribution` returns
+        it.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative weights of the rows.
 
@@ -466,74 +449,27 @@ def mixture_nll_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
     -------
     float
         Mean over rows, in nats; smaller is better. For several outputs, the logarithm of the
-        joint density (in which outputs are independent given the member) is divided by their
-        number, so that a single member has its `gaussian_nll_loss`.
+        joint density is divided by their number, so that independent normals have their
+        `gaussian_nll_loss`.
 
     Raises
     ------
     ValueError
-        If shapes differ, a scale is not positive or weights do not sum to 1.
-
-    References
-    ----------
-    Lakshminarayanan, Pritzel and Blundell (2017), "Simple and Scalable Predictive
-    Uncertainty Estimation using Deep Ensembles", section 2.4.
+        If y has another shape than the distribution.
 
     Examples
     --------
-    >>> round(mixture_nll_loss([0.0], loc=[[-1.0], [1.0]], scale=[[1.0], [1.0]]), 4)
+    >>> from skuq.predictive import GaussianMixture
+    >>> two = GaussianMixture(loc=[[-1.0], [1.0]], scale=[[1.0], [1.0]])
+    >>> round(nll_loss([0.0], two), 4)
     1.4189
     """
-    y, loc, scale, weights = check_members(y_true, loc, scale, weights)
-    log_density = -0.5 * ((y - loc) / scale) ** 2 - np.log(scale)
-    log_density = log_density.reshape(*loc.shape[:2], -1)  # (K, n, m)
-    n_outputs = log_density.shape[2]
-    joint = special.logsumexp(log_density.sum(axis=2), axis=0, b=weights[:, None])  # (n,)
-    return float(LOG_SQRT_2PI - average(joint, sample_weight) / n_outputs)
+    (y,) = check_arrays(y_true=y_true)
+    return -float(average(distribution.log_prob(y), sample_weight)) / y[0].size
 
 
-def crps_loss(y_true, mean, std, *, sample_weight=None):
-    """Compute the continuous ranked probability score of predicted normals, in closed form.
-
-    Parameters
-    ----------
-    y_true, mean, std : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Targets, means and standard deviations, in units of y; std > 0.
-    sample_weight : array-like of shape (n_samples,), optional
-        Non-negative weights of the rows.
-
-    Returns
-    -------
-    float
-        Mean over rows and outputs, in units of y; smaller is better.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ or a std is not positive.
-
-    References
-    ----------
-    Gneiting and Raftery (2007), "Strictly Proper Scoring Rules, Prediction, and
-    Estimation", Eq. 21.
-
-    Examples
-    --------
-    >>> round(crps_loss([0.0], [0.0], [1.0]), 4)
-    0.2337
-    """
-    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
-    return float(average(crps_normal(y - mean, std), sample_weight).mean())
-
-
-def crps_normal(error: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """Compute the CRPS of normals from errors of the mean, element by element, without checks."""
-    # E|X - y| - E|X - X'| / 2, where E|X - X'| = 2 std / sqrt(pi).
-    return mean_distance(error, std) - std / np.sqrt(np.pi)
-
-
-def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
-    """Compute the continuous ranked probability score of mixtures of normals, in closed form.
+def crps_loss(y_true, distribution, *, sample_weight=None):
+    """Compute the continuous ranked probability score of predicted distributions.
 
     Each of several outputs is scored by its marginal distribution.
 
@@ -541,10 +477,9 @@ def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
     ----------
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Targets.
-    loc, scale : array-like of shape (n_members, n_samples[, n_outputs])
-        Means and standard deviations of the members, in units of y; scale > 0.
-    weights : array-like of shape (n_members,), optional
-        Weights of the members: non-negative, summing to 1; equal by default.
+    distribution : object
+        Distribution of each row, with a method ``crps(y)``, as `predict_distribution` returns it.
+        ``GaussianMixture(mean[None], std[None])`` is that of normals.
     sample_weight : array-like of shape (n_samples,), optional
         Non-negative weights of the rows.
 
@@ -556,41 +491,17 @@ def crps_mixture_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
     Raises
     ------
     ValueError
-        If shapes differ, a scale is not positive or weights do not sum to 1.
-
-    Notes
-    -----
-    Time grows with the square of the number of members.
-
-    References
-    ----------
-    Grimit, Gneiting, Berrocal and Johnson (2006), "The continuous ranked probability
-    score for circular variables and its application to mesoscale forecast ensemble
-    verification", Eq. 5.
+        If y has another shape than the distribution.
 
     Examples
     --------
-    >>> round(crps_mixture_loss([0.0], loc=[[-1.0], [1.0]], scale=[[1.0], [1.0]]), 4)
-    0.3594
+    >>> import numpy as np
+    >>> from skuq.predictive import GaussianMixture
+    >>> round(crps_loss([0.0], GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))), 4)
+    0.2337
     """
-    losses = mixture_crps(*check_members(y_true, loc, scale, weights))
-    return float(average(losses, sample_weight).mean())
-
-
-def mixture_crps(
-    y: np.ndarray, loc: np.ndarray, scale: np.ndarray, weights: np.ndarray
-) -> np.ndarray:
-    """Compute the CRPS (n[, m]) of mixtures of normals (K, n[, m]), weighted by (K,) or by row."""
-    # CRPS = sum_k w_k E|X_k - y| - 1/2 sum_kl w_k w_l E|X_k - X_l| (Eq. 5).
-    losses = np.zeros_like(y)
-    for k, weight in enumerate(weights):
-        losses += weight * mean_distance(y - loc[k], scale[k])
-        # Each pair counts twice, as (k, other) and (other, k), which cancels the factor 1/2.
-        for other in range(k):
-            spread = np.hypot(scale[k], scale[other])
-            losses -= weight * weights[other] * mean_distance(loc[k] - loc[other], spread)
-        losses -= weight**2 * scale[k] / np.sqrt(np.pi)  # the pair (k, k)
-    return losses
+    (y,) = check_arrays(y_true=y_true)
+    return float(average(distribution.crps(y), sample_weight).mean())
 
 
 def coverage_score(y_true, lower, upper, *, sample_weight=None):

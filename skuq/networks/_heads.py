@@ -154,11 +154,18 @@ class NormalsHead(Head):
             arrays["probabilities"] = probability
         if targets.is_1d:
             arrays = {name: array[..., 0] for name, array in arrays.items()}
-        mixture = GaussianMixture(**arrays, weights=weights)
+        correlation: Any = calibration.correlation or None
+        mixture = GaussianMixture(**arrays, weights=weights, correlation=correlation)
         if not targets.is_transformed:
             return mixture
         scaling = targets.scaling
         return TransformedMixture(mixture, scaling.output(0) if targets.is_1d else scaling)
+
+    def levels(self, y: np.ndarray, raw: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Compute the distribution function (n, m) of the members' mixture at targets y (n, m)."""
+        loc, scale, probability = self.normals(raw.astype("float64"))
+        found = (probability * special.ndtr((y - loc) / scale)).sum(axis=1)
+        return np.tensordot(weights, found, axes=1)
 
     def validation_loss(self, y, raw):
         """Compute each row's negative log likelihood (..,), mean over outputs, whatever `loss` is.

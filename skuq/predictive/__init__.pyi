@@ -1,5 +1,6 @@
 from ._distributions import CategoricalMixture as CategoricalMixture
 from ._distributions import ClassUncertainty as ClassUncertainty
+from ._distributions import Interval as Interval
 from ._distributions import Mixture as Mixture
 from ._distributions import Posterior as Posterior
 from ._distributions import Uncertainty as Uncertainty

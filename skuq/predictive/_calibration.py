@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize, special
+import pandas as pd
+from scipy import linalg, optimize, special, stats
+from sklearn.covariance import log_likelihood
 
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import Mixture, scaled_probabilities
@@ -44,6 +46,7 @@ class Calibration:
     share: float = 0.0
     temperature: float = 1.0
     constant: tuple[float, ...] = ()
+    correlation: tuple[tuple[float, ...], ...] = ()
 
     @property
     def arrays(self) -> NumberArrays | None:
@@ -367,6 +370,66 @@ def fit_calibration(
             return UNCALIBRATED
         log_factor = minimise(loss, _LOG_FACTORS)
         return Calibration(math.exp(log_factor), share_of(*densities(log_factor)))
+
+
+_FEWEST_ROWS, _N_BLOCKS = 10, 5  # from which outputs are correlated; blocks that are left out
+_LEAST_SHRINKAGE = 1e-6
+
+
+def fit_correlation(
+    errors: np.ndarray, weight: np.ndarray, rows: np.ndarray | None = None
+) -> tuple[tuple[float, ...], ...]:
+    """Fit the correlation of outputs to errors of held-out rows.
+
+    It is the correlation of the normal scores of the errors' ranks, which are the same whether
+    standard deviations are right or too small. It is shrunk towards independent outputs, by the
+    share under which the scores of left-out blocks of rows are most likely.
+
+    Parameters
+    ----------
+    errors : ndarray of shape (n[, m])
+        Errors in predicted standard deviations, or predicted distribution functions at y.
+    weight : ndarray of shape (n,)
+        Non-negative weights of the rows.
+    rows : ndarray of shape (n,), optional
+        Numbers of the rows; of those that come several times, the first is taken.
+
+    Returns
+    -------
+    tuple of m tuples of m floats
+        Correlation matrix; empty with one output, with fewer than 10 rows, or if no correlation is
+        best.
+    """
+    if errors.ndim == 1 or errors.shape[1] == 1:
+        return ()
+    used = (weight > 0) & np.isfinite(errors).all(axis=1)
+    if rows is not None:
+        used &= ~pd.Series(rows).duplicated().to_numpy()
+    ranks, weight = stats.rankdata(errors[used], axis=0), weight[used, None]
+    if len(ranks) < _FEWEST_ROWS:
+        return ()
+    scores = np.sqrt(weight / weight.mean()) * special.ndtri((ranks - 0.5) / len(ranks))
+    blocks = np.array_split(scores, _N_BLOCKS)
+    products = np.stack([block.T @ block for block in blocks])
+    # Ranks are equal by chance, too, if the correlation is within about 1 / n^2 of 1.
+    shares = np.geomspace(max(_LEAST_SHRINKAGE, len(ranks) ** -2), 1, 31)
+
+    def loss(share: float) -> float:
+        return -sum(
+            len(block) * log_likelihood(own / len(block), linalg.inv(_shrunk(others, share)))
+            for block, own, others in zip(blocks, products, products.sum(axis=0) - products)
+        )
+
+    share = min(shares, key=loss)
+    return tuple(map(tuple, _shrunk(products.sum(axis=0), share).tolist())) if share < 1 else ()
+
+
+def _shrunk(products: np.ndarray, share: float) -> np.ndarray:
+    """Compute the shrunk correlation matrix (m, m) of sums of products; constants have none."""
+    stds = np.sqrt(np.maximum(np.diag(products), np.finfo(float).tiny))
+    found = (1 - share) * products / np.outer(stds, stds)
+    np.fill_diagonal(found, 1.0)
+    return found
 
 
 def fit_factor_and_floor(

@@ -6,6 +6,7 @@ entropies are in nats and whose codes (n,) are the positions of the rows' classe
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
+from scipy import linalg, special
 
 from skuq._params import as_floats, check_member_weights, check_probabilities
 from skuq.files._registry import saved_as
@@ -48,6 +49,24 @@ class Uncertainty(NamedTuple):
     total: np.ndarray
 
 
+class Interval(NamedTuple):
+    """Ends of prediction intervals, each of shape (n,) or (n, m), in units of y.
+
+    With k coverages each has the shape (n, k) or (n, k, m).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skuq.predictive import GaussianMixture
+    >>> lower, upper = GaussianMixture(np.array([[0.0]]), np.ones((1, 1))).interval(0.95)
+    >>> lower.round(2), upper.round(2)
+    (array([-1.96]), array([1.96]))
+    """
+
+    lower: np.ndarray
+    upper: np.ndarray
+
+
 class ClassUncertainty(NamedTuple):
     """Entropies of the predicted class, each of shape (n_samples,), in nats.
 
@@ -68,6 +87,9 @@ class ClassUncertainty(NamedTuple):
     total: np.ndarray
     aleatoric: np.ndarray
     epistemic: np.ndarray
+
+
+_FARTHEST_SCORE = 1e100  # normal scores beyond it would overflow when squared
 
 
 def ordered_quantiles(
@@ -98,9 +120,7 @@ def ordered_quantiles(
     return found[0] if p.ndim == 0 else np.moveaxis(found, 0, 1)
 
 
-def central_interval(
-    quantile: Callable[[np.ndarray], np.ndarray], coverage: ArrayLike
-) -> np.ndarray:
+def central_interval(quantile: Callable[[np.ndarray], np.ndarray], coverage: ArrayLike) -> Interval:
     """Compute central intervals, as `Continuous.interval` describes them, from quantiles."""
     given = as_floats(coverage, "coverage")
     upper = (1 + given) / 2  # rounds to 1 for the coverage nearest to 1
@@ -109,13 +129,14 @@ def central_interval(
             "`coverage` must lie strictly in (0, 1), and be a number or have shape (k,). "
             f"Got {coverage!r}."
         )
-    levels = np.stack([(1 - given) / 2, upper], axis=-1)
+    levels = np.stack([(1 - given) / 2, upper])
     # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
     # the quantile at 0.05 where a distribution function has a step there.
     is_near_end = np.minimum(levels, 1 - levels) < 1e-12
     levels = np.where(is_near_end, levels, np.round(levels, 15))
     found = quantile(levels.ravel())
-    return found.reshape(len(found), *levels.shape, *found.shape[2:])
+    found = found.reshape(len(found), *levels.shape, *found.shape[2:])
+    return Interval(found[:, 0], found[:, 1])
 
 
 class Continuous:
@@ -123,11 +144,17 @@ class Continuous:
 
     A subclass is a frozen dataclass. It defines `_array_kinds`, `mean`, `aleatoric_variance`,
     `epistemic_variance`, `_draw`, and functions of arrays that are broadcast already: `_cdf_at`,
-    `_log_prob_at` and `_inverse_cdf_at`.
+    `_log_prob_at`, `_crps_at` and `_inverse_cdf_at`.
     """
+
+    def __repr__(self) -> str:
+        return describe(self, self.rows(slice(3)).mean, n_samples=self._shape[0])
 
     #: Whether the distribution of each row is one normal.
     is_normal: Any = False
+
+    #: Correlation (m, m) of the outputs' normal scores, given the member; None if independent.
+    correlation: np.ndarray | None = None
 
     @property
     def mean(self) -> np.ndarray:
@@ -195,6 +222,23 @@ class Continuous:
         """
         return self._at_limits(self._log_prob_at, y)
 
+    def crps(self, y: ArrayLike) -> np.ndarray:
+        """Compute the continuous ranked probability score of each row and output.
+
+        It is exact. For mixtures it takes time with the square of the number of normals.
+
+        Parameters
+        ----------
+        y : float or array-like that broadcasts to (n[, m]) or (n, k[, m])
+            Observed targets, one of each row, or a table of k values of each row; see `cdf`.
+
+        Returns
+        -------
+        ndarray of shape (n[, m]), or (n, k[, m]) for a table
+            Scores in units of y; smaller is better.
+        """
+        return self._at_limits(self._crps_at, y)
+
     def _at_limits(self, function: Callable[[np.ndarray], np.ndarray], y: ArrayLike) -> np.ndarray:
         """Compute a function of y (n[, m]) at limits, whose shapes `cdf` lists."""
         y, (n, *outputs) = as_floats(y), self._shape
@@ -219,6 +263,9 @@ class Continuous:
 
     #: Compute the joint log density (n,) of the outputs at y (n[, m]).
     _log_prob_at: Callable[[np.ndarray], np.ndarray]
+
+    #: Compute the CRPS (n[, m]) at y (n[, m]).
+    _crps_at: Callable[[np.ndarray], np.ndarray]
 
     #: Invert the cdf at levels (q, n[, m]).
     _inverse_cdf_at: Callable[[np.ndarray], np.ndarray]
@@ -258,7 +305,7 @@ class Continuous:
         """
         return ordered_quantiles(self.inverse_cdf, self._shape, probability)
 
-    def interval(self, coverage: ArrayLike = 0.9) -> np.ndarray:
+    def interval(self, coverage: ArrayLike = 0.9) -> Interval:
         """Compute the central interval, with equal probability on either side.
 
         Parameters
@@ -268,7 +315,9 @@ class Continuous:
 
         Returns
         -------
-        ndarray of shape (n, 2[, m]), or (n, k, 2[, m]) for several coverages
+        Interval
+            Named pair of the lower and upper ends, each of shape (n[, m]), or (n, k[, m]) for
+            several coverages.
         """
         return central_interval(self.quantile, coverage)
 
@@ -280,8 +329,8 @@ class Continuous:
         A draw is one possible outcome for all rows. They share what is epistemic: one member of a
         mixture or, in distributions of a single model, one normal number of each output for the
         model's part. NEON's has the covariance of its functions instead. The noise is drawn anew
-        for every row and output. Distributions of other rows that draw with the same `seed` share
-        what is epistemic, too.
+        for every row, and outputs have their `correlation`. Distributions of other rows that draw
+        with the same `seed` share what is epistemic, too.
         """
         rng = np.random.default_rng(rng)
         if seed is None:
@@ -336,7 +385,57 @@ class Continuous:
 
     def output(self, k: int) -> Self:
         """Select the marginal distribution of one of several outputs."""
-        return self._map_arrays(lambda array, _: array[..., k])
+        return self.with_correlation(None)._map_arrays(lambda array, _: array[..., k])
+
+    def to_tfp(self) -> Any:
+        """Convert to a TensorFlow Probability distribution, if it has such a one."""
+        name = type(self).__name__
+        correlated = "" if self.correlation is None else " with correlated outputs"
+        raise NotImplementedError(
+            f"TensorFlow Probability has no counterpart of {name}{correlated}. Use the methods of "
+            f"{name}: cdf, log_prob, quantile, sample."
+        )
+
+    def with_correlation(self, correlation: ArrayLike | None) -> Self:
+        """Correlate the outputs, and leave the distribution of each output as it is.
+
+        Parameters
+        ----------
+        correlation : array-like of shape (m, m) or None
+            Positive definite correlation matrix of the outputs' normal scores, given the member
+            of a mixture: a Gaussian copula. None makes the outputs independent.
+        """
+        changed = copy.copy(self)
+        vars(changed)["correlation"] = correlation
+        changed._check_correlation()
+        return changed
+
+    def _check_correlation(self) -> None:
+        """Make the correlation an array, and check it."""
+        if self.correlation is None:
+            return
+        found, m = as_floats(self.correlation, "correlation"), self.mean.shape[1:]
+        valid = found.shape == m * 2 and m and np.allclose(found, found.T)
+        if not (valid and np.allclose(np.diag(found), 1) and np.linalg.eigvalsh(found)[0] > 0):
+            raise ValueError(
+                "correlation must be a positive definite correlation matrix, of as many outputs "
+                f"as the distribution has. Got {self.correlation!r}."
+            )
+        vars(self)["correlation"] = found
+
+    def _correlated(self, numbers: np.ndarray) -> np.ndarray:
+        """Give independent standard normal numbers (.., m) the outputs' correlation."""
+        return correlate(numbers, self.correlation)
+
+    def _log_copula(self, scores: np.ndarray) -> np.ndarray | float:
+        """Compute what the correlation adds to the log density, at normal scores (n, m)."""
+        if self.correlation is None:
+            return 0.0
+        scores = np.clip(scores, -_FARTHEST_SCORE, _FARTHEST_SCORE)
+        root = np.linalg.cholesky(self.correlation)
+        independent = linalg.solve_triangular(root, scores.T, lower=True)  # (m, n)
+        squares = (scores**2).sum(axis=1) - (independent**2).sum(axis=0)
+        return np.asarray(0.5 * squares - np.log(np.diag(root)).sum())
 
 
 def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
@@ -351,6 +450,14 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
     rest = 1 - weights
     rest[largest] = np.delete(weights, largest).sum()
     return float(1 / (weights @ rest))
+
+
+def describe(distribution: Any, mean: np.ndarray, **sizes: int) -> str:
+    """Represent a distribution in one line: its sizes, and the means of its first three rows."""
+    shown = "".join(f"{name}={size}, " for name, size in sizes.items())
+    options: Any = {"precision": 4, "separator": ", ", "threshold": 12, "max_line_width": np.inf}
+    first = np.array2string(mean, **options).replace("\n", "")
+    return f"{type(distribution).__name__}({shown}mean[:3]={first})"
 
 
 def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
@@ -372,10 +479,20 @@ def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
     return list(checked.values())
 
 
+def correlate(numbers: np.ndarray, correlation: np.ndarray | None) -> np.ndarray:
+    """Give independent standard normal numbers (.., m) this correlation (m, m), if any."""
+    return numbers if correlation is None else numbers @ np.linalg.cholesky(correlation).T
+
+
+def normal_levels(scores: np.ndarray) -> np.ndarray:
+    """Compute the levels of normal scores, strictly between 0 and 1, as quantiles need them."""
+    return np.clip(special.ndtr(scores), np.finfo(float).tiny, 1 - np.finfo(float).epsneg)
+
+
 class Mixture(Continuous):
     """Mixture of K members' distributions for every row; rows share the weights.
 
-    Given the member, outputs are independent; over members they are not.
+    Given the member, outputs have the dependence of `correlation`; over members they have more.
 
     Attributes
     ----------
@@ -399,6 +516,10 @@ class Mixture(Continuous):
 
     #: Weights (K,) of the members.
     weights: np.ndarray
+
+    def __repr__(self) -> str:
+        sizes = {"n_samples": self._shape[0], "n_members": len(self.weights)}
+        return describe(self, self.rows(slice(3)).mean, **sizes)
 
     @property
     def member_means(self) -> np.ndarray:
@@ -456,14 +577,6 @@ class Mixture(Continuous):
         epistemic = factor * self._disagreement + epistemic
         return Uncertainty(
             self.mean, np.sqrt(aleatoric), np.sqrt(epistemic), np.sqrt(aleatoric + epistemic)
-        )
-
-    def to_tfp(self) -> Any:
-        """Convert to a TensorFlow Probability distribution, if it has such a one."""
-        name = type(self).__name__
-        raise NotImplementedError(
-            f"TensorFlow Probability has no counterpart of {name}. Use the methods of {name}: "
-            "cdf, log_prob, quantile, sample."
         )
 
 
@@ -624,7 +737,7 @@ _SMALLEST = np.finfo(float).tiny
 
 
 @saved_as("predictive.CategoricalMixture")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CategoricalMixture:
     """Mixture of K distributions over C classes for every row; rows share the weights.
 
@@ -674,6 +787,10 @@ class CategoricalMixture:
         check_probabilities("Each row of proba", proba, axis=2)
         weights = check_member_weights(self.weights, len(proba), positive=True, tolerance=1e-9)
         vars(self).update(proba=proba, weights=weights)
+
+    def __repr__(self) -> str:
+        n_members, n_samples, _ = self.proba.shape
+        return describe(self, self.mean[:3], n_samples=n_samples, n_members=n_members)
 
     def _average(self, values: np.ndarray) -> np.ndarray:
         """Average (K, ..) over the members, with their weights."""

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.optimize import elementwise
 
-from skuq._formulas import LOG_SQRT_2PI
+from skuq._formulas import LOG_SQRT_2PI, mean_distance
 from skuq._params import check_member_weights, check_probabilities
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import (
@@ -27,6 +27,7 @@ from skuq.predictive._distributions import (
     Mixture,
     Uncertainty,
     check_parameters,
+    normal_levels,
 )
 
 _CHUNK = 2**20  # parameters of members that the root finder handles at a time
@@ -40,13 +41,14 @@ _SCORE_WEIGHTS /= _SCORE_WEIGHTS.sum()
 
 
 @saved_as("predictive.GaussianMixture")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class GaussianMixture(Mixture):
     """Mixture of K members for every row, each a normal or a mixture of J normals.
 
     All rows share the members' weights, but not the probabilities of normals. The spread of one
     member's normals is aleatoric, possibly with several modes. The disagreement of the members'
-    means is epistemic. Given the member, outputs are independent; over members they are not.
+    means is epistemic. Given the member, outputs have the dependence of `correlation`; members
+    that disagree add to it.
 
     Parameters
     ----------
@@ -61,11 +63,16 @@ class GaussianMixture(Mixture):
         Uncertainty of the function that all members share, in units of y: they are off by the sum
         of the r arrays, each times a standard normal number that all rows share (each output has
         its own). It is epistemic. None, the default, means that there is none.
+    correlation : ndarray of shape (m, m), optional
+        Positive definite correlation matrix of the outputs' normal scores, given the member: a
+        Gaussian copula, which leaves the distribution of each output as it is. None, the default,
+        means independent outputs.
 
     Raises
     ------
     ValueError
-        If shapes disagree, scales are not positive, or probabilities or weights do not sum to 1.
+        If shapes disagree, scales are not positive, probabilities or weights do not sum to 1, or
+        `correlation` is no such matrix.
 
     References
     ----------
@@ -93,6 +100,7 @@ class GaussianMixture(Mixture):
     weights: np.ndarray = FILLED_IN
     probabilities: np.ndarray | None = None
     spread: np.ndarray | None = None
+    correlation: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         leading = ("n_members", "n_components")[: self._leading_axes]
@@ -106,6 +114,7 @@ class GaussianMixture(Mixture):
         n_members = len(arrays["loc"])
         weights = check_member_weights(self.weights, n_members, positive=True, tolerance=1e-9)
         vars(self).update(arrays, weights=weights)
+        self._check_correlation()
         if self.spread is not None:
             spread = np.asarray(self.spread, dtype=float)
             if spread.shape[1:] != self._shape or not len(spread):
@@ -209,18 +218,43 @@ class GaussianMixture(Mixture):
         draws = np.empty((n_samples, *self._shape))
         for k, parameters in enumerate(zip(*noise._arrays)):
             chosen = members == k
-            draws[chosen] = _draw_noisy((chosen.sum(), *self._shape), rng, parameters)
-        return draws if self.spread is None else draws + _combine(self.spread, n_samples, [seed, 1])
+            shape = chosen.sum(), *self._shape
+            if self.correlation is None:
+                draws[chosen] = _draw_noisy(shape, rng, parameters)
+            elif chosen.any():
+                alone = {name: a[None] for name, a in zip(self._array_kinds, parameters)}
+                levels = normal_levels(self._correlated(rng.standard_normal(shape)))
+                draws[chosen] = GaussianMixture(**alone)._inverse_cdf_at(levels)
+        if self.spread is None:
+            return draws
+        shape = n_samples, len(self.spread), *self._shape[1:]
+        numbers = np.random.default_rng([seed, 1]).standard_normal(shape)
+        return draws + _combine(self._correlated(numbers), self.spread)
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         # Rounding can make weights sum to more than 1.
-        return np.minimum(_mixture_cdf(y, self.weights, self._arrays), 1.0)
+        return np.minimum(mixture_cdf(y, self.weights, self._arrays), 1.0)
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
-        densities = np.stack([_log_density(y, *parameters) for parameters in zip(*self._arrays)])
-        # Given the member, outputs are independent: sum over them, then mix over members.
-        densities = densities.sum(axis=tuple(range(2, densities.ndim)))  # (K, n)
+        # Sum over outputs, with what their correlation adds, then mix over members.
+        densities = [
+            _log_density(y, *parameters).sum(axis=tuple(range(1, y.ndim)))
+            + self._log_copula(_normal_scores(y, *parameters))
+            for parameters in zip(*self._arrays)
+        ]
         return special.logsumexp(densities, axis=0, b=self.weights[:, None])
+
+    def _crps_at(self, y: np.ndarray) -> np.ndarray:
+        # sum_k w_k E|X_k - y| - 1/2 sum_kl w_k w_l E|X_k - X_l| (Grimit et al. 2006, Eq. 5).
+        (loc, scale, weights), losses = self.normals, np.zeros_like(y)
+        for k, weight in enumerate(weights):
+            losses += weight * mean_distance(y - loc[k], scale[k])
+            # Each pair counts twice, as (k, other) and (other, k), which cancels the factor 1/2.
+            for other in range(k):
+                std = np.hypot(scale[k], scale[other])
+                losses -= weight * weights[other] * mean_distance(loc[k] - loc[other], std)
+            losses -= weight**2 * scale[k] / math.sqrt(math.pi)  # the pair (k, k)
+        return losses
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         # Flatten rows and outputs to one axis, and work on parts of it that bound the memory.
@@ -273,6 +307,8 @@ class GaussianMixture(Mixture):
         """
         from skuq.backend import tfd
 
+        if self.correlation is not None:
+            return super().to_tfp()  # says that there is no counterpart
         if self.probabilities is None:
             members = tfd.Normal(*(np.moveaxis(array, 0, 1) for array in self._arrays))
         else:  # (n, K, [m,] J)
@@ -305,6 +341,21 @@ def _log_density(
     return special.logsumexp(densities, axis=0, b=probabilities)
 
 
+def _normal_scores(
+    y: np.ndarray, loc: np.ndarray, scale: np.ndarray, probabilities: Any = None
+) -> np.ndarray:
+    """Compute the standard normal quantiles of one member's distribution function at y (n[, m])."""
+    scores = (y - loc) / scale
+    if probabilities is None:
+        return np.asarray(scores)
+    # Of the smaller one of both tails, which has all digits.
+    below, above = (
+        special.logsumexp(special.log_ndtr(side), axis=0, b=probabilities)
+        for side in (scores, -scores)
+    )
+    return np.where(below < above, special.ndtri_exp(below), -special.ndtri_exp(above))
+
+
 def _draw_noisy(
     shape: tuple[int, ...], rng: np.random.Generator, parameters: Sequence[np.ndarray]
 ) -> np.ndarray:
@@ -324,7 +375,7 @@ def _draw_noisy(
     return draws
 
 
-def _mixture_cdf(y: Any, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> Any:
+def mixture_cdf(y: Any, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> Any:
     """Compute the distribution function of a mixture from its members' arrays."""
     parts = (_cdf(y, *parameters) for parameters in zip(*arrays))
     return sum(w * part for w, part in zip(weights, parts))
@@ -343,7 +394,7 @@ def _roots(levels: np.ndarray, weights: np.ndarray, arrays: Sequence[np.ndarray]
     def excess(z: Any, level: Any, at: Any, centre: Any, unit: Any) -> Any:
         """Compute the cdf at some of the elements, minus their level."""
         chosen = [np.take(a, at.astype(int), axis=-1) for a in arrays]
-        return _mixture_cdf(centre + unit * z, weights, chosen) - level
+        return mixture_cdf(centre + unit * z, weights, chosen) - level
 
     at = np.broadcast_to(np.arange(low.shape[1]), low.shape)
     found = elementwise.find_root(
@@ -372,13 +423,8 @@ def _bracket(levels: np.ndarray, arrays: Sequence[np.ndarray]) -> tuple[np.ndarr
     return functools.reduce(np.minimum, lows), functools.reduce(np.maximum, highs)
 
 
-def _combine(arrays: np.ndarray, n_samples: int, seed: list[int]) -> np.ndarray:
-    """Draw sums (T, n[, m]) of arrays (r, n[, m]), each times a standard normal number.
-
-    The numbers of a draw are shared by all rows, also by those of other distributions.
-    """
-    shape = n_samples, len(arrays), *arrays.shape[2:]
-    numbers = np.random.default_rng(seed).standard_normal(shape)
+def _combine(numbers: np.ndarray, arrays: np.ndarray) -> np.ndarray:
+    """Sum arrays (r, n[, m]), each times its number (T, r[, m]) in a draw, to (T, n[, m])."""
     return np.einsum("tr,rn->tn" if numbers.ndim == 2 else "trm,rnm->tnm", numbers, arrays)
 
 
@@ -403,13 +449,13 @@ def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
 
 
 @saved_as("predictive.EpistemicNormal")
-@dataclass(frozen=True, eq=False, init=False)
+@dataclass(frozen=True, eq=False, init=False, repr=False)
 class EpistemicNormal(GaussianMixture):
     """Normal distribution for every row, with known aleatoric and epistemic variance.
 
     It is a `GaussianMixture` of one member with the scale ``sqrt(aleatoric**2 + epistemic**2)``.
     Either part can be 0, both keep their digits as given, and outputs can share the errors of a
-    draw. Outputs are independent otherwise.
+    draw.
 
     Parameters
     ----------
@@ -422,11 +468,15 @@ class EpistemicNormal(GaussianMixture):
         Errors of the model, in units of y, whose squares sum to ``epistemic**2``: a draw is off by
         their sum, each times a standard normal number that rows and outputs share. None, the
         default, draws one multiple of `epistemic` for all rows, and another one for each output.
+    correlation : ndarray of shape (m, m), optional
+        As in `GaussianMixture`, of the noise and of the multiples. None, the default, means
+        independent outputs.
 
     Raises
     ------
     ValueError
-        If shapes disagree, a part is negative or not finite, or both are 0.
+        If shapes disagree, a part is negative or not finite, both are 0, or `correlation` is no
+        correlation matrix.
 
     See Also
     --------
@@ -455,6 +505,7 @@ class EpistemicNormal(GaussianMixture):
         aleatoric: ArrayLike,
         epistemic: ArrayLike,
         functions: np.ndarray | None = None,
+        correlation: np.ndarray | None = None,
     ) -> None:
         loc, noise, model = check_location_and_stds(
             mean=mean, aleatoric=aleatoric, epistemic=epistemic
@@ -471,7 +522,7 @@ class EpistemicNormal(GaussianMixture):
                 f"functions must have shape (r, {', '.join(map(str, model.shape))}). Got "
                 f"{np.shape(functions)}."
             )
-        super().__init__(loc[None], total[None])
+        super().__init__(loc[None], total[None], correlation=correlation)
         vars(self).update(aleatoric=noise, epistemic=model, functions=functions)
 
     @property
@@ -513,30 +564,33 @@ class EpistemicNormal(GaussianMixture):
         # The scale follows from both parts. A stretch is about the mean, which keeps every bit.
         mean = change(self.mean, "shape")
         parts = self.aleatoric, self.epistemic, self.functions
-        changed: list[Any] = [p if p is None else change(p, "scale") for p in parts]
-        return EpistemicNormal(mean, *changed)
+        changed: Any = (p if p is None else change(p, "scale") for p in parts)
+        noise, model, functions = changed
+        return EpistemicNormal(mean, noise, model, functions, self.correlation)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         shape = n_samples, *self.mean.shape
         if self.functions is None:
             numbers = np.random.default_rng(seed).standard_normal((n_samples, 1, *shape[2:]))
-            error = self.epistemic * numbers
+            error = self.epistemic * self._correlated(numbers)
         else:  # outputs share the numbers, as values of one function do
             values = self.functions.reshape(len(self.functions), -1)
-            error = _combine(values, n_samples, [seed, 1]).reshape(shape)
-        return self.mean + error + self.aleatoric * rng.standard_normal(shape)
+            numbers = np.random.default_rng([seed, 1]).standard_normal((n_samples, len(values)))
+            error = _combine(numbers, values).reshape(shape)
+        noise = self._correlated(rng.standard_normal(shape))
+        return self.mean + error + self.aleatoric * noise
 
 
 _SQRT_2_OVER_PI = np.sqrt(2 / np.pi)
 
 
 @saved_as("predictive.TwoPieceNormal")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TwoPieceNormal(Continuous):
     """Two-piece normal distribution for every row, with its mode at the point prediction.
 
     The density is proportional to ``exp(-(y - mode)**2 / (2 s1**2))`` below the mode and to
-    the same with s2 above it, continuous at the mode. Outputs are independent.
+    the same with s2 above it, continuous at the mode.
 
     Parameters
     ----------
@@ -547,11 +601,14 @@ class TwoPieceNormal(Continuous):
     aleatoric : ndarray of shape (n,) or (n, m), optional
         Standard deviation of symmetric noise, in units of y; 0 by default.
         ``s1 = sqrt(lower**2 + aleatoric**2)``, and s2 accordingly; both must be positive.
+    correlation : ndarray of shape (m, m), optional
+        As in `EpistemicNormal`. None, the default, means independent outputs.
 
     Raises
     ------
     ValueError
-        If shapes disagree, a part is negative or not finite, or s1 or s2 is 0.
+        If shapes disagree, a part is negative or not finite, s1 or s2 is 0, or `correlation` is no
+        correlation matrix.
 
     See Also
     --------
@@ -577,14 +634,15 @@ class TwoPieceNormal(Continuous):
     --------
     >>> import numpy as np
     >>> skewed = TwoPieceNormal(mode=np.zeros(1), lower=np.ones(1), upper=np.full(1, 3.0))
-    >>> skewed.cdf(0.0), skewed.expected.round(3), skewed.interval(0.9).round(2)
-    (array([0.25]), array([1.596]), array([[-1.28,  5.5 ]]))
+    >>> skewed.cdf(0.0), skewed.expected.round(3), skewed.interval(0.9).upper.round(2)
+    (array([0.25]), array([1.596]), array([5.5]))
     """
 
     mode: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
     aleatoric: np.ndarray = FILLED_IN
+    correlation: np.ndarray | None = None
 
     _array_kinds = {"mode": "location", "lower": "scale", "upper": "scale", "aleatoric": "scale"}
 
@@ -594,6 +652,7 @@ class TwoPieceNormal(Continuous):
             mode=self.mode, lower=self.lower, upper=self.upper, aleatoric=aleatoric
         )
         vars(self).update(mode=mode, lower=lower, upper=upper, aleatoric=aleatoric)
+        self._check_correlation()
         for name, side in zip(("lower", "upper"), self._sides):
             if not ((side > 0) & np.isfinite(side)).all():
                 raise ValueError(
@@ -669,7 +728,23 @@ class TwoPieceNormal(Continuous):
         s1, s2 = self._sides
         z = (y - self.mode) / np.where(y < self.mode, s1, s2)
         density = np.log(_SQRT_2_OVER_PI) - np.log(s1 + s2) - 0.5 * z**2
-        return np.asarray(density.sum(axis=tuple(range(1, y.ndim))))
+        density = np.asarray(density.sum(axis=tuple(range(1, y.ndim))))
+        # Normal score of the level, from the probability of the side's tail, which has all digits.
+        tail = np.log(2 * np.where(z < 0, s1, s2) / (s1 + s2)) + special.log_ndtr(-abs(z))
+        score = special.ndtri_exp(tail)
+        return density + self._log_copula(np.where(z < 0, score, -score))
+
+    def _crps_at(self, y: np.ndarray) -> np.ndarray:
+        # Integral of (F - 1{y <= x})^2, whose two sides are squares of scaled normal cdfs.
+        s1, s2 = self._sides
+        z = abs(y - self.mode)
+        near = np.where(y < self.mode, s1, s2)
+        mass, score = 2 * near / (s1 + s2), z / near
+        beyond = np.exp(-0.5 * score**2 - LOG_SQRT_2PI) - score * special.ndtr(-score)
+        sides = 4 * (s1 * (s1 / (s1 + s2)) ** 2 + s2 * (s2 / (s1 + s2)) ** 2)
+        centre = np.exp(-LOG_SQRT_2PI)
+        within = (centre - 0.5 / np.sqrt(np.pi)) * sides
+        return np.asarray(z - 2 * mass * near * (centre - beyond) + within)
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides
@@ -688,14 +763,15 @@ class TwoPieceNormal(Continuous):
             np.sqrt(part / self.variance)
             for part in (self.epistemic_variance, self.aleatoric_variance)
         )
-        levels = special.ndtr(shared * model + own * rng.standard_normal(shape))
-        tiny = np.finfo(float).tiny  # levels of 0 and 1 have no finite quantiles
-        return self._inverse_cdf_at(np.clip(levels, tiny, 1 - np.finfo(float).epsneg))
+        noise = self._correlated(rng.standard_normal(shape))
+        return self._inverse_cdf_at(normal_levels(shared * self._correlated(model) + own * noise))
 
     def to_tfp(self) -> Any:
         """Convert to a TensorFlow Probability distribution with a batch of n independent rows."""
         from skuq.backend import tfd
 
+        if self.correlation is not None:
+            return super().to_tfp()  # says that there is no counterpart
         s1, s2 = self._sides
         # TFP has scale / skewness below the mode and scale * skewness above it.
         pieces = tfd.TwoPieceNormal(self.mode, np.sqrt(s1) * np.sqrt(s2), np.sqrt(s2 / s1))

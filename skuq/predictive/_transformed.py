@@ -6,21 +6,26 @@ and z the transformed target.
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import Factor, Mixture, RowIndex
-from skuq.predictive._normals import GaussianMixture
+from skuq.predictive._normals import GaussianMixture, mixture_cdf
 
+_EDGES = np.linspace(-8, 8, 33)  # of the cells of integrals, in standard deviations of a normal
+_MOST_NODES = 2**20  # at a time
 _NO_VARIANCE = 1e-300  # below which a spread counts as none
 
 
 @saved_as("predictive.TransformedMixture")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TransformedMixture(Mixture):
     """Distribution of y, given a mixture that predicts an increasing function of y.
 
@@ -82,6 +87,17 @@ class TransformedMixture(Mixture):
         vars(self).update(weights=self.inner.weights, shift=shift, factor=factor)
 
     @property
+    def correlation(self) -> np.ndarray | None:  # type: ignore[override]
+        """Correlation (m, m) of the outputs' normal scores, which is that of `inner`."""
+        return self.inner.correlation
+
+    def with_correlation(self, correlation: ArrayLike | None) -> TransformedMixture:
+        """Correlate the outputs, as `inner` has them; see `GaussianMixture`."""
+        changed = copy.copy(self)  # keeps the moments, which take time
+        vars(changed)["inner"] = self.inner.with_correlation(correlation)
+        return changed
+
+    @property
     def _shape(self) -> tuple[int, ...]:
         return self.inner._shape
 
@@ -133,6 +149,26 @@ class TransformedMixture(Mixture):
         slope = self.transform.log_derivative(y) - np.log(self.factor)
         slope = slope.sum(axis=tuple(range(1, y.ndim)))  # (n,)
         return self.inner._log_prob_at(self.transform.forward(y)) + slope
+
+    def _crps_at(self, y: np.ndarray) -> np.ndarray:
+        # Integral of (F - 1{y <= x})^2 over z, by Gauss' rule in cells that are small in comparison
+        # with each normal near it.
+        loc, scale, _ = self.inner.normals
+        size = max(1, _MOST_NODES // (loc[:, :1].size * len(_EDGES)))
+        if len(y) > size:
+            parts = [slice(k, k + size) for k in range(0, len(y), size)]
+            return np.concatenate([self.rows(part)._crps_at(y[part]) for part in parts])
+        observed = self.transform.forward((y - self.shift) / self.factor)
+        places = [loc + edge * scale for edge in _EDGES]
+        edges = np.sort(np.concatenate([*places, observed[None]]), axis=0)  # (cells + 1, n[, m])
+        middle, half = 0.5 * (edges[1:] + edges[:-1]), 0.5 * np.diff(edges, axis=0)
+        total = np.zeros(y.shape)
+        for node in (-math.sqrt(1 / 3), math.sqrt(1 / 3)):
+            z = middle + node * half
+            excess = mixture_cdf(z, self.weights, self.inner._arrays) - (z >= observed)
+            slope = np.exp(-self.transform.log_derivative(self.transform.inverse(z)))
+            total += (half * excess**2 * slope).sum(axis=0)
+        return self.factor * total
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         z = self.inner._inverse_cdf_at(levels)

@@ -132,7 +132,7 @@ def test_defaults_on_diabetes():
     train, test = np.arange(len(y)) % 4 != 0, np.arange(len(y)) % 4 == 0
     model = AutoDEUQRegressor(n_trials=2, epochs=40, n_jobs=2, random_state=0)
     model.fit(X[train], y[train])
-    low, high = model.predict_interval(X[test], 0.9).T
+    low, high = model.predict_interval(X[test], 0.9)
     assert model.score(X[test], y[test]) > 0.3
     assert 0.75 < np.mean((low <= y[test]) & (y[test] <= high)) <= 1.0
 

@@ -69,7 +69,7 @@ def test_calibrated_intervals_hold_their_share_of_new_rows(method, kind):
     model = calibrated(kind(), method).fit(*line(1000))
     X, y = line(20_000, seed=1)
     for coverage in (0.5, 0.9):
-        low, high = model.predict_interval(X, coverage).T
+        low, high = model.predict_interval(X, coverage)
         # three standard errors of 1 000 calibration rows
         assert abs(((low <= y) & (y <= high)).mean() - coverage) < 3 * np.sqrt(0.25 / 1000)
     assert_allclose(model.scale_, 5 if kind is TooSure else 1, rtol=0.1)
@@ -91,7 +91,7 @@ def test_outputs_are_calibrated_as_if_alone_and_the_point_prediction_stays(metho
     assert model.predict_quantiles(X, [0.2, 0.5, 0.6]).shape == (len(X), 3, 2)
     one = calibrated(TooSure(), method, cv=3).fit(X, -y)
     assert_allclose(model.scale_[1], one.scale_)
-    found = model.predict_interval(X)[..., 1]
+    found = [end[:, 1] for end in model.predict_interval(X)]
     assert_allclose(found, one.predict_interval(X), rtol=1e-6, atol=1e-6)
 
 
@@ -419,7 +419,7 @@ def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
     found, expected = (calibrated(e, method, cv=3).fit(X, y) for e in (ColumnOf(), TooSure()))
     assert_array_equal(found.predict(X, True), expected.predict(X, True))
     prefit = clone(model).set_params(estimator=clone(estimator).fit(X, y), cv="prefit")
-    assert prefit.fit(X, y[:, None]).predict_interval(X).shape == (60, 2, 1)
+    assert prefit.fit(X, y[:, None]).predict_interval(X).lower.shape == (60, 1)
 
 
 def test_classifier_temperature_is_that_of_out_of_fold_probabilities():

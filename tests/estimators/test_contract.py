@@ -28,6 +28,7 @@ from skuq.exceptions import SearchFailedError
 from skuq.files import dumps, loads
 from skuq.fitted import _ensemble
 from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, OperatorNetwork, TabularNetwork
+from skuq.predictive import Interval
 from skuq.tables import TablePreprocessor
 from skuq.training import Training, TrainingRun
 
@@ -254,10 +255,13 @@ def test_intervals_are_central_quantiles(model):
     if is_classifier(model):
         return
     quantiles = model.predict_quantiles(NEW, LEVELS)
-    assert_array_equal(model.predict_interval(NEW, 0.6), quantiles[:, [1, 3]])
-    several = model.predict_interval(NEW, coverage=[0.9, 0.6])
-    assert several.shape == (len(NEW), 2, 2) and model.predict_interval(NEW, [0.9]).shape[1] == 1
-    assert_array_equal(several[:, 1], quantiles[:, [1, 3]])
+    interval, several = (model.predict_interval(NEW, coverage) for coverage in (0.6, [0.9, 0.6]))
+    assert type(interval) is type(model.predict_distribution(NEW).interval()) is Interval
+    assert_array_equal(interval, (interval.lower, interval.upper))
+    assert_array_equal(interval, np.moveaxis(quantiles[:, [1, 3]], 1, 0))
+    assert several.lower.shape == (len(NEW), 2)
+    assert np.shape(model.predict_interval(NEW, [0.9])) == (2, len(NEW), 1)
+    assert_array_equal([end[:, 1] for end in several], interval)
     for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan], 1 - 2**-53):
         with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\)"):
             model.predict_interval(NEW, wrong)
@@ -418,8 +422,26 @@ def test_predictions_have_the_shape_of_y(trained):
         assert all(part.shape == (len(NEW), n_outputs) for part in parts)
         assert quantiles.shape == (len(NEW), len(LEVELS), n_outputs)
         assert draws.shape == (len(NEW), n_outputs, 3)
-        assert trained.predict_interval(NEW, [0.9, 0.5]).shape == (len(NEW), 2, 2, n_outputs)
+        assert np.shape(trained.predict_interval(NEW)) == (2, len(NEW), n_outputs)
+        assert np.shape(trained.predict_interval(NEW, [0.9] * 3)) == (2, len(NEW), 3, n_outputs)
         assert trained.log_prob(X, both).shape == (len(X),)
+    # Errors of the outputs are opposite: so are the noise of draws, and the joint density.
+    if isinstance(trained, skuq.TabularEnsembleRegressor):  # 6 rows are too few to see it
+        trained.set_params(validation=0.3).fit(X, both)
+    predicted, draws = trained.predict_distribution(NEW), trained.sample_y(NEW, 400, random_state=0)
+    independent, mean, std = predicted.with_correlation(None), predicted.mean, predicted.std
+    assert_array_equal(independent.quantile(LEVELS), predicted.quantile(LEVELS))
+    noise = np.moveaxis((draws - mean[..., None]) / std[..., None], 1, 0)
+    assert np.corrcoef(noise.reshape(2, -1))[0, 1] < -0.5
+    gains = [
+        (predicted.log_prob(y) - independent.log_prob(y)).mean()
+        for y in (mean + std * [1, -1], mean + std)
+    ]
+    assert gains[0] > 0.1 and gains[1] < -0.1
+    singles = getattr(trained, "member_estimators", list)()
+    assert all(m.predict_distribution(NEW).correlation is not None for _, m in singles)
+    for again in (loads(dumps(trained)), pickle.loads(pickle.dumps(trained))):
+        assert_array_equal(again.sample_y(NEW, 400, random_state=0), draws)
 
 
 def test_the_model_of_keras_says_the_same(model):
@@ -522,7 +544,7 @@ def test_a_constant_is_predicted_as_one(own):
     parts = own.fit(X, y).predict_uncertainty(9 * NEW)
     assert_allclose(parts.mean, 7, rtol=1e-5)
     assert (parts.total > 0).all() and (parts.total < 1e-4).all()
-    low, high = own.predict_interval(NEW).T
+    low, high = own.predict_interval(NEW)
     assert (low <= high).all() and np.ptp([low, high]) < 1e-4
     assert np.isfinite(own.log_prob(X, y)).all()
 

@@ -18,6 +18,7 @@ from skuq.backend import ops
 from skuq.estimators.tabular._far import FarUncertainty, with_far_uncertainty
 from skuq.files import dumps, loads
 from skuq.predictive import CategoricalMixture
+from skuq.predictive._calibration import Calibration
 
 rng = np.random.default_rng(0)
 X = rng.uniform(-1, 1, (200, 3))
@@ -110,6 +111,12 @@ def test_all_public_paths_agree(model):
     draws = posterior(OUTSIDE)
     assert_allclose(draws.std(axis=0), parts.epistemic, rtol=1e-6)
     assert_allclose(draws.mean(axis=0), parts.mean, atol=1e-6)
+    # What is added to a single member is correlated as outputs are.
+    calibration = Calibration(correlation=((1.0, -0.9), (-0.9, 1.0)))
+    one = {"members": model.fitted_.members[:1], "weights": np.ones(1)}
+    alone = replace(model.fitted_, **one, calibration=calibration)
+    apart = alone.posterior(64, np.random.default_rng(0))(5 * X[:9])
+    assert_allclose([np.corrcoef(a.T)[0, 1] for a in np.moveaxis(apart, 1, 0)], -0.9)
     arguments = [ops.convert_to_tensor(a) for a in posterior.arguments]
     tensors = posterior.function(ops, arguments, ops.convert_to_tensor(OUTSIDE))
     assert_allclose(tensors, draws, atol=1e-6)

@@ -14,6 +14,7 @@ from skuq.predictive._calibration import (
     UNCALIBRATED,
     calibrate_normals,
     fit_calibration,
+    fit_correlation,
     fit_factor_and_floor,
     fit_std_factor,
     fit_temperature,
@@ -91,7 +92,7 @@ def test_conformal_intervals_take_the_next_score(shape, rng):
     quantile = functools.partial(conformal_quantile, base, scores, reach)
     for coverage, place in [(0.5, 5), (0.9, 9), (0.55, 6), (0.1, 1)]:
         radius = scores[place - 1] * base.std
-        ends = np.stack([base.mean - radius, base.mean + radius], axis=1)
+        ends = base.mean - radius, base.mean + radius
         assert_allclose(central_interval(quantile, coverage), ends)
     assert_array_equal(quantile(0.5), base.mean)
     with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9. Got 0.95"):
@@ -197,3 +198,33 @@ def test_factor_and_floor_are_told_apart(claim, floor, rng):
     assert fit_factor_and_floor(9 * few, few, few) == (1.0, 0.0)
     assert fit_factor_and_floor(9 * few, few, few, fewest_rows=1) != (1.0, 0.0)
     assert fit_factor_and_floor(np.nan * squares, noise, noise) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("r", [0.0, 0.5, 0.98, -0.98, 1.0])
+def test_correlation_of_outputs_is_that_of_errors(r, global_random_seed):
+    first, second, third = np.random.default_rng(global_random_seed).normal(size=(3, 800))
+    z = np.stack([first, r * first + np.sqrt(1 - r**2) * second, third, 0 * first], axis=1)
+    levels, weight = special.ndtr(z), np.ones(800)
+    found = np.array(fit_correlation(levels, weight) or np.eye(4))
+    expected = np.eye(4)
+    expected[0, 1] = expected[1, 0] = r
+    error = 5 * (1 - expected**2) / np.sqrt(800)  # five standard errors
+    assert (abs(found - expected) <= error + 1e-5).all() and np.linalg.eigvalsh(found).min() > 1e-7
+    # Neither the size of the errors matters, nor rows that come again or do not count.
+    assert_allclose(fit_correlation(special.ndtr(0.1 * z), weight) or np.eye(4), found)
+    twice = np.concatenate([levels, levels]), np.ones(1600), np.tile(np.arange(800), 2)
+    assert_array_equal(fit_correlation(*twice) or np.eye(4), found)
+    more = np.concatenate([levels, special.ndtr(np.ones((9, 4))), np.full((1, 4), np.nan)])
+    weight = np.append(weight, np.repeat([0.0, 1.0], [9, 1]))
+    assert_array_equal(fit_correlation(more, weight) or np.eye(4), found)
+
+
+def test_correlation_of_few_rows_is_shrunk(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
+    scores, own = rng.normal(size=(2, 30, 10))
+    levels = special.ndtr(scores), special.ndtr(scores[:, :1] + 0.3 * own)
+    independent, common = (np.array(fit_correlation(u, np.ones(30)) or np.eye(10)) for u in levels)
+    assert abs(independent - np.eye(10)).max() < 0.35 and 0.6 < common.min() < 0.95
+    assert np.linalg.eigvalsh(common).min() > 0.01
+    assert fit_correlation(levels[1][:9], np.ones(9)) == ()
+    assert fit_correlation(levels[1][:, :1], np.ones(30)) == ()

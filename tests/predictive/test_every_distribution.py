@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 from tiers import cases
 
-from skuq import predictive
+from skuq import metrics, predictive
 from skuq.predictive import EpistemicNormal, GaussianMixture, TwoPieceNormal
 
 
@@ -133,8 +134,9 @@ def test_quantiles_invert_the_cdf_and_are_ends_of_intervals(kind, shape, global_
     levels = np.array([1e-9, 1e-4, 0.05, 0.5, 0.93, 1 - 1e-9])
     found = m.quantile(levels)
     assert m.quantile(0.3).shape == shape
-    assert_array_equal(m.interval(0.5), m.quantile([0.25, 0.75]))
-    several = np.stack([m.interval(0.5), m.interval(0.8)], axis=1)
+    assert_array_equal(m.interval(0.5).lower, m.quantile(0.25))
+    assert_array_equal(m.interval(0.5).upper, m.quantile(0.75))
+    several = np.stack([m.interval(0.5), m.interval(0.8)], axis=2)
     assert_allclose(m.interval([0.5, 0.8]), several)
     for j, level in enumerate(levels):
         assert_allclose(m.cdf(found[:, j]), level, rtol=1e-7, atol=1e-13)
@@ -275,6 +277,65 @@ def test_samples_are_of_the_distribution_and_share_the_member_or_the_model(kind)
     assert abs(np.corrcoef(ranks)[0, 1]) < 5 / np.sqrt(4000)
 
 
+@every
+@shapes
+def test_crps_is_twice_the_mean_pinball_loss(kind, shape):
+    m, y = make(kind, shape), np.random.default_rng(1).normal(0, 3, size=shape)
+    levels = ((np.arange(4000) + 0.5) / 4000).reshape(1, -1, *[1] * (len(shape) - 1))
+    over = m.quantile(levels.ravel()) - y[:, None]
+    expected = 2 * ((over > 0) - levels) * over
+    found = m.crps(y)
+    assert_allclose(found, expected.mean(axis=1), rtol=1e-3)
+    assert_allclose(m.crps(np.stack([y, y + 1], axis=1))[:, 0], found, rtol=1e-12)
+    assert_allclose(m.crps(m.mean + 1e9), 1e9, rtol=1e-6)  # far away it is the distance
+    assert_allclose(metrics.crps_loss(y, m), found.mean(), rtol=1e-12)
+    text = repr(m)
+    assert text.startswith(f"{type(m).__name__}(n_samples={shape[0]}, ") and "\n" not in text
+    assert len(text) < 160
+    first = float(re.search(r"mean\[:3\]=\[+ *([-.\de+]+)", text)[1])
+    assert_allclose(first, m.mean.ravel()[0], atol=1e-3)
+
+
+@every
+@pytest.mark.parametrize("r", [0.6, -0.99])
+def test_correlated_outputs_keep_their_marginals_and_have_a_gaussian_copula(kind, r):
+    plain, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
+    m = plain.with_correlation([[1, r], [r, 1]])
+    for found, expected in ((m.cdf(y), plain.cdf(y)), (m.uncertainty(), plain.uncertainty())):
+        assert_array_equal(found, expected)
+    assert_array_equal(m.interval(0.9), plain.interval(0.9))
+    total = 0.0
+    for weight, alone in members_of(m):
+        alone = [alone.output(j) for j in range(2)]
+        z = stats.norm.ppf([one.cdf(y[:, j]) for j, one in enumerate(alone)]).T
+        copula = stats.multivariate_normal(cov=m.correlation).logpdf(z) - stats.norm.logpdf(z).sum(
+            1
+        )
+        logs = [one.log_prob(y[:, j]) for j, one in enumerate(alone)]
+        total += weight * np.exp(copula + np.sum(logs, axis=0))
+    assert_allclose(m.log_prob(y), np.log(total), rtol=1e-6)
+    assert_allclose(m.rows([2, 0]).log_prob(y[[2, 0]]), m.log_prob(y)[[2, 0]])
+    assert_allclose(m.scaled(2.0).log_prob(m.mean), m.log_prob(m.mean) - np.log(4), rtol=1e-6)
+    again = pickle.loads(pickle.dumps(m))
+    assert_array_equal(again.log_prob(y), m.log_prob(y))
+    with np.errstate(over="ignore"):
+        assert not np.isnan(m.log_prob([1e200, -1e200])).any()
+    # One member, or one model whose parts have equal shares in all outputs, draws the copula.
+    loc = [-1, 0, 1] if kind in ("normal", "two_piece") else [0]
+    loc = np.reshape(loc, (-1, 1, 1)) * np.ones((2, 2))
+    one = (KINDS | SPREAD)[kind](GaussianMixture(loc, np.ones(loc.shape)))
+    one = one.with_correlation(m.correlation)
+    draws = one.sample(20_000, rng=0)
+    for level in (0.05, 0.5, 0.9):
+        share = (draws <= one.quantile(level)[..., None]).mean(axis=-1)
+        assert (abs(share - level) < 5 * np.sqrt(level * (1 - level) / 20_000)).all()
+    for pair in draws:
+        share = stats.spearmanr(*pair).statistic / (6 / np.pi * np.arcsin(r / 2))
+        assert 0.97 < share < 1.03 or (kind in SPREAD and share > 0.3)  # shares differ by chance
+    with pytest.raises(NotImplementedError, match="with correlated outputs"):
+        m.to_tfp()
+
+
 @kinds
 @pytest.mark.parametrize("shape", [(2, 2), (1, 2), (1,)], ids=str)
 def test_tables_hold_values_of_each_row(kind, shape):
@@ -355,9 +416,9 @@ def test_against_tensorflow_probability(kind, shape):
 def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
     # Members without noise: the distribution function has steps at whole percentages.
     steps = GaussianMixture(np.arange(100.0)[:, None], np.full((100, 1), 1e-9))
-    for end, level in zip(steps.interval(coverage)[0], ((1 - coverage) / 2, (1 + coverage) / 2)):
+    for end, level in zip(steps.interval(coverage), ((1 - coverage) / 2, (1 + coverage) / 2)):
         asked = level if 1 - level < 1e-12 else float(f"{level:.12g}")
-        assert_allclose(end, steps.quantile(asked)[0], rtol=0, atol=1e-6)
+        assert_allclose(end, steps.quantile(asked), rtol=0, atol=1e-6)
 
 
 ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
@@ -373,6 +434,14 @@ ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
     (GaussianMixture, (PAIR, PAIR, None, 0.6 * PAIR), "sum to 1"),
     (GaussianMixture, (PAIR, PAIR, None, [[[1.5], [-0.5]]]), "non-negative"),
     (GaussianMixture, (ONE, ONE, None, None, TWO.T), r"spread must have shape \(r, 1\). Got"),
+    *(
+        (
+            GaussianMixture,
+            (TWO.T[None],) * 2 + (None,) * 3 + (wrong,),
+            "correlation must be a positive definite",
+        )
+        for wrong in (np.ones((2, 2)), np.eye(3), [[1, 0.5], [0, 1]], 2 * np.eye(2))
+    ),
     (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),
     (EpistemicNormal, (np.zeros((1, 1, 1)),) * 3, "shape"),
     (EpistemicNormal, ([0.0], [-1.0], [1.0]), "aleatoric must be finite and at least 0. Got -"),

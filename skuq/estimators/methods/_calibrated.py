@@ -44,7 +44,7 @@ from skuq.fitted._fitted_calibrated import (
     regressor_distribution,
     without_classes,
 )
-from skuq.predictive._calibration import fit_scales, fit_temperature
+from skuq.predictive._calibration import fit_correlation, fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
 from skuq.tables._repeats import ignore_warnings_of_repeats, number_rows
 
@@ -291,8 +291,9 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
     >>> from skuq import CalibratedUncertaintyRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = CalibratedUncertaintyRegressor(BayesianRidge(), method="conformal").fit(X, y)
-    >>> model.predict_interval(X[:1], coverage=0.9).round()
-    array([[111., 294.]])
+    >>> lower, upper = model.predict_interval(X[:1], coverage=0.9)
+    >>> lower.round(), upper.round()
+    (array([111.]), array([294.]))
     """
 
     estimator: Any = field(kw_only=False)
@@ -323,10 +324,13 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         )
         y, weight = y[held_out.order], held_out.weight
         scales = fit_scales(mixtures, y, weight, conformal=self.method == "conformal")
-        calibration = Recalibration(*scales)
+        mean, std = (
+            np.concatenate([getattr(mixture, name) for mixture in mixtures])
+            for name in ("mean", "std")
+        )
+        correlation = fit_correlation((y - mean) / std, weight, held_out.order)
+        calibration = Recalibration(*scales, correlation=correlation)
         if self.method == "conditional":
-            mean = np.concatenate([mixture.mean for mixture in mixtures])
-            std = np.concatenate([mixture.std for mixture in mixtures])
             calibration = ConditionalRecalibration(
                 calibration.scale,
                 errors=_fit_errors(held_out, mean, std, y, self.verbose),

@@ -24,6 +24,7 @@ from skuq.networks import NOMUReadout
 from skuq.networks._nomu_network import L_MAXS, L_MINS, READOUTS
 from skuq.networks._operations import Namespace, Run
 from skuq.networks._plan import make_plan
+from skuq.predictive._calibration import fit_correlation
 from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._splits import make_splits
@@ -244,7 +245,9 @@ def choose_readout(
         # Outside the box it widens as fast as it does between the rows.
         size = np.sqrt(np.mean(evidence.distance**2))
         readout = replace(readout, growth=float(_width(readout, raw) / size) if size > 0 else 0.0)
-    return replace(readout, level=level)
+    near, _ = _widths(readout, held_out)
+    correlation = fit_correlation(held_out.error / near, held_out.weight)
+    return replace(readout, level=level, correlation=correlation)
 
 
 def _choose_l_min(
@@ -297,11 +300,15 @@ def _widen(
 
 def _log_likelihood(readout: Readout, rows: _HeldOut) -> float:
     """Compute the log likelihood of held-out rows, without constants."""
-    near, far = (readout.c * readout.std(raw) for raw in (rows.near, rows.far))
-    if rows.noise is not None:
-        near, far = (np.hypot(side, readout.noise_factor * rows.noise) for side in (near, far))
+    near, far = _widths(readout, rows)
     loss = np.log(near + far) + 0.5 * (rows.error / near) ** 2
     return float(-(rows.weight @ loss.sum(axis=1)) * len(loss) / rows.weight.sum())
+
+
+def _widths(readout: Readout, rows: _HeldOut) -> list[np.ndarray]:
+    """Compute standard deviations (n, m) on the side on which y lies, and on the other one."""
+    noise = 0.0 if rows.noise is None else readout.noise_factor * rows.noise
+    return [np.hypot(readout.c * readout.std(raw), noise) for raw in (rows.near, rows.far)]
 
 
 def _width(readout: Readout, raw: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP, Member
 from skuq.networks._plan import make_plan
-from skuq.predictive._calibration import UNCALIBRATED, Calibration
+from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_correlation
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe, Training, TrainingJob, predict_members
@@ -307,6 +307,14 @@ def finish(
                 for member, weight, (_, rows) in zip(members, weights, parts)
             ]
         warn_if_worse_than_constant(targets.head, calibration, data, held_out)
+        if not is_classifier(estimator):
+            levels = [targets.head.levels(y, raw, mix) for raw, mix, y, _ in held_out]
+            correlation = fit_correlation(
+                np.concatenate(levels),
+                np.concatenate([weight for *_, weight in held_out]),
+                None if parts is None else np.concatenate([rows for _, rows in parts]),
+            )
+            calibration = replace(calibration, correlation=correlation)
     ensemble = FittedEnsemble(
         task.inputs, targets, tuple(members), weights, passes, calibration=calibration
     )

@@ -83,8 +83,9 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     >>> X, y = load_diabetes(return_X_y=True)
     >>> calibrated = CalibratedUncertaintyRegressor(BayesianRidge())
     >>> model = UncertaintyPipeline([("pca", PCA(5)), ("model", calibrated)]).fit(X, y)
-    >>> model.predict_interval(X[:1], coverage=0.9).shape
-    (1, 2)
+    >>> lower, upper = model.predict_interval(X[:1], coverage=0.9)
+    >>> lower.shape
+    (1,)
     """
 
     def fit(self, X, y=None, **params):

@@ -228,8 +228,9 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     >>> from skuq import TabularEnsembleRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = TabularEnsembleRegressor(n_members=2, epochs=10, random_state=0).fit(X, y)
-    >>> model.predict_interval(X[:3], coverage=0.9).shape
-    (3, 2)
+    >>> lower, upper = model.predict_interval(X[:3], coverage=0.9)
+    >>> lower.shape, (lower < upper).all()
+    ((3,), np.True_)
     """
 
     n_members: int | str = field(default="auto", kw_only=False)
