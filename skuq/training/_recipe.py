@@ -233,20 +233,20 @@ class Recipe:
         """Whether a cycle of the schedule that brings nothing ends the training of a stack."""
         return self.early_stopping_patience == "cycle" and self.keeps_jointly
 
-    def cycle_ends(self) -> list[int]:
-        """Return the numbers of epochs after which cycles of the learning rate end."""
+    def cycle_ends(self, first: float, last: int) -> list[int]:
+        """Return the epochs after which cycles of a schedule from `first` to `last` end."""
         if self.schedule != "coslog4":
-            return [self.epochs]
+            return [last]
         shares = (2 ** np.arange(1, _N_CYCLES + 1) - 1) / (2**_N_CYCLES - 1)
-        ends: list[int] = np.ceil(self.epochs * shares).astype(int).tolist()
-        return ends
+        # Rounding may have carried ends upwards.
+        return [math.ceil(end - 1e-9) for end in first + (last - first) * shares]
 
-    def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
+    def rate_factors(self, first: float, count: int, total: float) -> np.ndarray:
         """Compute factors of the learning rate for `count` steps, from step `first` of `total`.
 
         Steps are counted from 0. The result has shape (count,).
         """
-        steps = np.arange(first, first + count)
+        steps = first + np.arange(count)
         n_warm = self.warmup * total
         # The schedule runs over the steps after the warmup, from 0 to 1.
         rest = np.clip((steps - n_warm) / max(total - n_warm, 1), 0, 1)
@@ -254,14 +254,16 @@ class Recipe:
         if n_warm:  # steps + 1, because a first step with a rate of zero would be wasted
             factors = factors * np.minimum((steps + 1) / n_warm, 1)
         if self.epoch_rates:
-            epochs = steps * self.epochs // total
+            epochs = (steps * self.epochs // total).astype(int)
             factors = factors * np.take(self.epoch_rates, epochs, mode="clip")
         return factors
 
-    def regularization_factors(self, name: str, first: int, count: int, total: int) -> np.ndarray:
+    def regularization_factors(
+        self, name: str, first: float, count: int, total: float
+    ) -> np.ndarray:
         """Compute factors of "weight_decay" or "dropout" for some steps, as `rate_factors` does."""
         # Without `warmup` and `epoch_rates`, which are of the learning rate alone.
-        shares = np.arange(first, first + count) / total
+        shares = (first + np.arange(count)) / total
         return _schedule_factors(getattr(self, f"{name}_schedule"), shares)
 
     def factors_of(self, names: Sequence[str]) -> list[float]:

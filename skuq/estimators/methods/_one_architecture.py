@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,12 @@ from sklearn.base import is_classifier
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators._base import Fit, Given, Predictor, training_progress
-from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
+from skuq.estimators._task import (
+    Task,
+    read_task,
+    warn_if_worse_than_constant,
+    warn_of_short_training,
+)
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP
 from skuq.networks._plan import make_plan
@@ -26,7 +30,7 @@ from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe, Training, TrainingJob, predict_members
 from skuq.training._network_checks import build_checked
 from skuq.training._recipe import TRAINING
-from skuq.training._train import shorten
+from skuq.training._train import JointTraining, plan_epochs
 
 #: Short forms of the parameters that are settings.
 SETTINGS: Mapping[str, Mapping[Any, Any]] = {"network": {"mlp": MLP}, "training": TRAINING}
@@ -252,12 +256,20 @@ def train_jobs(estimator: Any, task: Task, jobs: Sequence[TrainingJob], data: An
 
     If there is no time for all of the jobs, only members of the first ones are listed.
     """
-    deadline = math.inf
     with training_progress(estimator.verbose) as progress:
-        if estimator.max_time is not None:
-            deadline = time.monotonic() + task.seconds_left(estimator.max_time)
-            jobs = shorten(jobs, data, deadline)
-        return training.train(jobs, data, report=progress.epochs, deadline=deadline)
+        if estimator.max_time is None:
+            return training.train(jobs, data, report=progress.epochs)
+        deadline = time.monotonic() + task.seconds_left(estimator.max_time)
+        pairs = [(job, data) for job in jobs]
+        pairs, deadline, needed = plan_epochs(pairs, deadline, needs_all=False)
+        started, joint = time.monotonic(), JointTraining(pairs)
+        joint.advance(report=progress.epochs, deadline=deadline)
+    # The first epochs, by which the time was planned, are slower than others.
+    needed = min(needed, (time.monotonic() - started) / joint.share)
+    # Jobs for which there was no time need as long.
+    seconds = (started - task.started + needed) * len(jobs) / len(pairs)
+    warn_of_short_training(joint.share, estimator.max_time, seconds)
+    return joint.members()
 
 
 def finish(

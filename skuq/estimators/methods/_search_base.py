@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
@@ -186,7 +187,7 @@ class SearchEstimator(Predictor):
                     fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
             if store is not None:
                 store_again(store, self, start._replace(empty=fitted.empty))
-        warn_of_few_members(fitted, rule)
+        warn_of_few_members(fitted, rule, self.max_time, time.monotonic() - task.started)
         warn_of_trials(fitted, task, self.max_time)
         path = None if self.catalog_dir is None else store.path
         return Fit(fitted, {**attributes, "catalog_path_": path})

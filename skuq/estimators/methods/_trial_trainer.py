@@ -29,10 +29,8 @@ from skuq.training._predict import predict_members
 from skuq.training._recipe import TEMPERATURES, Recipe, stack_conflict
 from skuq.training._train import (
     JointTraining,
-    seconds_needed,
-    share_in_time,
+    plan_epochs,
     train,
-    with_share_of_epochs,
 )
 
 _LARGEST_STACK = 16  # folds trained by one program
@@ -228,24 +226,16 @@ class MemberTrainer:
         """Train until the budget's time ends the trial."""
         started, jobs = time.monotonic(), self.jobs(configuration, seed)
         end = started + budget.seconds
-        share, deadline = 1.0, end
+        deadline = end
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
-            needed, to_predict, measured = seconds_needed(jobs, end)
             # The mixture's moments need predictions of each network for the rows of all folds.
             n_passes = 1
             if self.folds is not None and not self.head.classifies:
                 n_passes += len(self.folds)
-            of_result = to_predict * n_passes
-            deadline -= min(of_result, budget.seconds / 2)
-            share = share_in_time(needed, deadline - time.monotonic())
-            data = [rows for _, rows in jobs]
-            shortened = [with_share_of_epochs(job, share) for job in measured]
-            jobs = list(zip(shortened, data))
-            # At least one epoch is trained, however little time there is.
-            share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
+            jobs, deadline, _ = plan_epochs(jobs, end, n_passes=n_passes)
         training = JointTraining(jobs)
         training.advance(cancelled=cancelled, deadline=deadline)
-        result, share = self._result(training, end), share * training.share
+        result, share = self._result(training, end), training.share
         return TrialOutcome(result, self._objective(result, share), share)
 
     def jobs(
