@@ -542,6 +542,8 @@ class TrainingJob:
         counts their steps, because the program is compiled only once.
     share : float, default=1
         Share of the epochs that is planned; schedules are completed within it.
+    epoch_seconds : float, default=1
+        Time of an epoch, by which jobs that train together divide a limit of time.
 
     Raises
     ------
@@ -573,6 +575,7 @@ class TrainingJob:
     jit: bool | None = None
     n_alike: int = 1
     share: float = 1.0
+    epoch_seconds: float = 1.0
 
     def __post_init__(self) -> None:
         n_members = len(self.seeds)

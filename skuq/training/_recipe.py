@@ -233,20 +233,20 @@ class Recipe:
         """Whether a cycle of the schedule that brings nothing ends the training of a stack."""
         return self.early_stopping_patience == "cycle" and self.keeps_jointly
 
-    def cycle_ends(self, first: float, last: int) -> list[int]:
-        """Return the epochs after which cycles of a schedule from `first` to `last` end."""
+    def cycle_ends(self, n_epochs: int) -> list[int]:
+        """Return the epochs after which cycles of the learning rate end, in so many epochs."""
         if self.schedule != "coslog4":
-            return [last]
+            return [n_epochs]
         shares = (2 ** np.arange(1, _N_CYCLES + 1) - 1) / (2**_N_CYCLES - 1)
-        # Rounding may have carried ends upwards.
-        return [math.ceil(end - 1e-9) for end in first + (last - first) * shares]
+        ends: list[int] = np.ceil(n_epochs * shares).astype(int).tolist()
+        return ends
 
-    def rate_factors(self, first: float, count: int, total: float) -> np.ndarray:
+    def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of the learning rate for `count` steps, from step `first` of `total`.
 
         Steps are counted from 0. The result has shape (count,).
         """
-        steps = first + np.arange(count)
+        steps = np.arange(first, first + count)
         n_warm = self.warmup * total
         # The schedule runs over the steps after the warmup, from 0 to 1.
         rest = np.clip((steps - n_warm) / max(total - n_warm, 1), 0, 1)
@@ -254,16 +254,14 @@ class Recipe:
         if n_warm:  # steps + 1, because a first step with a rate of zero would be wasted
             factors = factors * np.minimum((steps + 1) / n_warm, 1)
         if self.epoch_rates:
-            epochs = (steps * self.epochs // total).astype(int)
+            epochs = steps * self.epochs // total
             factors = factors * np.take(self.epoch_rates, epochs, mode="clip")
         return factors
 
-    def regularization_factors(
-        self, name: str, first: float, count: int, total: float
-    ) -> np.ndarray:
+    def regularization_factors(self, name: str, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of "weight_decay" or "dropout" for some steps, as `rate_factors` does."""
         # Without `warmup` and `epoch_rates`, which are of the learning rate alone.
-        shares = (first + np.arange(count)) / total
+        shares = np.arange(first, first + count) / total
         return _schedule_factors(getattr(self, f"{name}_schedule"), shares)
 
     def factors_of(self, names: Sequence[str]) -> list[float]:

@@ -165,8 +165,7 @@ class TrainingRun:
                 has_artificial=recipe.n_artificial > 0,
             )
         self.jit, self.n_epochs = jit, 0
-        # Schedules run from the first to the last of these epochs, which deadlines move.
-        self._first, self._last = 0.0, job.n_planned
+        self._n_planned = job.n_planned  # schedules end with the last of these epochs
         self._cycle_start = 0  # epoch after which the cycle of the learning rate began
         self._model, self._sizes = template.model, sizes
         self.key = program_key(job, template, data, sizes, jit=jit)
@@ -213,7 +212,7 @@ class TrainingRun:
         recipe, n_done = self.job.recipe, self.n_epochs
         if np.all(backend.to_host(self._carry["stopped"])):
             # Cycles of a shortened schedule are shortened, too.
-            n_done = self._last if recipe.stops_by_cycles else recipe.epochs
+            n_done = self._n_planned if recipe.stops_by_cycles else recipe.epochs
         return float(n_done / recipe.epochs)
 
     def _prior(self, template: Template) -> np.ndarray | None:
@@ -263,8 +262,7 @@ class TrainingRun:
             Called after each slice with its number of epochs.
         deadline : float, default=inf
             Time of ``time.monotonic()`` by which slices have to end, except the first of a run.
-            Before each slice the number of epochs is planned anew: the rest of all schedules runs
-            over those that fit, at most all of the recipe.
+            Before each slice the number of epochs is planned anew, and schedules with it.
 
         Raises
         ------
@@ -273,7 +271,7 @@ class TrainingRun:
         """
         key, most = self.key, math.inf if n_epochs is None else self.n_epochs + n_epochs
         stops = backend.to_host(self._carry["stopped"])
-        while self.n_epochs < min(most, self._last) and not np.all(stops):
+        while self.n_epochs < min(most, self._n_planned) and not np.all(stops):
             if cancelled is not None and cancelled():
                 raise InterruptedError("Training was cancelled.")
             left, of_epoch = deadline - time.monotonic(), self._seconds_of_epoch
@@ -281,13 +279,14 @@ class TrainingRun:
             if self.n_epochs and left < (of_epoch if of_epoch < math.inf else 0):
                 break
             if max(left, of_epoch) < math.inf:
-                self._plan_rest(left)
+                in_time = self.n_epochs + max(1, int(_BUDGET.planned * left / of_epoch))
+                self._n_planned = min(in_time, self.job.recipe.epochs)
             called = time.perf_counter()
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
             n = int(np.clip(min(_SLICE_SECONDS, left) / of_epoch, 1, key.epochs_per_call))
-            end = of_cycle = self._last
+            end = of_cycle = self._n_planned
             if self.job.recipe.stops_by_cycles:
-                ends = self.job.recipe.cycle_ends(self._first, end)
+                ends = self.job.recipe.cycle_ends(end)
                 of_cycle = next(e for e in ends if e > self.n_epochs)
             n = int(min(n, most - self.n_epochs, of_cycle - self.n_epochs))
             carry, rows = self._call(n)
@@ -303,14 +302,6 @@ class TrainingRun:
                 self._cycle_start = of_cycle
             if report is not None:
                 report(n, 0 if np.all(stops) else int(min(most, end)) - self.n_epochs)
-
-    def _plan_rest(self, seconds: float) -> None:
-        """Let the rest of all schedules run over the epochs that fit into so many seconds."""
-        in_time = max(1, int(_BUDGET.planned * seconds / self._seconds_of_epoch))
-        last = min(self.n_epochs + in_time, self.job.recipe.epochs)
-        if last != self._last:
-            done = (self.n_epochs - self._first) / (self._last - self._first)
-            self._first, self._last = (self.n_epochs - done * last) / (1 - done), last
 
     def _cycle_was_worse(self, start: int) -> bool:
         """Tell whether the best epoch since `start` is worse than that before it.
@@ -350,8 +341,7 @@ class TrainingRun:
             # Epochs and steps that only fill the program's shapes keep the factor 1.
             factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
             # Steps count from the recipe's first epoch, so that schedules go on from call to call.
-            begin, total = self.n_epochs - self._first, self._last - self._first
-            now = function(begin * n_steps, n_epochs * n_steps, total * n_steps)
+            now = function(self.n_epochs * n_steps, n_epochs * n_steps, self._n_planned * n_steps)
             factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
             schedules[name] = factors
         feed = {
@@ -504,9 +494,10 @@ class JointTraining:
         """
         ended = threading.Event()  # set when a group fails or the caller is interrupted
         left = [group.job.n_planned for group in self._groups]
-        seconds, of_all = max(deadline - time.monotonic(), 0.0), time_of_groups(left)
         # Groups that train in turn share the time, and the last one has all that is left.
-        limits = [seconds * n / of_all for n in left[:-1]] + [math.inf]
+        needed = [group.job.n_planned * group.job.epoch_seconds for group in self._groups]
+        seconds, of_all = max(deadline - time.monotonic(), 0.0), time_of_groups(needed)
+        limits = [seconds * of_group / of_all for of_group in needed[:-1]] + [math.inf]
 
         def report_of(k: int, n_epochs: int, n_left: int) -> None:
             if report is not None:  # with the epochs that all groups still have together
@@ -610,12 +601,13 @@ def plan_epochs(
                 if of_epoch > _BUDGET.short_epoch and (k or is_long):
                     break
             run.members()
+            of_epoch = max(of_epoch, _BUDGET.clock_tick)
             needed.extend([of_epoch * job.recipe.epochs] * len(groups))
             to_predict += n_passes * (time.monotonic() - trained) * len(groups)
-            measured.append((replace(job, jit=run.jit), data))
+            measured.append((replace(job, jit=run.jit, epoch_seconds=of_epoch), data))
 
     backend.run_in_threads([measure], stop=ended.set)
-    of_all = max(time_of_groups(needed), _BUDGET.clock_tick) / _BUDGET.planned
+    of_all = time_of_groups(needed) / _BUDGET.planned
     deadline -= min(to_predict, max(seconds, 0.0) / 2)
     share = min(1.0, max(deadline - time.monotonic(), 0.0) / of_all)
     planned = [(replace(job, share=share), data) for job, data in measured]

@@ -209,6 +209,23 @@ def test_groups_run_at_the_same_time_in_threads_and_an_error_ends_the_others(dat
         train(job_of(8), data)
 
 
+def test_groups_that_train_in_turn_divide_the_time_by_what_they_need(data, monkeypatch):
+    ends = []
+
+    class Run(TrainingRun):
+        share, members = 1.0, list
+
+        def advance(self, *, deadline, **settings):
+            ends.append(deadline)
+
+    monkeypatch.setattr("skuq.training._train.TrainingRun", Run)
+    monkeypatch.setattr(_train, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: 1)
+    jobs = [replace(job_of(4), epoch_seconds=seconds) for seconds in (1.0, 2.0, 5.0)]
+    train(jobs, data, deadline=500.0)
+    assert ends == [100 + 400 / 8, 100 + 400 / 4, 500]
+
+
 def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(data, monkeypatch):
     job = job_of(8, replace(RECIPE, epochs=1000))
     members = train(job, data, deadline=time.monotonic() - 1)
@@ -235,14 +252,14 @@ def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(dat
 
 
 @cases(("before", "later"), (0.5, 0.1), (0.5, 2.0), (0.5, 0.5), quick=1)
-def test_what_is_left_of_a_schedule_is_planned_anew_for_the_time_that_is_left(
+def test_epochs_and_schedules_are_planned_anew_for_the_time_that_is_left(
     data, monkeypatch, before, later
 ):
     """Epochs take other times from the twentieth on; 100 s are for 180 as at first."""
     now, parts = 0.0, []
 
     def rate_factors(recipe, first, count, total):
-        parts.extend([(first / total, (first + count) / total)] * (count > 0))
+        parts.extend([(first, first + count, total)] * (count > 0))
         return np.ones(count)
 
     class Run(TrainingRun):
@@ -260,10 +277,10 @@ def test_what_is_left_of_a_schedule_is_planned_anew_for_the_time_that_is_left(
     expected = 20 + (100 - 20 * before) / later
     assert 0.85 * expected < run.n_epochs <= expected and 80 < now <= 100
     assert run.share == run.n_epochs / 10**4
-    # The schedule has no gap, and is complete.
-    starts, ends = np.transpose(parts)
-    assert_allclose(starts[1:], ends[:-1], atol=1e-9)
-    assert starts[0] == 0 and ends[-1] == pytest.approx(1)
+    # The schedule is complete.
+    starts, ends, totals = np.transpose(parts)
+    assert_array_equal(starts, [0, *ends[:-1]])
+    assert totals[0] == 180 * 3 and ends[-1] == totals[-1] == run.n_epochs * 3
 
 
 @pytest.fixture
@@ -458,8 +475,7 @@ def test_a_cycle_that_is_worse_by_more_than_a_standard_error_ends_the_training(l
 def test_training_by_cycles_ends_with_a_cycle_and_keeps_the_same_weights(data):
     """Noise is learnt by heart in the second cycle at the latest, and what is exact to the end."""
     recipe = replace(RECIPE, learning_rate=0.1, epochs=60, schedule="coslog4", keep="best-jointly")
-    assert recipe.cycle_ends(0, 60) == [4, 12, 28, 60] and RECIPE.cycle_ends(0, 6) == [6]
-    assert recipe.cycle_ends(-30, 30) == [-26, -18, -2, 30]  # from the middle of all
+    assert recipe.cycle_ends(60) == [4, 12, 28, 60] and RECIPE.cycle_ends(6) == [6]
     recipes = [replace(recipe, early_stopping_patience=value) for value in ("cycle", None)]
     plain = functools.partial(sequential, (3,), layers.Dense(30, "tanh"), layers.Dense(2))
     y = np.random.default_rng(0).normal(size=data.y.shape).astype("float32")
