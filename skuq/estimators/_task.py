@@ -319,9 +319,9 @@ def warn_of_short_training(share: float, max_time: float | None, seconds: float)
     """Warn of networks that got a small share of their epochs; `seconds` are enough for all."""
     if share < _MIN_SHARE_TRAINED:
         warn_user(
-            f"No network got more than {100 * share:.2g} % of its epochs within "
-            f"max_time={max_time}, so that they are hardly trained. max_time={math.ceil(seconds)} "
-            "is enough for all epochs; a first fit needs some seconds to load and compile.",
+            f"Networks got only {100 * share:.2g} % of their epochs within max_time={max_time}: "
+            f"they are hardly trained. max_time={math.ceil(seconds)} is enough for all epochs; a "
+            "first fit needs some seconds to load and compile.",
             ShortTrainingWarning,
         )
 

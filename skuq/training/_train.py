@@ -284,6 +284,8 @@ class TrainingRun:
             called = time.perf_counter()
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
             n = int(np.clip(min(_SLICE_SECONDS, left) / of_epoch, 1, key.epochs_per_call))
+            if left < math.inf:  # a plan by few epochs is rough: it is made anew after as many more
+                n = min(n, max(1, self.n_epochs))
             end = of_cycle = self._n_planned
             if self.job.recipe.stops_by_cycles:
                 ends = self.job.recipe.cycle_ends(end)

@@ -442,7 +442,9 @@ def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search
     few = [str(w.message) for w in told if f"max_time={max_time} was over after" in str(w.message)]
     assert len(said) == len(few) == (epochs > 3)
     if said:
-        assert "% of its epochs within max_time=0.001," in said[0] and "for 2 trials" in few[0]
+        assert (
+            "% of their epochs within max_time=0.001:" in said[0] and "is enough for 2." in few[0]
+        )
         # Both trials need as long.
         once, twice = (int(re.findall(r"max_time=(\d+) is", text)[0]) for text in (*said, *few))
         assert once < twice <= 2 * once

@@ -229,9 +229,10 @@ def warn_of_few_members(
     if max_time is not None and seconds > _MIN_SHARE * max_time:
         whole = max(map(_seconds_of_whole_training, completed))
         enough = math.ceil(seconds - sum(record.seconds for record in completed) + wanted * whole)
-        n_trials = f"{len(completed)} trial(s) of about {whole:.3g} s"
-        cause = f"max_time={max_time} was over after {n_trials}"
-        advice = f"max_time={enough} is enough for {wanted} trials."
+        cause = f"max_time={max_time} was over after {len(completed)} trial(s)"
+        advice = (
+            f"A whole one takes {math.ceil(whole)} s: max_time={enough} is enough for {wanted}."
+        )
     if len(completed) > found:
         cause, advice = "`selection` chose no more", "Another `selection` may choose more."
         if wanted == 1:
