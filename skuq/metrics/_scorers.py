@@ -96,8 +96,7 @@ def get_scorer(name):
         if name in sklearn.metrics.get_scorer_names():
             return sklearn.metrics.get_scorer(name)
     names = [*_SCORES, *(f"{kind}_90" for kind in _INTERVAL_SCORES)]
-    known = [*names, *sklearn.metrics.get_scorer_names()]
-    close = difflib.get_close_matches(str(name), known, n=2)
+    close = difflib.get_close_matches(str(name), [*names, *sklearn.metrics.get_scorer_names()], 2)
     raise ValueError(
         f"`name` must be one of {names}, with 90 or another percentage from 1 on, or the name of "
         f"one of scikit-learn's scorers. Got {name!r}."

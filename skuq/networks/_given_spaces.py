@@ -151,10 +151,10 @@ def _find_decisions(declare: Callable) -> Space:
         # Networks of some values may be impossible: trials that take them fail and say so.
         with contextlib.suppress(*[SearchSpaceError] if found else []):
             declare(hp)
-        declared = space_from_keras_tuner(hp.space).decisions
-        new = {d.name: d for d in declared if d.name not in found}
-        found |= new
-        to_try += [{**values, d.name: v} for d in new.values() for v in _values_to_try(d)]
+        for decision in space_from_keras_tuner(hp.space).decisions:
+            if decision.name not in found:
+                found[decision.name] = decision
+                to_try += [{**values, decision.name: v} for v in _values_to_try(decision)]
         if len(found) > 1 and values is to_try[-1] and n_random < _N_RANDOM:
             to_try.append(Space(tuple(found.values())).sample(rng))
             n_random += 1
@@ -163,11 +163,11 @@ def _find_decisions(declare: Callable) -> Space:
 
 def _values_to_try(decision: Any) -> list:
     """List the values of a decision but for its default; of many numbers the first and the last."""
-    values: Sequence[Any] = getattr(decision, "choices", ())
-    if isinstance(decision, Integer):
-        values = range(decision.low, decision.high + 1)
-    elif isinstance(decision, Real):
-        values = decision.low, decision.high
+    if isinstance(decision, Categorical):
+        values: Sequence[Any] = decision.choices
+    else:
+        ends = decision.low, decision.high
+        values = range(ends[0], ends[1] + 1) if isinstance(decision, Integer) else ends
     if len(values) > _MOST_TRIED and not isinstance(values[0], str):
         values = values[0], values[-1]
     return [value for value in values if value != decision.default]

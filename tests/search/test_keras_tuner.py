@@ -198,7 +198,7 @@ def trainer_of(build, training=None):
 
 
 def test_a_configuration_is_trained_with_registered_layers_of_a_script():
-    configuration = {"depth": 2, "units": 8, "wide": True, "lr": 0.01, "opt": "sgd"}
+    configuration = {"depth": 2, "units": 8, "wide": True, "width": 16, "lr": 0.01, "opt": "sgd"}
     trainer = trainer_of(build, training)
     assert trainer.recipe(configuration).learning_rate == 0.01
     assert [layer.units for layer in trainer.build(configuration).layers] == [8, 8, 16, 2]

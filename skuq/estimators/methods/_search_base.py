@@ -187,7 +187,8 @@ class SearchEstimator(Predictor):
                     fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
             if store is not None:
                 store_again(store, self, start._replace(empty=fitted.empty))
-        warn_of_few_members(fitted, rule, self.max_time, time.monotonic() - task.started)
+        limit = self.max_time if len(fitted.catalog) < count_trials(self, plan) else None
+        warn_of_few_members(fitted, rule, limit, time.monotonic() - task.started)
         warn_of_trials(fitted, task, self.max_time)
         path = None if self.catalog_dir is None else store.path
         return Fit(fitted, {**attributes, "catalog_path_": path})

@@ -214,7 +214,7 @@ def warn_of_few_members(
 ) -> None:
     """Warn if the ensemble has fewer members than its `EnsembleRule` needs to show disagreement.
 
-    `max_time` is the limit of its fit, which took these `seconds`.
+    `max_time` is the limit of its fit, if that ended early, and `seconds` is the fit's time.
     """
     found, n = len(fitted.choice.selection), len(fitted.members)
     wanted = min(rule.selection.min_members, rule.n_members)
@@ -228,11 +228,10 @@ def warn_of_few_members(
     completed = [fitted.catalog[k] for k in fitted.catalog.completed]
     if max_time is not None and seconds > _MIN_SHARE * max_time:
         whole = max(map(_seconds_of_whole_training, completed))
+        wanted = max(wanted, 2)
         enough = math.ceil(seconds - sum(record.seconds for record in completed) + wanted * whole)
         cause = f"max_time={max_time} was over after {len(completed)} trial(s)"
-        advice = (
-            f"A whole one takes {math.ceil(whole)} s: max_time={enough} is enough for {wanted}."
-        )
+        advice = f"One takes {math.ceil(whole)} s: max_time={enough} is enough for {wanted}."
     if len(completed) > found:
         cause, advice = "`selection` chose no more", "Another `selection` may choose more."
         if wanted == 1:
