@@ -564,7 +564,8 @@ def plan_epochs(
         Time of ``time.monotonic()`` at which they have to end. Jobs with less than 20 seconds each
         train as plain graphs, unless XLA has compiled them before.
     needs_all : bool, default=True
-        False leaves jobs out that would be measured after a quarter of the time.
+        False leaves jobs out that would be measured after a quarter of the time, unless all epochs
+        are expected to fit.
     n_passes : int, default=1
         Number of times that members predict as many rows as each holds out.
 
@@ -588,22 +589,23 @@ def plan_epochs(
         for job, data in jobs:
             left, groups = deadline - time.monotonic(), job.groups()
             if measured and not needs_all and left < (1 - _BUDGET.beginning) * seconds:
-                break
-            run = TrainingRun(groups[0], data)
-            is_short = left < _BUDGET.short * len(jobs)
+                # Whole trainings of one more job like those before, and the time to measure it.
+                of_all = time_of_groups(needed) / _BUDGET.planned + seconds - left
+                if of_all * (len(measured) + 1) / len(measured) > seconds:
+                    break
+            run, is_short = TrainingRun(groups[0], data), left < _BUDGET.short * len(jobs)
             if run.jit and job.jit is None and is_short and not run.is_compiled:
                 run = TrainingRun(replace(groups[0], jit=False), data)
             run.compile()
             for k, n_epochs in enumerate(_BUDGET.timed):  # the first epoch is slower than others
-                began, n_before = time.monotonic(), run.n_epochs
+                began, n_done = time.monotonic(), run.n_epochs
                 run.advance(n_epochs, cancelled=ended.is_set)
                 trained = time.monotonic()
-                of_epoch = (trained - began) / max(1, run.n_epochs - n_before)
-                is_long = of_epoch > _BUDGET.long_epoch * (deadline - trained)
-                if of_epoch > _BUDGET.short_epoch and (k or is_long):
+                of_epoch = max(trained - began, _BUDGET.clock_tick) / max(1, run.n_epochs - n_done)
+                shortest = 0.0 if k else _BUDGET.long_epoch * (deadline - trained)
+                if of_epoch > max(_BUDGET.short_epoch, shortest):
                     break
             run.members()
-            of_epoch = max(of_epoch, _BUDGET.clock_tick)
             needed.extend([of_epoch * job.recipe.epochs] * len(groups))
             to_predict += n_passes * (time.monotonic() - trained) * len(groups)
             measured.append((replace(job, jit=run.jit, epoch_seconds=of_epoch), data))

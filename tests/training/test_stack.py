@@ -359,6 +359,12 @@ def test_several_jobs_keep_the_same_share_of_their_epochs_and_none_begins_late(d
         fake.now, fake.compiled = 100.0, set()
         found = shorten(jobs, 100 + seconds)
         assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
+    # Unless all epochs of one more fit.
+    fake.now, fake.compiled = 100.0, set()
+    few = [job_of(4, replace(RECIPE, epochs=5), model=model) for model in models]
+    assert len(shorten(few, 100 + 58.0)) == 2
+    fake.now, fake.compiled = 100.0, set()
+    assert len(shorten(few, 100 + 60.0)) == 3
     # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
     for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
         assert len(shorten(jobs, fake.now + seconds)) == n_jobs
