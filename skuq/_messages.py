@@ -139,6 +139,8 @@ class Progress:
         with self._lock:
             if self._bar is not None:
                 self._bar.total = self._n_done + n_epochs + n_left
+                if not self._n_done:  # the first slice compiles: estimates begin after it
+                    self._bar.initial = self._bar.last_print_n = n_epochs
             self.step(n_epochs)
 
     def step(self, n: int = 1, message: str = "", **shown: Any) -> None:

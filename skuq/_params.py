@@ -28,7 +28,6 @@ from sklearn.utils._param_validation import (
     HasMethods,
     Hidden,
     Interval,
-    Options,
     StrOptions,
     validate_parameter_constraints,
 )

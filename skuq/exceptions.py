@@ -11,6 +11,7 @@ __all__ = [
     "MissingPartError",
     "SearchFailedError",
     "SearchSpaceError",
+    "ShortTrainingWarning",
     "SlotsLostError",
     "SmallValidationWarning",
     "TableWarning",
@@ -71,6 +72,17 @@ class CalibrationWarning(UserWarning):
     >>> import warnings
     >>> from skuq.exceptions import CalibrationWarning
     >>> warnings.filterwarnings("error", category=CalibrationWarning)
+    """
+
+
+class ShortTrainingWarning(UserWarning):
+    """A limit of time left networks so few of their epochs that they are hardly trained.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from skuq.exceptions import ShortTrainingWarning
+    >>> warnings.filterwarnings("error", category=ShortTrainingWarning)
     """
 
 

@@ -443,6 +443,15 @@ def test_progress_shows_a_bar_on_request_logs_messages_and_may_become_less(capsy
     assert "50/50" in capsys.readouterr().err
 
 
+def test_progress_does_not_count_a_compilation_for_its_estimate(capsys, monkeypatch):
+    monkeypatch.setattr("tqdm.std.time", lambda: now)
+    now = 0.0
+    with _messages.Progress("training", "epoch", verbose=1) as training:
+        for now in (100.0, 101.0):  # the first epoch compiles
+            training.epochs(1, 99 if now == 100.0 else 98)
+        assert "2/100 [01:41<01:38" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verbose", [None, 0])
 def test_progress_shows_a_bar_of_what_takes_long(capsys, terminal, monkeypatch, verbose):
     n_threads = threading.active_count()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions, check_weights, safe_indexing
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
+from skuq.exceptions import ShortTrainingWarning
 from skuq.networks._heads import Head
 from skuq.predictive._calibration import Calibration
 from skuq.tables import _inputs
@@ -34,6 +36,9 @@ VALIDATION: list = [
 
 # Share of a fit's time, and seconds at most, for calibration and all else that follows training.
 _AFTERWARDS, _MOST_AFTERWARDS = 0.1, 1.0
+
+# Share of their epochs for which networks have to be trained to count as trained.
+_MIN_SHARE_TRAINED = 0.1
 
 # Validation rows from which a range can be compared with that of the training rows.
 _MIN_ROWS = 10
@@ -334,6 +339,17 @@ def warn_if_worse_than_constant(
         of_constant.append(head.error(y, constant))
         weights.append(weight)
     warn_if_worse(*map(np.concatenate, (losses, of_constant, weights)))
+
+
+def warn_of_short_training(share: float, max_time: float | None, seconds: float) -> None:
+    """Warn of networks that got a small share of their epochs; `seconds` are enough for all."""
+    if share < _MIN_SHARE_TRAINED:
+        warn_user(
+            f"Networks got only {100 * share:.2g} % of their epochs within max_time={max_time}: "
+            f"they are hardly trained. max_time={math.ceil(seconds)} is enough for all epochs; a "
+            "first fit needs some seconds to load and compile.",
+            ShortTrainingWarning,
+        )
 
 
 def warn_if_worse(loss: np.ndarray, of_constant: np.ndarray, weight: np.ndarray) -> None:

@@ -3,6 +3,8 @@
 Notation: n rows, m outputs.
 """
 
+import difflib
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -37,7 +39,8 @@ def get_scorer(name):
     name : str
         "neg_nll", "neg_gaussian_nll", "neg_nll_min", "neg_crps", "neg_coverage_width_auc" or
         "neg_calibration_error" of regressors; "coverage_90", "neg_coverage_error_90",
-        "neg_interval_90" or "neg_mean_width_90" of their intervals, with any whole percentage;
+        "neg_interval_90" or "neg_mean_width_90" of their intervals, with any percentage from 1 on,
+        such as "coverage_99.5";
         "neg_nll", "neg_brier" or "neg_ece" of classifiers; or the name of one of scikit-learn's
         scorers.
 
@@ -75,9 +78,12 @@ def get_scorer(name):
         if name in sklearn.metrics.get_scorer_names():
             return sklearn.metrics.get_scorer(name)
     names = [*_SCORES, *(f"{kind}_90" for kind in _INTERVAL_SCORES)]
+    close = difflib.get_close_matches(str(name), [*names, *sklearn.metrics.get_scorer_names()], 2)
     raise ValueError(
-        f"`name` must be one of {names}, with 90 or another whole percentage, or the name of one "
-        f"of scikit-learn's scorers. Got {name!r}."
+        f"`name` must be one of {names}, with 90 or another percentage from 1 on, or the name of "
+        f"one of scikit-learn's scorers. Got {name!r}."
+        + f" Did you mean {' or '.join(map(repr, close))}?"
+        * bool(close)
     )
 
 
@@ -234,8 +240,9 @@ class UncertaintyScorer:
 def _percentage(name):
     """Read the coverage at the end of the name of an interval score; None if there is none."""
     kind, _, digits = str(name).rpartition("_")
-    known = kind in _INTERVAL_SCORES and digits in map(str, range(1, 100))
-    return int(digits) if known else None
+    # A number below 1 is more likely a share than a percentage, and is refused.
+    known = kind in _INTERVAL_SCORES and re.fullmatch(r"[1-9]\d?(\.\d+)?", digits)
+    return float(digits) if known and float(digits) < 100 else None
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from skuq import backend
 from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
 from skuq.networks._keras_models import check_units
-from skuq.networks._operations import ACTIVATIONS as KNOWN_ACTIVATIONS
-from skuq.networks._operations import ARRAYS, SLOPES, Namespace
+from skuq.networks._operations import ACTIVATION_NAMES, ARRAYS, SLOPES, Namespace
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
 
 _SCALE_L2 = 1e-2
@@ -61,7 +60,7 @@ class MLP(Settings):
 
     _parameter_constraints = {
         "hidden_units": ["array-like", Interval(Integral, 1, None, closed="left")],
-        "activation": [StrOptions({*KNOWN_ACTIVATIONS, "swish"})],
+        "activation": [StrOptions(ACTIVATION_NAMES)],
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "scale_l2": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
     }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from skuq import backend
+from skuq._messages import warn_user
 from skuq._params import Interval, Settings
 from skuq.exceptions import SearchSpaceError
 from skuq.networks._cells import CellSpace, NASBench201Space
@@ -25,6 +30,10 @@ from skuq.networks._space import (
 )
 from skuq.networks._tabular_network import TabularSpace
 
+# How conditional decisions are found: values of a number that are all tried, random configurations,
+# and networks built in all.
+_MOST_TRIED, _N_RANDOM, _MOST_BUILDS = 8, 16, 100
+
 
 @dataclass(eq=False, repr=False)
 class KerasTunerSpace(Settings):
@@ -35,8 +44,8 @@ class KerasTunerSpace(Settings):
     build_model : callable
         ``build_model(hp, input_shape, n_outputs) -> keras.Model``, where the model maps
         `input_shape` to `n_outputs` raw numbers. Each decision that it declares through `hp` is
-        part of the architecture. Only decisions that are declared when `hp` has its default
-        values are searched; conditional decisions that appear later keep their default.
+        part of the architecture. Decisions that exist only for some values of others, such as
+        ``units_2`` of the third layer, are found by building some dozen networks.
     training : callable, optional
         ``training(hp) -> dict`` returns fields of a recipe (learning_rate, batch_size,
         optimizer, epochs, reduce_lr_patience, reduce_lr_factor,
@@ -73,21 +82,25 @@ class KerasTunerSpace(Settings):
     }
 
     def decisions(self, input_shape, n_outputs) -> Decisions:
-        """Collect the decisions that the two callables declare with default values."""
+        """Collect the decisions that the two callables declare."""
         # The callable declares its decisions while it builds a model, which is not used.
-        architecture = backend.keras_tuner.HyperParameters()
-        _call("space", self.build_model, architecture, input_shape, n_outputs)
+        architecture = _find_decisions(
+            lambda hp: _call("space", self.build_model, hp, input_shape, n_outputs)
+        )
         if self.training is None:
-            hyperparameters = training_hyperparameters(self.max_batch_size)
-        else:
-            declared = backend.keras_tuner.HyperParameters()
-            self._training(declared)
-            hyperparameters = space_from_keras_tuner(declared.space)
-        return Decisions(space_from_keras_tuner(architecture.space), hyperparameters)
+            return Decisions(architecture, training_hyperparameters(self.max_batch_size))
+        return Decisions(architecture, _find_decisions(self._training))
 
     def build(self, configuration: Mapping, input_shape, n_outputs):
         """Build the user's model for a configuration."""
-        return self.build_model(_hyperparameters(configuration), input_shape, n_outputs)
+        hp = _hyperparameters(configuration)
+        model = self.build_model(hp, input_shape, n_outputs)
+        if unknown := sorted(set(hp.values) - set(configuration)):
+            warn_user(
+                f"`build` declares {unknown} only for rare values of other decisions. These are "
+                "not searched and keep their default: declare them always."
+            )
+        return model
 
     def recipe(self, configuration: Mapping) -> dict:
         """Get the user's training settings for a configuration."""
@@ -121,6 +134,41 @@ def _hyperparameters(configuration):
     # Decisions that the user's function declares then return these values.
     hp.values = dict(configuration)
     return hp
+
+
+def _find_decisions(declare: Callable) -> Space:
+    """Find the decisions that a function of hyperparameters declares, conditional ones included.
+
+    Each value of a decision is tried together with the values for which the decision was found.
+    Random configurations follow, for decisions that need certain values of several others.
+    """
+    found, rng, n_random = dict[str, Any](), np.random.default_rng(0), 0
+    to_try = [dict[str, Any]()]  # values that are not the defaults
+    for values in itertools.islice(to_try, _MOST_BUILDS):  # `to_try` grows meanwhile
+        hp = _hyperparameters(values)
+        # Networks of some values may be impossible: trials that take them fail and say so.
+        with contextlib.suppress(*[SearchSpaceError] if found else []):
+            declare(hp)
+        for decision in space_from_keras_tuner(hp.space).decisions:
+            if decision.name not in found:
+                found[decision.name] = decision
+                to_try += [{**values, decision.name: v} for v in _values_to_try(decision)]
+        if len(found) > 1 and values is to_try[-1] and n_random < _N_RANDOM:
+            to_try.append(Space(tuple(found.values())).sample(rng))
+            n_random += 1
+    return Space(tuple(found.values()))
+
+
+def _values_to_try(decision: Any) -> list:
+    """List the values of a decision but for its default; of many numbers the first and the last."""
+    if isinstance(decision, Categorical):
+        values: Sequence[Any] = decision.choices
+    else:
+        ends = decision.low, decision.high
+        values = range(ends[0], ends[1] + 1) if isinstance(decision, Integer) else ends
+    if len(values) > _MOST_TRIED and not isinstance(values[0], str):
+        values = values[0], values[-1]
+    return [value for value in values if value != decision.default]
 
 
 def space_from_keras_tuner(declared) -> Space:

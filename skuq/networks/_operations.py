@@ -56,6 +56,9 @@ ACTIVATIONS = {
     "exponential": np.exp,
 }
 
+#: Names that Keras has for them.
+ACTIVATION_NAMES = {*ACTIVATIONS, "swish"}
+
 
 def _gelu_slope(xp, x):
     # gelu(x) = x cdf(x), with the cdf and the density of a standard normal.

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
-from skuq._params import Interval, Options, Settings, StrOptions
+from skuq._params import Interval, Settings, StrOptions
 from skuq.files._registry import saved_as
+from skuq.networks._operations import ACTIVATION_NAMES
 from skuq.networks._space import Categorical, Integer, Space
 
 _FLOAT32 = {"dtype": "float32"}
@@ -33,7 +34,6 @@ _ACTIVATIONS = ("silu", "mish", "selu", "relu")
 _EMBEDDINGS = ("periodic", "piecewise-linear", "none")
 _EMBEDDING_DIMS = (2, 4, 8)
 _DROPOUTS = (0.0, 0.05, 0.1, 0.2)
-FREQUENCY_SCALES = (0.02, 10.0)
 _CATEGORY_DIMS = 2, 16  # fewest and most numbers of the vector of a category
 
 _AUTO = StrOptions({"auto"})
@@ -42,7 +42,7 @@ _AUTO = StrOptions({"auto"})
 @saved_as("networks.TabularNetwork")
 @dataclass(eq=False, repr=False, kw_only=True)
 class TabularNetwork(Settings):
-    """Settings of the network of tabular ensembles, by the decisions of `TabularSpace`.
+    """Settings of the network of tabular ensembles, named as the decisions of `TabularSpace`.
 
     "auto" is the default of `TabularSpace`, the recipe that docs/methods/tabular.md describes. In
     classifiers members of several kinds are mixed, which differ in `embedding` and
@@ -51,21 +51,21 @@ class TabularNetwork(Settings):
     Parameters
     ----------
     n_layers : int or "auto", default="auto"
-        Number of hidden layers, 1 to 4. "auto" is 3.
-    width : {32, 64, 128, 256} or "auto", default="auto"
+        Number of hidden layers, at least one. "auto" is 3.
+    width : int or "auto", default="auto"
         Number of units of each hidden layer. "auto" is 64, or 128 from 4,000 rows on.
-    activation : {"silu", "mish", "selu", "relu"} or "auto", default="auto"
-        Activation of the hidden layers. "auto" is "silu".
+    activation : str, default="auto"
+        Keras' name of the hidden layers' activation. "auto" is "silu".
     residual : bool or "auto", default="auto"
         Whether each hidden layer's input is added to its output. "auto" is False.
     embedding : {"periodic", "piecewise-linear", "none"} or "auto", default="auto"
         Embedding of numbers. "auto" is "periodic", in some members of classifiers "none".
-    embedding_dim : {2, 4, 8} or "auto", default="auto"
-        Length of each number's embedding. "auto" is 4.
+    embedding_dim : int or "auto", default="auto"
+        Length of each number's embedding, at least 2. "auto" is 4.
     frequency_scale : float or "auto", default="auto"
-        Scale of the first frequencies of periodic embeddings, 0.02 to 10. "auto" is 0.3, in some
-        members of classifiers 3.
-    dropout : {0.0, 0.05, 0.1, 0.2} or "auto", default="auto"
+        Scale of the first frequencies of periodic embeddings. "auto" is 0.3, in some members of
+        classifiers 3.
+    dropout : float or "auto", default="auto"
         Share of hidden units dropped in training, falling to 0. "auto" is 0, for classes 0.1.
 
     Examples
@@ -86,14 +86,14 @@ class TabularNetwork(Settings):
     dropout: Any = "auto"
 
     _parameter_constraints = {
-        "n_layers": [Interval(numbers.Integral, 1, _MOST_LAYERS, closed="both"), _AUTO],
-        "width": [Options(numbers.Integral, set(_WIDTHS)), _AUTO],
-        "activation": [StrOptions({"auto", *_ACTIVATIONS})],
+        "n_layers": [Interval(numbers.Integral, 1, None, closed="left"), _AUTO],
+        "width": [Interval(numbers.Integral, 1, None, closed="left"), _AUTO],
+        "activation": [StrOptions({"auto", *ACTIVATION_NAMES})],
         "residual": ["boolean", _AUTO],
         "embedding": [StrOptions({"auto", *_EMBEDDINGS})],
-        "embedding_dim": [Options(numbers.Integral, set(_EMBEDDING_DIMS)), _AUTO],
-        "frequency_scale": [Interval(numbers.Real, *FREQUENCY_SCALES, closed="both"), _AUTO],
-        "dropout": [Options(numbers.Real, set(_DROPOUTS)), _AUTO],
+        "embedding_dim": [Interval(numbers.Integral, 2, None, closed="left"), _AUTO],
+        "frequency_scale": [Interval(numbers.Real, 0, None, closed="neither"), _AUTO],
+        "dropout": [Interval(numbers.Real, 0, 1, closed="left"), _AUTO],
     }
 
     def validate(self) -> None:

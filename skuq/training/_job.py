@@ -534,6 +534,10 @@ class TrainingJob:
     n_alike : int, default=1
         Number of jobs that share this job's program, itself included. The default of `jit`
         counts their steps, because the program is compiled only once.
+    share : float, default=1
+        Share of the epochs that is planned; schedules are completed within it.
+    epoch_seconds : float, default=1
+        Time of an epoch, by which jobs that train together divide a limit of time.
 
     Raises
     ------
@@ -564,6 +568,8 @@ class TrainingJob:
     permutations: tuple[Callable[[int], Any], ...] | None = None
     jit: bool | None = None
     n_alike: int = 1
+    share: float = 1.0
+    epoch_seconds: float = 1.0
 
     def __post_init__(self) -> None:
         n_members = len(self.seeds)
@@ -637,6 +643,11 @@ class TrainingJob:
         fields = {name: [getattr(job, name) or () for job in jobs] for name in _MEMBER_FIELDS}
         members: dict[str, Any] = {name: sum(parts, ()) or None for name, parts in fields.items()}
         return replace(jobs[0], **members)
+
+    @property
+    def n_planned(self) -> int:
+        """Number of epochs that is planned, at least one."""
+        return max(1, int(self.share * self.recipe.epochs))
 
     def groups(self) -> list[TrainingJob]:
         """Divide a stack into jobs of equally many members, at least four each.

@@ -233,12 +233,12 @@ class Recipe:
         """Whether a cycle of the schedule that brings nothing ends the training of a stack."""
         return self.early_stopping_patience == "cycle" and self.keeps_jointly
 
-    def cycle_ends(self) -> list[int]:
-        """Return the numbers of epochs after which cycles of the learning rate end."""
+    def cycle_ends(self, n_epochs: int) -> list[int]:
+        """Return the epochs after which cycles of the learning rate end, in so many epochs."""
         if self.schedule != "coslog4":
-            return [self.epochs]
+            return [n_epochs]
         shares = (2 ** np.arange(1, _N_CYCLES + 1) - 1) / (2**_N_CYCLES - 1)
-        ends: list[int] = np.ceil(self.epochs * shares).astype(int).tolist()
+        ends: list[int] = np.ceil(n_epochs * shares).astype(int).tolist()
         return ends
 
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:

@@ -146,6 +146,8 @@ class TrainingRun:
             n_weights = sum(map(math.prod, template.shapes)) * len(job.seeds)
             jit = worth_xla(job, sizes.n_train, n_weights)
         self.jit, self.n_epochs = jit, 0
+        self._n_planned = job.n_planned  # schedules end with the last of these epochs
+        self._cycle_start = 0  # epoch after which the cycle of the learning rate began
         self._model, self._sizes = template.model, sizes
         self.key = program_key(job, template, data, sizes, jit=jit)
         self._layout = Blocks(template.shapes, self.key.jit)
@@ -188,9 +190,11 @@ class TrainingRun:
     @property
     def share(self) -> float:
         """Share of the training that is done: 1 once it has ended, by early stopping too."""
+        recipe, n_done = self.job.recipe, self.n_epochs
         if np.all(backend.to_host(self._carry["stopped"])):
-            return 1.0
-        return float(self.n_epochs / self.job.recipe.epochs)
+            # Cycles of a shortened schedule are shortened, too.
+            n_done = self._n_planned if recipe.stops_by_cycles else recipe.epochs
+        return float(n_done / recipe.epochs)
 
     def _prior(self, template: Template) -> np.ndarray | None:
         """Compute the outputs (.., n_rows, n_raw) of frozen prior networks for the table's rows.
@@ -232,55 +236,61 @@ class TrainingRun:
         Parameters
         ----------
         n_epochs : int, optional
-            Number of epochs. By default all remaining epochs of the recipe.
+            Number of epochs. By default all that are planned.
         cancelled : callable, optional
             Asked before each slice; True ends the training.
         report : callable, optional
             Called after each slice with its number of epochs.
         deadline : float, default=inf
             Time of ``time.monotonic()`` by which slices have to end, except the first of a run.
+            Before each slice the number of epochs is planned anew, and schedules with it.
 
         Raises
         ------
         InterruptedError
             If `cancelled` returned True.
         """
-        key, end = self.key, self.job.recipe.epochs
-        if n_epochs is not None:
-            end = min(end, self.n_epochs + n_epochs)
-        stops, ends = backend.to_host(self._carry["stopped"]), [end]
-        if self.job.recipe.stops_by_cycles:
-            ends = self.job.recipe.cycle_ends()
-        while self.n_epochs < end and not np.all(stops):
+        key, most = self.key, math.inf if n_epochs is None else self.n_epochs + n_epochs
+        stops = backend.to_host(self._carry["stopped"])
+        while self.n_epochs < min(most, self._n_planned) and not np.all(stops):
             if cancelled is not None and cancelled():
                 raise InterruptedError("Training was cancelled.")
             left, of_epoch = deadline - time.monotonic(), self._seconds_of_epoch
             # The second epoch, which is not timed yet, may begin until the deadline.
             if self.n_epochs and left < (of_epoch if of_epoch < math.inf else 0):
                 break
+            if max(left, of_epoch) < math.inf:
+                in_time = self.n_epochs + max(1, int(_Budget.planned * left / of_epoch))
+                self._n_planned = min(in_time, self.job.recipe.epochs)
             called = time.perf_counter()
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
             n = int(np.clip(min(_SLICE_SECONDS, left) / of_epoch, 1, key.epochs_per_call))
-            of_cycle = next(e for e in ends if e > self.n_epochs)
-            n = min(n, end - self.n_epochs, of_cycle - self.n_epochs)
+            if left < math.inf:  # a plan by few epochs is rough: it is made anew after as many more
+                n = min(n, max(1, self.n_epochs))
+            end = of_cycle = self._n_planned
+            if self.job.recipe.stops_by_cycles:
+                ends = self.job.recipe.cycle_ends(end)
+                of_cycle = next(e for e in ends if e > self.n_epochs)
+            n = int(min(n, most - self.n_epochs, of_cycle - self.n_epochs))
             carry, rows = self._call(n)
             # Waits for the end of the call, so that its time can be taken.
             rows, stops = backend.to_host((rows, carry["stopped"]))
             self._calls.append((n, time.perf_counter() - called))
             self._carry, self.n_epochs = carry, self.n_epochs + n
             self._history.append(rows[:n])
-            if self.n_epochs == of_cycle and self._last_cycle_was_worse(ends):
-                stops = np.ones_like(stops)
-                self._carry["stopped"] = backend.to_tensors(stops)
+            if self.n_epochs == of_cycle:
+                if self._cycle_was_worse(self._cycle_start):
+                    stops = np.ones_like(stops)
+                    self._carry["stopped"] = backend.to_tensors(stops)
+                self._cycle_start = of_cycle
             if report is not None:
-                report(n, 0 if np.all(stops) else end - self.n_epochs)
+                report(n, 0 if np.all(stops) else int(min(most, end)) - self.n_epochs)
 
-    def _last_cycle_was_worse(self, ends: Sequence[int]) -> bool:
-        """Tell whether the best epoch of the cycle that has ended is worse than that before it.
+    def _cycle_was_worse(self, start: int) -> bool:
+        """Tell whether the best epoch since `start` is worse than that before it.
 
         Its loss has to be larger by more than the standard error of the members' mean difference.
         """
-        start = max((e for e in ends if e < self.n_epochs), default=0)
         losses = np.concatenate(self._history)[:, 1 if self.key.n_valid else 0]
         losses = losses.reshape(len(losses), -1)  # (n_epochs, n_members)
         losses = losses[:, np.isfinite(losses).all(axis=0)]
@@ -314,7 +324,7 @@ class TrainingRun:
             # Epochs and steps that only fill the program's shapes keep the factor 1.
             factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
             # Steps count from the recipe's first epoch, so that schedules go on from call to call.
-            now = function(self.n_epochs * n_steps, n_epochs * n_steps, recipe.epochs * n_steps)
+            now = function(self.n_epochs * n_steps, n_epochs * n_steps, self._n_planned * n_steps)
             factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
             schedules[name] = factors
         feed = {
@@ -412,7 +422,12 @@ class _Budget:
     # A job that has fewer seconds trains as a plain graph: XLA halves a step, but takes three to
     # seven times as long to compile, on usual machines 6 to 12 seconds.
     short: float = 20.0
-    long_epoch: float = 0.2  # share of the time left from which a second epoch is not timed
+    # Epochs of the slices that are timed, one after the other. Of long epochs, as a share of the
+    # time left, only the first one is, and of others two, unless these are short (in seconds): a
+    # call of the program would be most of them.
+    timed: tuple[int, ...] = (1, 1, 8)
+    long_epoch: float = 0.2
+    short_epoch: float = 0.05
     # Seconds; avoids division by zero for jobs of one epoch, which are not timed.
     clock_tick: float = 1e-6
 
@@ -448,7 +463,12 @@ def train_jointly(
     """
     groups = [(group, data) for job, data in jobs for group in job.groups()]
     ended = threading.Event()  # set when a group fails or the caller is interrupted
-    left = [group.recipe.epochs for group, _ in groups]
+    left = [group.n_planned for group, _ in groups]
+
+    # Groups that train in turn share the time, and the last one has all that is left.
+    needed = [group.n_planned * group.epoch_seconds for group, _ in groups]
+    seconds, of_all = max(deadline - time.monotonic(), 0.0), time_of_groups(needed)
+    limits = [seconds * of_group / of_all for of_group in needed[:-1]] + [math.inf]
 
     def train_group(k: int) -> tuple[Members, float]:
         def report_group(n_epochs: int, n_left: int) -> None:
@@ -460,7 +480,8 @@ def train_jointly(
             return ended.is_set() or (cancelled is not None and cancelled())
 
         run = TrainingRun(*groups[k])
-        run.advance(cancelled=is_cancelled, report=report_group, deadline=deadline)
+        limit = min(deadline, time.monotonic() + limits[k])
+        run.advance(cancelled=is_cancelled, report=report_group, deadline=limit)
         # Only the small records are kept, and the run's arrays are freed before the next group.
         return run.members(), run.share
 
@@ -470,48 +491,42 @@ def train_jointly(
     return sum(members, []), min(shares)
 
 
-def shorten(jobs: Sequence[TrainingJob], data: TrainingData, deadline: float) -> list[TrainingJob]:
-    """Reduce the epochs of jobs to what can be trained until a deadline, at least one epoch.
-
-    All jobs keep the same share of their epochs. Once a quarter of the time is gone, no further
-    job is measured, and those before it are returned alone.
-    """
-    pairs = [(job, data) for job in jobs]
-    needed, to_predict, jobs = seconds_needed(pairs, deadline, needs_all=False)
-    return reduce_epochs(jobs, needed, deadline - to_predict - time.monotonic())
-
-
-def seconds_needed(
+def plan_epochs(
     jobs: Sequence[tuple[TrainingJob, TrainingData]],
-    deadline: float = math.inf,
+    deadline: float,
+    *,
     needs_all: bool = True,
-) -> tuple[float, float, list[TrainingJob]]:
-    """Estimate how long the jobs take to train together.
+    n_passes: int = 1,
+) -> tuple[list[tuple[TrainingJob, TrainingData]], float, float]:
+    """Plan the epochs of jobs until a deadline, at least one: the same share of those of each.
 
-    One group of each job's members is compiled, and trains two epochs, or one if it is long. The
-    last one is timed.
+    One group of each job's members is compiled, and trains two epochs, one if it is long, and
+    more if they are short. The last ones are timed.
 
     Parameters
     ----------
     jobs : sequence of (TrainingJob, TrainingData)
-    deadline : float, default=inf
+    deadline : float
         Time of ``time.monotonic()`` at which they have to end. Jobs with less than 20 seconds each
         train as plain graphs, unless XLA has compiled them before.
     needs_all : bool, default=True
-        False leaves jobs out that would be measured after a quarter of the time.
+        False leaves jobs out that would be measured after a quarter of the time, unless all epochs
+        are expected to fit.
+    n_passes : int, default=1
+        Number of times that members predict as many rows as each holds out.
 
     Returns
     -------
+    jobs : list of (TrainingJob, TrainingData)
+        Jobs with their shares, and the tier (graph or XLA) fixed to the measured one.
+    deadline : float
+        Time at which they have to be trained, so that there is time for the predictions.
     seconds : float
-        Estimated time of all jobs on all cores.
-    seconds_to_predict : float
-        Estimated time in which all members predict their held-out rows, one after the other.
-    jobs : list of TrainingJob
-        The same jobs, with the tier (graph or XLA) fixed to the measured one.
+        Estimated time in which all of their epochs are trained and predictions are made.
     """
     needed: list[float] = []  # seconds of each group
-    to_predict = 0.0
-    measured: list[TrainingJob] = []  # their tier is fixed
+    to_predict = 0.0  # seconds in which all members predict their rows, one after the other
+    measured: list[tuple[TrainingJob, TrainingData]] = []  # their tier is fixed
     ended = threading.Event()  # set when the caller is interrupted
     seconds = deadline - time.monotonic()
 
@@ -520,39 +535,41 @@ def seconds_needed(
         for job, data in jobs:
             left, groups = deadline - time.monotonic(), job.groups()
             if measured and not needs_all and left < (1 - _Budget.beginning) * seconds:
-                break
-            run = TrainingRun(groups[0], data)
-            is_short = left < _Budget.short * len(jobs)
+                # Whole trainings of one more job like those before, and the time to measure it.
+                of_all = time_of_groups(needed) / _Budget.planned + seconds - left
+                if of_all * (len(measured) + 1) / len(measured) > seconds:
+                    break
+            run, is_short = TrainingRun(groups[0], data), left < _Budget.short * len(jobs)
             if run.jit and job.jit is None and is_short and not run.is_compiled:
                 run = TrainingRun(replace(groups[0], jit=False), data)
             run.compile()
-            for _ in range(2):  # the first epoch is slower than others
-                began = time.monotonic()
-                run.advance(1, cancelled=ended.is_set)
+            for k, n_epochs in enumerate(_Budget.timed):  # the first epoch is slower than others
+                began, n_done = time.monotonic(), run.n_epochs
+                run.advance(n_epochs, cancelled=ended.is_set)
                 trained = time.monotonic()
-                if trained - began > _Budget.long_epoch * (deadline - trained):
+                of_epoch = max(trained - began, _Budget.clock_tick) / max(1, run.n_epochs - n_done)
+                shortest = 0.0 if k else _Budget.long_epoch * (deadline - trained)
+                if of_epoch > max(_Budget.short_epoch, shortest):
                     break
             run.members()
-            needed.extend([(trained - began) * job.recipe.epochs] * len(groups))
-            to_predict += (time.monotonic() - trained) * len(groups)
-            measured.append(replace(job, jit=run.jit))
+            needed.extend([of_epoch * job.recipe.epochs] * len(groups))
+            to_predict += n_passes * (time.monotonic() - trained) * len(groups)
+            measured.append((replace(job, jit=run.jit, epoch_seconds=of_epoch), data))
 
     backend.run_in_threads([measure], stop=ended.set)
-    # Groups start in this order, each on the core that is free first.
+    of_all = time_of_groups(needed) / _Budget.planned
+    deadline -= min(to_predict, max(seconds, 0.0) / 2)
+    share = min(1.0, max(deadline - time.monotonic(), 0.0) / of_all)
+    planned = [(replace(job, share=share), data) for job, data in measured]
+    return planned, deadline, of_all + to_predict
+
+
+def time_of_groups(needed: Sequence[float]) -> float:
+    """Compute the time of groups that start in this order, each on the core that is free first."""
     cores = [0.0] * min(backend.n_programs_at_once(), len(needed))
     for group in needed:
         cores[cores.index(min(cores))] += group
-    return max(cores), to_predict, measured
-
-
-def reduce_epochs(jobs: Sequence[TrainingJob], needed: float, seconds: float) -> list[TrainingJob]:
-    """Reduce the epochs of jobs that need `needed` seconds to what fits into `seconds`, or to 1."""
-    share = min(1.0, _Budget.planned * max(seconds, 0.0) / max(needed, _Budget.clock_tick))
-    recipes = [
-        [replace(recipe, epochs=max(1, int(share * recipe.epochs))) for recipe in job.recipes]
-        for job in jobs
-    ]
-    return [replace(job, recipes=tuple(fewer)) for job, fewer in zip(jobs, recipes)]
+    return max(cores)
 
 
 def train(
@@ -586,8 +603,8 @@ def train(
         ``report(n_epochs, n_left)`` is called after each slice of a run, with the slice's number
         of epochs and the largest number of epochs that all networks together still have.
     deadline : float, default=inf
-        Time of ``time.monotonic()`` after which no new slice begins. Training then ends with the
-        epochs run so far, at least one.
+        Time of ``time.monotonic()`` at which the training has to end, after one epoch at least.
+        Schedules are shortened to the epochs that fit.
 
     Returns
     -------

@@ -33,7 +33,7 @@ from training_data import MemberRepeater, MemberTrainer
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq.backend import keras
 from skuq.estimators.methods._search_store import TemporaryFolder
-from skuq.exceptions import CatalogMismatchError, SearchFailedError
+from skuq.exceptions import CatalogMismatchError, SearchFailedError, ShortTrainingWarning
 from skuq.networks import GaussianHead
 from skuq.search import Catalog, TrialRecord
 from skuq.search._fingerprint import describe
@@ -433,13 +433,21 @@ def test_warm_start_of_a_copy_without_trials_says_so(search, trained, how):
     assert len(trained) == 7
 
 
-@pytest.mark.parametrize(("epochs", "max_time"), [(3, 1e6), (10**6, 0.3)])
+@pytest.mark.parametrize(("epochs", "max_time"), [(3, 1e6), (10**6, 1e-3)])
 def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         search(2, epochs=epochs, max_time=max_time, catalog_dir=None).fit(X, Y)
-    said = [w for w in told if f"% of its epochs within max_time={max_time}" in str(w.message)]
-    assert len(said) == (epochs > 3)
+    said = [str(w.message) for w in told if w.category is ShortTrainingWarning]
+    few = [str(w.message) for w in told if f"max_time={max_time} was over after" in str(w.message)]
+    assert len(said) == len(few) == (epochs > 3)
+    if said:
+        assert (
+            "% of their epochs within max_time=0.001:" in said[0] and "is enough for 2." in few[0]
+        )
+        # Both trials need as long.
+        once, twice = (int(re.findall(r"max_time=(\d+) is", text)[0]) for text in (*said, *few))
+        assert once < twice <= 2 * once
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -1,6 +1,8 @@
 """Deep ensembles, hyper deep ensembles and MC dropout; see test_tabular_ensembles for others."""
 
 import functools
+import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +16,10 @@ from tiers import cases
 import skuq
 from skuq import training
 from skuq.backend import keras
+from skuq.exceptions import ShortTrainingWarning
 from skuq.files import dumps, loads
 from skuq.metrics import gaussian_nll_loss
-from skuq.networks import MLP, GaussianHead
+from skuq.networks import MLP, GaussianHead, TabularNetwork
 from skuq.tables import TrainingData
 from skuq.training import Training
 
@@ -280,6 +283,29 @@ def test_fit_reports_divergence(learning_rate):
     wild = clone(DEEP).set_params(learning_rate=learning_rate, training__optimizer="sgd")
     with pytest.raises(FloatingPointError, match="All 3 networks diverged.*clip_norm"):
         wild.fit(*table())
+
+
+SMALL = TabularNetwork(n_layers=1, width=4, embedding="none")
+
+
+@pytest.mark.parametrize("model", [DEEP, skuq.TabularEnsembleClassifier(2, network=SMALL)])
+def test_fit_tells_of_a_time_that_is_too_short_and_of_one_that_is_enough(model):
+    X, y = data_of(model)
+    model = clone(model).set_params(epochs=300, early_stopping_patience=None, random_state=0)
+    with pytest.warns(
+        ShortTrainingWarning, match="0.33 % of their epochs .* max_time=0.001:"
+    ) as told:
+        model.set_params(max_time=1e-3).fit(X, y)
+    text = next(str(w.message) for w in told if w.category is ShortTrainingWarning)
+    assert [member.n_epochs for member in model.members_] == [1] * len(model.members_)
+    # The first one follows the advice. The other stops early, which is all that it would do.
+    enough = int(re.search(r"max_time=(\d+) is enough", text)[1])
+    stops = {"epochs": 10**7, "early_stopping_patience": 1, "learning_rate": 1e-30, "max_time": 60}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ShortTrainingWarning)
+        model.set_params(max_time=enough).fit(X, y)
+        model.set_params(**stops).fit(X, y)
+    assert max(member.n_epochs for member in model.members_) < 10
 
 
 def test_training_data_keeps_weights_in_all_rows():

@@ -348,15 +348,16 @@ def test_the_limit_counts_what_comes_before_training(table, monkeypatch):
     """And there may be time for the first kind only."""
     X, y, deadlines = table[0], table[1] > 100, []
 
-    def shorten(jobs, data, deadline):
+    def plan_epochs(jobs, deadline, needs_all):
         deadlines.append(deadline)
-        return jobs[:1]
+        return jobs[:1], np.inf, 0.0
 
     times = iter([100.0, 107.0])  # at which reading and training begin
     clocks = {"_task": lambda: next(times), "methods._one_architecture": lambda: 107.0}
     for module, clock in clocks.items():
         monkeypatch.setattr(f"skuq.estimators.{module}.time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr("skuq.estimators.methods._one_architecture.shorten", shorten)
+    shared = "skuq.estimators.methods._one_architecture"
+    monkeypatch.setattr(f"{shared}.plan_epochs", plan_epochs)
     # Without validation no kind is left out for its weight.
     settings = {"epochs": 2, "network": TabularNetwork(**SMALL), "validation": None}
     model = skuq.TabularEnsembleClassifier(**settings, max_time=60, random_state=0).fit(X, y)
@@ -376,6 +377,12 @@ def test_fit_takes_the_recipe_of_the_network(table, plan):
         for job in plan(model, X, targets)[0]:
             assert {recipe.learning_rate for recipe in job.recipes} == {rate}
             assert ("Dropout" in job.network) == drops
+    # Its values need not be in the space of a search.
+    given = {"n_layers": 5, "width": 48, "activation": "gelu", "embedding_dim": 3, "dropout": 0.3}
+    model = skuq.TabularEnsembleRegressor(**REGRESSOR | {"network": TabularNetwork(**given)})
+    ((job, *_), _) = plan(model, X, y)
+    found = [job.network.count(text) for text in ('"units": 48', '"gelu"', '"dim": 3')]
+    assert found == [5, 5, 1] and job.recipe.dropout == 0.3
     # One program trains both kinds of mixtures.
     mixtures = skuq.TabularEnsembleRegressor(**REGRESSOR | {"loss": "gaussian-mixture"})
     ((job,), _) = plan(mixtures, X, y)
@@ -384,8 +391,9 @@ def test_fit_takes_the_recipe_of_the_network(table, plan):
 
 @cases(
     ("settings", "message"),
-    ({"network__width": 48}, "width"),
-    ({"network__n_layers": 9}, "n_layers"),
+    ({"network__width": 0}, "width"),
+    ({"network__dropout": 1.0}, "dropout"),
+    ({"network__activation": "maxout"}, "activation"),
     ({"network__embedding": "none"}, "`embedding_dim` has no effect with embedding='none'"),
     ({"network": TabularNetwork(embedding="piecewise-linear", frequency_scale=1.0)}, "`freq"),
     ({"network": "tabulr"}, "network"),

@@ -130,9 +130,18 @@ def test_cross_validation_metadata_routing_and_unknown_names(table):
     single = cross_val_score(BayesianRidge(), X, y, scoring=get_scorer("neg_nll"))
     assert_allclose(single, scores["test_neg_nll"])
     assert_allclose(scores["test_r2"], cross_val_score(BayesianRidge(), X, y))
-    for name in ("neg_crsp", "coverage_0", "coverage_100", "r2_90", [1]):
-        with pytest.raises(ValueError, match=r"must be one of \['neg_nll'.*'coverage_90'.* Got"):
+    for name, close in (
+        ("neg_crsp", " Did you mean 'neg_crps'"),
+        ("nll", " Did you mean 'neg_nll'"),
+        ("roc_aux", " Did you mean 'roc_auc'"),
+        *((name, "") for name in ("coverage_0.9", "coverage_100", "r2_90", "coverage_nan", [1])),
+    ):
+        message = rf"must be one of \['neg_nll'.*'coverage_90'.* Got .*\.{close}"
+        with pytest.raises(ValueError, match=message):
             get_scorer(name)
+    model = BayesianRidge().fit(X, y)
+    width = -2 * 2.8070337683 * model.predict(X, return_std=True)[1].mean()
+    assert_allclose(get_scorer("neg_mean_width_99.5")(model, X, y), width)
     assert check_scoring(TwoLines(), get_scorer("coverage_73")).__name__ == "coverage_73"
     folds, weight = [(np.arange(20), np.arange(20, 40))], WEIGHT["sample_weight"][20:]
     with sklearn.config_context(enable_metadata_routing=True):

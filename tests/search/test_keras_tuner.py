@@ -128,11 +128,12 @@ def training(hp):
 
 def test_declared_decisions_of_which_stepped_numbers_become_choices():
     architecture, hyperparameters = KerasTunerSpace(build, training).decisions((3,), 2)
-    # "width" is not declared with default values.
+    # "width" exists for one value of "wide" only.
     assert set(architecture.decisions) == {
         Integer("depth", 1, 3, default=1),
         Categorical("units", (4, 8), default=4),
         Categorical("wide", (False, True), default=False),
+        Categorical("width", (16, 32, 48, 64), default=16),
     }
     lr, opt = hyperparameters.decisions
     assert lr == Real("lr", 1e-3, 1e-1, log=True, default=1e-3)
@@ -152,7 +153,44 @@ def test_declared_decisions_of_which_stepped_numbers_become_choices():
     assert len(hyperparameters) == 5 and hyperparameters.decisions[1].high == 8
     for hypermodel in (Shaped(), (Shaped(), training)):  # stands for its `build`
         architecture, _ = resolve_search_space(hypermodel).decisions((3,), 2)
-        assert architecture.names == ["depth", "units", "wide"]
+        assert architecture.names == ["depth", "units", "wide", "width"]
+
+
+def nested(hp, *_):
+    """Like `build`, with decisions inside of decisions; one network is impossible."""
+    for i in range(hp.Int("depth", 1, 9)):
+        with hp.name_scope(f"block_{i}"):
+            if hp.Choice("kind", ["plain", "wide"]) == "wide" and hp.Int("width", 8, 99) > 90:
+                hp.Float("rate", 0.1, 0.5)
+    with hp.conditional_scope("depth", [4]):
+        hp.Boolean("scoped")
+    if hp.Choice("act", ["relu", "tanh"]) == "tanh" and hp.get("depth") > 4:
+        hp.Fixed("both", 3)
+    if hp.Int("heads", 1, 3) == 3:
+        raise ValueError("heads")
+    if 0.3 < hp.Float("share", 0, 1) < 0.3001:
+        hp.Int("rare", 1, 2)
+
+
+def test_decisions_that_only_some_networks_have_are_searched_and_rare_ones_named():
+    names = KerasTunerSpace(nested).decisions((3,), 2).architecture.names
+    blocks = [f"block_{i}/{name}" for i in range(9) for name in ("kind", "width", "rate")]
+    assert set(names) == {"depth", "scoped", "act", "both", "heads", "share", *blocks}
+    assert KerasTunerSpace(nested).decisions((3,), 2).architecture.names == names
+
+    def momentum(hp):
+        return (
+            {"momentum": hp.Float("momentum", 0, 0.9)}
+            if hp.Choice("opt", ["a", "sgd"]) == "sgd"
+            else {}
+        )
+
+    assert KerasTunerSpace(nested, momentum).decisions((3,), 2)[1].names == ["opt", "momentum"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KerasTunerSpace(nested).build({**dict.fromkeys(names, 1), "act": "relu"}, (3,), 2)
+    with pytest.warns(UserWarning, match=r"`build` declares \['rare'\] only for rare values"):
+        KerasTunerSpace(nested).build({**dict.fromkeys(names, 1), "share": 0.30001}, (3,), 2)
 
 
 def trainer_of(build, training=None):
@@ -160,7 +198,7 @@ def trainer_of(build, training=None):
 
 
 def test_a_configuration_is_trained_with_registered_layers_of_a_script():
-    configuration = {"depth": 2, "units": 8, "wide": True, "lr": 0.01, "opt": "sgd"}
+    configuration = {"depth": 2, "units": 8, "wide": True, "width": 16, "lr": 0.01, "opt": "sgd"}
     trainer = trainer_of(build, training)
     assert trainer.recipe(configuration).learning_rate == 0.01
     assert [layer.units for layer in trainer.build(configuration).layers] == [8, 8, 16, 2]

@@ -209,6 +209,23 @@ def test_groups_run_at_the_same_time_in_threads_and_an_error_ends_the_others(dat
         train(job_of(8), data)
 
 
+def test_groups_that_train_in_turn_divide_the_time_by_what_they_need(data, monkeypatch):
+    ends = []
+
+    class Run(TrainingRun):
+        share, members = 1.0, list
+
+        def advance(self, *, deadline, **settings):
+            ends.append(deadline)
+
+    monkeypatch.setattr("skuq.training._train.TrainingRun", Run)
+    monkeypatch.setattr(_train, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    monkeypatch.setattr(backend, "n_programs_at_once", lambda: 1)
+    jobs = [replace(job_of(4), epoch_seconds=seconds) for seconds in (1.0, 2.0, 5.0)]
+    train(jobs, data, deadline=500.0)
+    assert ends == [100 + 400 / 8, 100 + 400 / 4, 500]
+
+
 def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(data, monkeypatch):
     job = job_of(8, replace(RECIPE, epochs=1000))
     members = train(job, data, deadline=time.monotonic() - 1)
@@ -229,10 +246,41 @@ def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(dat
     run = TrainingRun(job_of(1, replace(RECIPE, epochs=10**6)), data)
     run.advance(deadline=31.0)
     assert (run.n_epochs, now) == (3, 30.0)
-    run.advance(deadline=34.0)
+    # Its schedules are complete: a later deadline does not go on with them.
+    run.advance(deadline=99.0)
     assert run.n_epochs == 3
-    run.advance(deadline=35.0)
-    assert run.n_epochs == 4
+
+
+@cases(("before", "later"), (0.5, 0.1), (0.5, 2.0), (0.5, 0.5), quick=1)
+def test_epochs_and_schedules_are_planned_anew_for_the_time_that_is_left(
+    data, monkeypatch, before, later
+):
+    """Epochs take other times from the twentieth on; 100 s are for 180 as at first."""
+    now, parts = 0.0, []
+
+    def rate_factors(recipe, first, count, total):
+        parts.extend([(first, first + count, total)] * (count > 0))
+        return np.ones(count)
+
+    class Run(TrainingRun):
+        def _call(self, n_epochs):
+            nonlocal now
+            now += n_epochs * (before if self.n_epochs < 20 else later)
+            return super()._call(n_epochs)
+
+    clock = SimpleNamespace(monotonic=lambda: now, perf_counter=lambda: now)
+    monkeypatch.setattr("skuq.training._train.time", clock)
+    monkeypatch.setattr(Recipe, "rate_factors", rate_factors)
+    job = job_of(1, replace(RECIPE, epochs=10**4, schedule="cosine"))
+    run = Run(replace(job, share=0.018), data)
+    run.advance(deadline=100.0)
+    expected = 20 + (100 - 20 * before) / later
+    assert 0.85 * expected < run.n_epochs <= expected and 80 < now <= 100
+    assert run.share == run.n_epochs / 10**4
+    # The schedule is complete.
+    starts, ends, totals = np.transpose(parts)
+    assert_array_equal(starts, [0, *ends[:-1]])
+    assert totals[0] == 180 * 3 and ends[-1] == totals[-1] == run.n_epochs * 3
 
 
 @pytest.fixture
@@ -243,7 +291,7 @@ def fake(monkeypatch):
 
     class Run:
         def __init__(self, job, data):
-            self.jit, self.n_left = job.jit is not False, job.recipe.epochs
+            self.jit, self.n_left, self.n_epochs = job.jit is not False, job.recipe.epochs, 0
             self.key = without_names(job.network), self.jit
 
         is_compiled = property(lambda self: self.key in fake.compiled)
@@ -256,7 +304,7 @@ def fake(monkeypatch):
             assert self.is_compiled
             if self.n_left:
                 fake.now += 1.2 if self.jit else 2.0
-                self.n_left -= 1
+                self.n_left, self.n_epochs = self.n_left - 1, self.n_epochs + 1
 
         def members(self):
             fake.now += fake.to_predict
@@ -280,19 +328,28 @@ def test_shortened_jobs_have_the_epochs_in_time(data, fake, seconds, n_members, 
     job = job_of(n_members, replace(RECIPE, epochs=50))
     n_groups = n_members // 4
     # The limit counts the compilation, the two epochs measured, and all predictions.
-    (found,) = _train.shorten([job], data, 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds)
-    assert found.recipes == tuple(replace(recipe, epochs=epochs) for recipe in job.recipes)
-    assert found.seeds == job.seeds
+    end = 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds
+    ((found, _),), deadline, needed = _train.plan_epochs([(job, data)], end)
+    assert (found.n_planned, found.recipes, found.seeds) == (epochs, job.recipes, job.seeds)
+    # What is told to suffice does.
+    in_turn = n_groups if at_once == 1 else 1
+    assert needed == pytest.approx(50 * 2 * in_turn / 0.9 + 0.5 * n_groups)
+    assert end - deadline == pytest.approx(0.5 * n_groups)
 
 
 def test_several_jobs_keep_the_same_share_of_their_epochs_and_none_begins_late(data, fake):
     # The job with more epochs decides, each has a core.
     jobs = [job_of(4, replace(RECIPE, epochs=n)) for n in (100, 40)]
-    found = _train.shorten(jobs, data, 100 + 2 * 4 + 0.5001 * 200 / 0.9)
-    assert [job.recipe.epochs for job in found] == [50, 20]
+
+    def shorten(jobs, deadline):
+        pairs = [(job, data) for job in jobs]
+        return [job for job, _ in _train.plan_epochs(pairs, deadline, needs_all=False)[0]]
+
+    found = shorten(jobs, 100 + 2 * 4 + 0.5001 * 200 / 0.9)
+    assert [job.n_planned for job in found] == [50, 20]
     # Its second epoch, which would be timed, there is not.
-    (found,) = _train.shorten([job_of(4, replace(RECIPE, epochs=1))], data, fake.now + 2.0)
-    assert found.recipe.epochs == 1
+    (found,) = shorten([job_of(4, replace(RECIPE, epochs=1))], fake.now + 2.0)
+    assert found.n_planned == 1
     # Kinds that would begin late are left out.
     fake.to_compile, one = {False: 10.0}, small()
     others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
@@ -300,20 +357,26 @@ def test_several_jobs_keep_the_same_share_of_their_epochs_and_none_begins_late(d
     jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
     for seconds, n_jobs in ((-1.0, 1), (40.0, 1), (60.0, 2), (200.0, 4)):
         fake.now, fake.compiled = 100.0, set()
-        found = _train.shorten(jobs, data, 100 + seconds)
+        found = shorten(jobs, 100 + seconds)
         assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
+    # Unless all epochs of one more fit.
+    fake.now, fake.compiled = 100.0, set()
+    few = [job_of(4, replace(RECIPE, epochs=5), model=model) for model in models]
+    assert len(shorten(few, 100 + 58.0)) == 2
+    fake.now, fake.compiled = 100.0, set()
+    assert len(shorten(few, 100 + 60.0)) == 3
     # Those that are compiled, too. Each takes two seconds to measure, or four of 32.
     for seconds, n_jobs in ((7.9, 1), (8.0, 2), (32.0, 3), (60.0, 4)):
-        assert len(_train.shorten(jobs, data, fake.now + seconds)) == n_jobs
+        assert len(shorten(jobs, fake.now + seconds)) == n_jobs
 
 
 @cases(("seconds", "jit"), (39.9, False), (40.0, True), (math.inf, True))
 def test_little_time_is_for_a_plain_graph(data, fake, seconds, jit):
-    jobs = [job_of(4, jit=None)] * 2  # of 20 s each
-    found = _train.shorten(jobs, data, 100 + seconds)
-    assert [job.jit for job in found] == [jit] * 2 and len(fake.compiled) == 1
+    jobs = [(job_of(4, jit=None), data)] * 2  # of 20 s each
+    found, *_ = _train.plan_epochs(jobs, 100 + seconds)
+    assert [job.jit for job, _ in found] == [jit] * 2 and len(fake.compiled) == 1
     # A program that XLA has compiled is used, however little time is left.
-    (again,) = _train.shorten(jobs[:1], data, fake.now + 1.0)
+    ((again, _),), *_ = _train.plan_epochs(jobs[:1], fake.now + 1.0)
     assert again.jit is jit
 
 
@@ -411,14 +474,14 @@ def test_a_cycle_that_is_worse_by_more_than_a_standard_error_ends_the_training(l
     run = SimpleNamespace(n_epochs=len(losses), key=SimpleNamespace(n_valid=3))
     rows = np.asarray(losses, dtype=float)
     run._history = [np.stack([rows + 9, rows, rows], axis=1)]
-    assert TrainingRun._last_cycle_was_worse(run, [2, len(losses), 99]) is ended
-    assert not TrainingRun._last_cycle_was_worse(run, [len(losses), 99])  # none before
+    assert TrainingRun._cycle_was_worse(run, 2) is ended
+    assert not TrainingRun._cycle_was_worse(run, 0)  # none before
 
 
 def test_training_by_cycles_ends_with_a_cycle_and_keeps_the_same_weights(data):
     """Noise is learnt by heart in the second cycle at the latest, and what is exact to the end."""
     recipe = replace(RECIPE, learning_rate=0.1, epochs=60, schedule="coslog4", keep="best-jointly")
-    assert recipe.cycle_ends() == [4, 12, 28, 60] and RECIPE.cycle_ends() == [6]
+    assert recipe.cycle_ends(60) == [4, 12, 28, 60] and RECIPE.cycle_ends(6) == [6]
     recipes = [replace(recipe, early_stopping_patience=value) for value in ("cycle", None)]
     plain = functools.partial(sequential, (3,), layers.Dense(30, "tanh"), layers.Dense(2))
     y = np.random.default_rng(0).normal(size=data.y.shape).astype("float32")
@@ -429,6 +492,11 @@ def test_training_by_cycles_ends_with_a_cycle_and_keeps_the_same_weights(data):
         for found, expected in zip(short, whole):
             assert found.best_epoch == expected.best_epoch and expected.n_epochs == 60
             assert_array_equal(found.weights, expected.weights)
+    # One that was planned shorter has done its share then.
+    for share in (1.0, 0.5):
+        run = TrainingRun(replace(job, recipes=recipes[:1] * 3, share=share), replace(data, y=y))
+        run.advance()
+        assert run.n_epochs <= 28 * share and run.share == share
     alone = [replace(r, keep="best") for r in recipes]  # members that keep epochs of their own
     assert train(replace(job, recipes=alone[:1] * 3), data)[0].n_epochs == 60
     with pytest.raises(ValueError, match="early_stopping_patience='cycle'"):
@@ -525,7 +593,7 @@ def test_a_job_needs_no_model_but_the_values_of_frozen_layers(data, monkeypatch)
     ({"start": []}, r"`start` must have one entry for each seed \(2\). Got 0"),
     ({"recipes": [Recipe()] * 3}, r"`recipes` must have one entry for each seed \(2\). Got 3"),
     ({"recipes": [Recipe(epochs=2), Recipe(epochs=3)]}, "must have the same `epochs`"),
-    ({"recipes": [Recipe(dropout=0.1), Recipe()]}, "have a `dropout`, or none"),
+    ({"recipes": [Recipe(dropout=0.1), Recipe()]}, "have dropout=None, or none"),
     ({"recipes": [Recipe(loss_settings=(("crps", 0.5),)), Recipe()]}, "loss_settings"),
     # What does not suit a network that runs through Keras, or this head.
     (Recipe(dropout=0.1), "recipe's `dropout` .* through Keras"),
@@ -672,21 +740,18 @@ def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_s
 
 def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):
     """With folds each network predicts its own rows, and for the moments those of all folds."""
-    times = []
 
-    def reduce_epochs(jobs, needed, seconds):
-        times.append((needed, seconds))
-        return jobs
+    seen = []
 
-    def plan(jobs, deadline):
-        assert deadline > time.monotonic() + 90
-        return 1.0, 2.0, [job for job, _ in jobs]
+    def plan(jobs, deadline, n_passes):
+        seen.append((n_passes, deadline))
+        return [(replace(job, share=0.5), data) for job, data in jobs], np.inf, 1.0
 
-    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.seconds_needed", plan)
-    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.reduce_epochs", reduce_epochs)
-    trainer(CONFIGURATION, 3, TrialBudget(seconds=100.0))
-    of_result = 2.0 if trainer.folds is None else 12.0
-    assert times[0] == (1.0, pytest.approx(100 - of_result, abs=1))
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.plan_epochs", plan)
+    began = time.monotonic()
+    assert trainer(CONFIGURATION, 3, TrialBudget(seconds=100.0)).share == 0.5
+    n_passes = 1 if trainer.folds is None else 6
+    assert seen == [(n_passes, pytest.approx(began + 100, abs=5))]
 
 
 def test_a_trial_ends_when_its_time_is_over_with_a_network(trainer):

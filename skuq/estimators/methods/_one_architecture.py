@@ -1,7 +1,6 @@
 """Base class of ensembles of one architecture, and the steps that they share, as functions."""
 
 import copy
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,12 @@ from sklearn.base import is_classifier
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators._base import Fit, Given, Predictor, training_progress
-from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
+from skuq.estimators._task import (
+    Task,
+    read_task,
+    warn_if_worse_than_constant,
+    warn_of_short_training,
+)
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP, Member
 from skuq.networks._plan import make_plan
@@ -26,7 +30,7 @@ from skuq.training import Recipe, Training, TrainingJob, predict_members
 from skuq.training._job import pad_splits
 from skuq.training._network_checks import build_checked
 from skuq.training._recipe import TRAINING
-from skuq.training._train import shorten
+from skuq.training._train import plan_epochs, train_jointly
 
 #: Short forms of the parameters that are settings.
 SETTINGS: Mapping[str, Mapping[Any, Any]] = {"network": {"mlp": MLP}, "training": TRAINING}
@@ -249,12 +253,21 @@ def train_jobs(
     If there is no time for all of the jobs, only members of the first ones are listed. `data` can
     be padded, and `parts` are training and validation rows of each member without padding.
     """
-    deadline = math.inf
     with training_progress(estimator.verbose) as progress:
-        if estimator.max_time is not None:
+        if estimator.max_time is None:
+            members = training.train(jobs, data, report=progress.epochs)
+        else:
             deadline = time.monotonic() + task.seconds_left(estimator.max_time)
-            jobs = shorten(jobs, data, deadline)
-        members = training.train(jobs, data, report=progress.epochs, deadline=deadline)
+            pairs = [(job, data) for job in jobs]
+            pairs, deadline, needed = plan_epochs(pairs, deadline, needs_all=False)
+            started = time.monotonic()
+            members, share = train_jointly(pairs, report=progress.epochs, deadline=deadline)
+    if estimator.max_time is not None:
+        # The first epochs, by which the time was planned, are slower than others.
+        needed = min(needed, (time.monotonic() - started) / share)
+        # Jobs for which there was no time need as long.
+        seconds = (started - task.started + needed) * len(jobs) / len(pairs)
+        warn_of_short_training(share, estimator.max_time, seconds)
     for k, (member, part) in enumerate(zip(members, parts)):
         is_own = part is not None and part[1] is not None
         if is_own and isinstance(member, Member) and member.held_out is not None:

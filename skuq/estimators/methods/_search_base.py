@@ -7,6 +7,7 @@ parameters: the strategy, the space of networks, the rule of the selection, and 
 import copy
 import functools
 import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -175,7 +176,8 @@ class SearchEstimator(Predictor):
             if store is not None and has_estimator(store.path):
                 start = start._replace(empty=fitted.empty)
                 write_estimator(store.path, start.to_bytes(self))
-        warn_of_few_members(fitted, rule)
+        limit = self.max_time if len(fitted.catalog) < count_trials(self, plan) else None
+        warn_of_few_members(fitted, rule, limit, time.monotonic() - task.started)
         warn_of_trials(fitted, task, self.max_time)
         path = None if self.catalog_dir is None else store.path
         return Fit(fitted, {**attributes, "catalog_path_": path})

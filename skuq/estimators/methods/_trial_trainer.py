@@ -26,7 +26,7 @@ from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._network_checks import build_checked
 from skuq.training._predict import predict_members
 from skuq.training._recipe import TEMPERATURES, Recipe, stack_conflict
-from skuq.training._train import Members, reduce_epochs, seconds_needed, train, train_jointly
+from skuq.training._train import Members, plan_epochs, train, train_jointly
 
 _LARGEST_STACK = 16  # folds trained by one program
 # Largest difference between the mean row weights of stacked folds: a batch's loss is not divided
@@ -170,18 +170,13 @@ class MemberTrainer:
         """Train until the budget's time ends the trial."""
         started, jobs = time.monotonic(), self.jobs(configuration, seed)
         end = started + budget.seconds
-        share, deadline = 1.0, end
+        deadline = end
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
-            needed, to_predict, measured = seconds_needed(jobs, end)
             # The mixture's moments need predictions of each network for the rows of all folds.
             n_passes = 1 if self.folds is None or self.head.classifies else 1 + len(self.folds)
-            deadline -= min(to_predict * n_passes, budget.seconds / 2)
-            shortened = reduce_epochs(measured, needed, deadline - time.monotonic())
-            jobs = [(job, rows) for job, (_, rows) in zip(shortened, jobs)]
-            # At least one epoch is trained, however little time there is.
-            share = float(shortened[0].recipe.epochs / measured[0].recipe.epochs)
-        members, share_of_jobs = train_jointly(jobs, cancelled=cancelled, deadline=deadline)
-        result, share = self._result(members, end), share * share_of_jobs
+            jobs, deadline, _ = plan_epochs(jobs, end, n_passes=n_passes)
+        members, share = train_jointly(jobs, cancelled=cancelled, deadline=deadline)
+        result = self._result(members, end)
         return TrialOutcome(result, self._objective(result, share), share)
 
     def jobs(

@@ -225,11 +225,12 @@ def _make_jobs(estimator, task, network, kinds, given, seeds, padded):
     data, targets = task.data, task.targets
     decides_loss = "loss" in kinds[0]
     space = bind_space(task, decides_loss=decides_loss)
-    # A kind changes decisions about the architecture and about its training alike.
-    decisions = sum(space.decisions(), Space())
+    # A kind changes decisions about the architecture and about its training alike. The user's may
+    # lie outside of the search space.
+    defaults = sum(space.decisions(), Space()).default()
     jobs = []
     for changes, own_seeds in zip(kinds, seeds):
-        configuration = decisions.check(changes, "network")
+        configuration = {**defaults, **changes}
         model = space.build(configuration, data.x.shape[1:], targets.head.n_raw)
         head = space.head(configuration, targets.head)
         recipe = shared.make_recipe(estimator, task, given, space.recipe(configuration))

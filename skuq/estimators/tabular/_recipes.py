@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from skuq.networks._space import Categorical, Integer, Real
-from skuq.networks._tabular_network import FREQUENCY_SCALES
 
 #: Rows from which a table has many: then wider networks are better, and classes have other recipes.
 MANY_ROWS = 4_000  # "Searched": width
@@ -56,7 +55,7 @@ N_LAYERS, EMBEDDING_DIM = 3, 4
 #: Decisions about the training.
 LEARNING_RATE = Real("learning_rate", 0.02, 0.3, log=True, default=0.1)
 WEIGHT_DECAY = Real("weight_decay", 1e-3, 0.2, log=True, default=0.02)
-FREQUENCY_SCALE = Real("frequency_scale", *FREQUENCY_SCALES, log=True, default=0.3)
+FREQUENCY_SCALE = Real("frequency_scale", 0.02, 10.0, log=True, default=0.3)
 #: The same of classes, whose defaults are those of the first kind.
 DECAY_OF_CLASSES = Real("weight_decay", 1e-3, 3.0, log=True, default=0.02)
 EPOCHS_OF_CLASSES = Integer("epochs", 32, MOST_EPOCHS, log=True, default=MOST_EPOCHS)

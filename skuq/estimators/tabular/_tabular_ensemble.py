@@ -321,9 +321,9 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     max_time : float, optional
         Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
         the epochs that fit; each member keeps its best epoch. Kinds of members that would begin
-        after a quarter of the time are left out. One epoch is always trained, so that the loading
-        of the backend and a compilation can exceed the limit. Results then depend on the speed of
-        the machine. None sets no limit.
+        after a quarter of the time are left out, unless all epochs fit. One epoch is always
+        trained, so that the loading of the backend and a compilation can exceed the limit. Results
+        then depend on the speed of the machine. None sets no limit.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
