@@ -21,7 +21,12 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._messages import warn_user
 from skuq._random import generator
 from skuq.estimators._base import Fit, Given, Predictor, unfitted_copy
-from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
+from skuq.estimators._task import (
+    Task,
+    read_task,
+    warn_if_worse_than_constant,
+    warn_of_short_training,
+)
 from skuq.estimators.methods import _search_store
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
@@ -474,8 +479,6 @@ class SearchEstimator(Predictor):
 _MOST_TRIALS = 10_000  # largest number of trials with `max_time`
 # A repeat may need only this share of its trial's time, since its program is compiled already.
 _MIN_SHARE = 0.5
-# Share of their epochs for which networks have to be trained to count as trained.
-_MIN_SHARE_TRAINED = 0.1
 _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
@@ -651,8 +654,13 @@ def warn_of_few_validation_rows(task: Task) -> None:
     warn_of_few_rows(splits.n_valid, advice if splits.parts is None else "")
 
 
-def warn_of_few_members(fitted: FittedSearch, rule: Any) -> None:
-    """Warn if the ensemble has fewer members than its `EnsembleRule` needs to show disagreement."""
+def warn_of_few_members(
+    fitted: FittedSearch, rule: Any, max_time: float | None = None, seconds: float = 0.0
+) -> None:
+    """Warn if the ensemble has fewer members than its `EnsembleRule` needs to show disagreement.
+
+    `max_time` is the limit of its fit, if that ended early, and `seconds` is the fit's time.
+    """
     found, n = len(fitted.choice.selection), len(fitted.members)
     wanted = min(rule.selection.min_members, rule.n_members)
     if found >= wanted and not n == 1 < rule.n_members:
@@ -662,23 +670,33 @@ def warn_of_few_members(fitted: FittedSearch, rule: Any) -> None:
         value = "0" if n == 1 else f"that of {n} networks of one configuration"
         described, consequence = "1 member", f": its epistemic uncertainty is {value}"
     cause, advice = "no more trials succeeded", "Give the search more trials or more time."
-    if len(fitted.catalog.completed) > found:
+    completed = [fitted.catalog[k] for k in fitted.catalog.completed]
+    if max_time is not None and seconds > _MIN_SHARE * max_time:
+        whole = max(map(_seconds_of_whole_training, completed))
+        wanted = max(wanted, 2)
+        enough = math.ceil(seconds - sum(record.seconds for record in completed) + wanted * whole)
+        cause = f"max_time={max_time} was over after {len(completed)} trial(s)"
+        advice = f"One takes {math.ceil(whole)} s: max_time={enough} is enough for {wanted}."
+    if len(completed) > found:
         cause, advice = "`selection` chose no more", "Another `selection` may choose more."
         if wanted == 1:
             advice = "Set `selection__min_members=2`, which `reselect` takes, too."
     warn_user(f"The ensemble has {described}, as {cause}{consequence}. {advice}")
 
 
+def _seconds_of_whole_training(record: Any) -> float:
+    """Estimate the time of a trial that is not shortened, with its compilation."""
+    trained = sum(network.seconds for network in record.result.networks)
+    return float(record.seconds + trained * (1 / record.share - 1))
+
+
 def warn_of_trials(fitted: FittedSearch, task: Task, max_time: float | None) -> None:
     """Warn of trials without a real part of their training, failed ones, and bad predictions."""
     catalog, selection = fitted.catalog, fitted.choice.selection
-    share = max(catalog[k].share for k in selection.indices)
-    if share < _MIN_SHARE_TRAINED and not fitted.trials.refitted:  # `max_time` has cut them short
-        warn_user(
-            f"No network of the ensemble got more than {100 * share:.2g} % of its epochs "
-            f"within max_time={max_time}. Most of a short first fit goes into loading and "
-            "compiling, some seconds for each process. Give it more time."
-        )
+    if not fitted.trials.refitted:  # a refit has no limit
+        best = max((catalog[k] for k in selection.indices), key=lambda record: record.share)
+        seconds = time.monotonic() - task.started + _seconds_of_whole_training(best)
+        warn_of_short_training(best.share, max_time, seconds)
     # Some networks diverge, but many failures have another cause.
     failed = [record.message for record in catalog if record.failed]
     if len(failed) > _MOST_FAILURES * len(catalog):
