@@ -32,7 +32,7 @@ from skuq._params import (
     replace_short_forms,
 )
 from skuq._random import random_generator
-from skuq.files._registry import PickledByValue
+from skuq.files._registry import PickledByValue, make_read_only
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._distributions import ClassUncertainty, Uncertainty, central_interval
@@ -156,6 +156,8 @@ class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
     #: what an earlier fit has left, and never writes to it.
     _fit: ClassVar[Callable[..., Fit]]
 
+    # Underflows are harmless, also where the caller has NumPy raise an error.
+    @np.errstate(under="ignore")
     def _fit_by(self, given: Given) -> Any:
         """Validate the parameters, call `_fit`, and take its results over in one step.
 
@@ -191,8 +193,14 @@ class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
 
     def _take_over(self, fit: Fit) -> Any:
         """Become the fitted estimator: the only place that writes results, in one swap."""
-        self.__dict__ = {**_without_results(self), **fit.attributes, "fitted_": fit.fitted}
+        results = {**fit.attributes, "fitted_": fit.fitted}
+        make_read_only(results)
+        self.__dict__ = {**_without_results(self), **results}
         return self
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        make_read_only(self)  # arrays of a pickle can be changed again
 
     @functools.cached_property
     def fitted_(self) -> Any:
@@ -296,6 +304,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
     True
     """
 
+    @np.errstate(under="ignore")
     def predict_distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row.
 
@@ -540,6 +549,7 @@ class UncertaintyClassifier(ClassifierMixin, Predictor):  # type: ignore[misc]
     True
     """
 
+    @np.errstate(under="ignore")
     def predict_distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class.
 

@@ -465,6 +465,7 @@ def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
     return float(average(losses, sample_weight).mean() + LOG_SQRT_2PI)
 
 
+@np.errstate(under="ignore")
 def mixture_nll_loss(y_true, loc, scale, weights=None, *, sample_weight=None):
     """Compute the exact negative log likelihood of y under predicted mixtures of normals.
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 from scipy.special import softmax
 
-from skuq._params import check_member_weights, check_probabilities
+from skuq._params import check_member_weights, check_probabilities, read_only_copy
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import FILLED_IN, ClassUncertainty, RandomSource
 
@@ -65,7 +65,7 @@ class CategoricalMixture:
     weights: np.ndarray = FILLED_IN
 
     def __post_init__(self) -> None:
-        proba = np.asarray(self.proba, dtype=float)
+        proba = read_only_copy(self.proba)
         if proba.ndim != 3 or not len(proba) or not proba.shape[2]:
             raise ValueError(
                 f"proba must have shape (n_members, n_samples, n_classes). Got {proba.shape}."
@@ -104,6 +104,7 @@ class CategoricalMixture:
         """
         return np.sqrt(self._average((self.proba - self.mean) ** 2))
 
+    @np.errstate(under="ignore")
     def uncertainty(self) -> ClassUncertainty:
         """Compute the entropy of the averaged probabilities, by source.
 

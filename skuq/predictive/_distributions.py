@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from skuq._params import as_floats
+from skuq._params import as_floats, read_only_copy
 
 #: Default of fields that `__post_init__` fills with an array.
 FILLED_IN: Any = None
@@ -191,6 +191,7 @@ class Continuous:
         """
         return self._at_limits(self._log_prob_at, y)
 
+    @np.errstate(under="ignore")
     def _at_limits(self, function: Callable[[np.ndarray], np.ndarray], y: ArrayLike) -> np.ndarray:
         """Compute a function of y (n[, m]) at limits, whose shapes `cdf` lists."""
         y, (n, *outputs) = as_floats(y), self._shape
@@ -219,6 +220,7 @@ class Continuous:
     #: Invert the cdf at levels (q, n[, m]).
     _inverse_cdf_at: Callable[[np.ndarray], np.ndarray]
 
+    @np.errstate(under="ignore")
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at common or at individual levels.
 
@@ -268,6 +270,7 @@ class Continuous:
         """
         return central_interval(self.quantile, coverage)
 
+    @np.errstate(under="ignore")
     def sample(
         self, n_samples: int = 1, rng: RandomSource = None, seed: int | None = None
     ) -> np.ndarray:
@@ -350,11 +353,11 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
 
 
 def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
-    """Check that arrays have one shape: `leading` axes, rows and perhaps outputs.
+    """Check that arrays have one shape, `leading` axes, rows and perhaps outputs, and copy them.
 
-    Leading axes are not empty. An array named `scale` must be positive.
+    Leading axes are not empty. An array named `scale` must be positive. Copies are read-only.
     """
-    checked = {name: np.asarray(array, dtype=float) for name, array in arrays.items()}
+    checked = {name: read_only_copy(array) for name, array in arrays.items()}
     shapes = [array.shape for array in checked.values()]
     axes = [*leading, "n_samples"]
     n_outputs_axes = len(shapes[0]) - len(axes)

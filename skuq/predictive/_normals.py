@@ -17,7 +17,7 @@ from scipy import special
 from scipy.optimize import elementwise
 
 from skuq._formulas import LOG_SQRT_2PI
-from skuq._params import check_member_weights, check_probabilities
+from skuq._params import check_member_weights, check_probabilities, read_only_copy
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import FILLED_IN, Mixture, Uncertainty, check_parameters
 
@@ -97,13 +97,13 @@ class GaussianMixture(Mixture):
             probabilities = arrays["probabilities"]
             sums = check_probabilities("probabilities of components", probabilities, axis=1)
             # The check allows 1e-6, but cdf and density should be exact.
-            arrays["probabilities"] = probabilities / sums[:, None]
+            arrays["probabilities"] = read_only_copy(probabilities / sums[:, None])
         weights = check_member_weights(
             self.weights, len(arrays["loc"]), positive=True, tolerance=1e-9
         )
         vars(self).update(arrays, weights=weights)
         if self.spread is not None:
-            spread = np.asarray(self.spread, dtype=float)
+            spread = read_only_copy(self.spread)
             if spread.shape[1:] != self._shape or not len(spread):
                 raise ValueError(
                     f"spread must have shape (r, {', '.join(map(str, self._shape))}). Got "
@@ -246,7 +246,7 @@ class GaussianMixture(Mixture):
             # cancellation.
             median = function(mu)
             first, second = np.zeros(self._shape), np.zeros(self._shape)
-            with np.errstate(over="ignore", invalid="ignore"):  # checked below
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # checked below
                 for z, weight in zip(_SCORES, _SCORE_WEIGHTS):
                     distance = function(mu + sigma * z) - median
                     first += weight * distance
@@ -462,10 +462,11 @@ class EpistemicNormal(GaussianMixture):
                 "aleatoric and epistemic must not both be 0, and their root sum of squares must "
                 f"be finite. It lies between {total.min()} and {total.max()}."
             )
-        if functions is not None and np.shape(functions)[1:] != model.shape:
+        functions = None if functions is None else read_only_copy(functions)
+        if functions is not None and functions.shape[1:] != model.shape:
             raise ValueError(
                 f"functions must have shape (r, {', '.join(map(str, model.shape))}). Got "
-                f"{np.shape(functions)}."
+                f"{functions.shape}."
             )
         super().__init__(loc[None], total[None])
         vars(self).update(aleatoric=noise, epistemic=model, functions=functions)
@@ -473,7 +474,7 @@ class EpistemicNormal(GaussianMixture):
     @property
     def mean(self) -> np.ndarray:
         """Means, of shape (n,) or (n, m), in units of y."""
-        return self.loc[0]
+        return self.loc[0].copy()
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
@@ -493,7 +494,8 @@ class EpistemicNormal(GaussianMixture):
     @property
     def std(self) -> np.ndarray:
         """Square root of the variance, in units of y."""
-        return self.scale[0]  # the root of the variance would lose scales whose square underflows
+        # The root of the variance would lose scales whose square underflows.
+        return self.scale[0].copy()
 
     def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Return the mean and the standard deviations by source.
@@ -503,7 +505,7 @@ class EpistemicNormal(GaussianMixture):
         ddof : {0, 1}, default=0
             Ignored, since a single model has no divisor to correct.
         """
-        return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)
+        return Uncertainty(self.mean, self.aleatoric.copy(), self.epistemic.copy(), self.std)
 
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> EpistemicNormal:
         # The scale follows from both parts. A stretch is about the mean, which keeps every bit.

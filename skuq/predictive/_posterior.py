@@ -83,6 +83,7 @@ class Posterior:
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "output_shape", tuple(self.output_shape))
 
+    @np.errstate(under="ignore")
     def __call__(self, X: ArrayLike) -> np.ndarray:
         """Evaluate the draws at the rows of X, in NumPy.
 

@@ -111,7 +111,7 @@ class TwoPieceNormal(Continuous):
     @property
     def mean(self) -> np.ndarray:
         """Point prediction, of shape (n[, m]). It is the mode, not the mean of the distribution."""
-        return self.mode
+        return self.mode.copy()
 
     @property
     def expected(self) -> np.ndarray:
@@ -143,7 +143,8 @@ class TwoPieceNormal(Continuous):
         ddof : {0, 1}, default=0
             Ignored, since a single model has no divisor to correct.
         """
-        return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)
+        noise, model = self.aleatoric.copy(), np.sqrt(self.epistemic_variance)
+        return Uncertainty(self.mean, noise, model, self.std)
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides

@@ -382,10 +382,7 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
         return None
     if np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
-    groups = np.asarray(fill_masked(groups))
-    if groups.dtype.isnative:
-        return groups
-    return groups.astype(groups.dtype.newbyteorder("="))  # pandas needs native bytes
+    return np.asarray(fill_masked(groups))
 
 
 def group_codes(groups: np.ndarray) -> np.ndarray:
