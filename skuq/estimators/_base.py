@@ -460,7 +460,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         ValueError
             If `n_samples` is not a positive whole number.
         """
-        check_count("n_samples", n_samples)
+        n_samples = check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
         return fitted.sample(X, n_samples, random_generator(random_state), **query)
@@ -667,7 +667,7 @@ class UncertaintyClassifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         ndarray of shape (n, n_samples)
             Drawn labels.
         """
-        check_count("n_samples", n_samples)
+        n_samples = check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
         return self.classes_[fitted.sample(X, n_samples, random_generator(random_state))]

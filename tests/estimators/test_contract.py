@@ -147,7 +147,7 @@ def trained(request):
 
 
 def predictions(model, rows=NEW):
-    draws = model.sample_y(rows, 3, random_state=0)
+    draws = model.sample_y(rows, np.uint8(3), random_state=0)
     if is_classifier(model):
         return [*model.predict_uncertainty(rows), model.predict_proba(rows), draws]
     return [*model.predict_uncertainty(rows), model.predict_quantiles(rows, LEVELS), draws]
@@ -618,9 +618,12 @@ def test_every_form_of_a_table_is_taken(any_fitted, form):
 
 
 def test_settings_of_scikit_learn_and_numpy_change_nothing(any_fitted):
+    """Nor do whole numbers of any type."""
     far = pd.concat([NEW, 1e6 * NEW])
     expected, y = predictions(any_fitted, far), targets(any_fitted)
     expected.append(any_fitted.log_prob(X, y))
+    numbers = {k: v for k, v in any_fitted.get_params(deep=False).items() if type(v) is int}
+    any_fitted.set_params(**{name: np.min_scalar_type(n).type(n) for name, n in numbers.items()})
     with config_context(**SETTINGS), np.errstate(all="raise"):
         found = any_fitted.fit(X, y)
         assert_same([*predictions(found, far), found.log_prob(X, y)], expected)

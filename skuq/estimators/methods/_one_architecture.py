@@ -14,13 +14,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from skuq import backend, training
-from skuq._params import (
-    Interval,
-    StrOptions,
-    read_only_copy,
-    resolve_settings,
-    settings_constraint,
-)
+from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
 from skuq.estimators._base import Fit, Given, Predictor, training_progress
 from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
@@ -352,7 +346,7 @@ def _noise(estimator, task, targets, members, weights, parts):
     """
     given = getattr(estimator, "noise_std", None)
     if given is not None:
-        noise = read_only_copy(np.broadcast_to(given, targets.n_outputs))
+        noise = np.broadcast_to(np.array(given, dtype=float), targets.n_outputs)
         return noise / targets.scaling.scale_, noise
     scale = _residual_std(task.data, members, weights, parts)
     return scale, scale if targets.is_transformed else scale * targets.scaling.scale_
