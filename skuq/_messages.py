@@ -29,6 +29,7 @@ _PASSED_OVER = {
     "contextlib",
     "functools",
     "multiprocessing",
+    "numpy",
     "runpy",
     "threading",
 }
