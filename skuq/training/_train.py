@@ -318,9 +318,7 @@ class TrainingRun:
         """Compile the program, unless this process has, by a call that trains no epoch."""
         backend.to_host(self._call(0)[1])
 
-    def _call(
-        self, n_epochs: int, cancelled: Callable[[], bool] | None = None
-    ) -> tuple[dict[str, Any], Any]:
+    def _call(self, n_epochs: int, cancelled: Any = None) -> tuple[dict[str, Any], Any]:
         """Call the program for the next epochs."""
         arguments = self._arguments(n_epochs)
         make = functools.partial(self._compile, arguments, cancelled)

@@ -67,6 +67,8 @@ MODELS = [
     skuq.TabularEnsembleRegressor(2, **TABULAR),
     skuq.make_pipeline(StandardScaler(), skuq.DeepEnsembleRegressor(2, **SMALL)),
 ]
+TREE = DecisionTreeRegressor(max_depth=3, random_state=0)  # the same to the bit in any layout
+CONDITIONAL = skuq.CalibratedUncertaintyRegressor(TREE, "conditional", cv=2)
 # Classes whose twin is quick, and holds the same functions.
 SLOW = {
     *(skuq.AutoDEUQRegressor, skuq.HyperDeepEnsembleClassifier, skuq.MCDropoutClassifier),
@@ -122,7 +124,8 @@ def fits_share_programs():
 
 @functools.cache
 def fit(k):
-    return clone(MODELS[k]).fit(X, targets(MODELS[k]))
+    model = CONDITIONAL if k is None else MODELS[k]
+    return clone(model).fit(X, targets(model))
 
 
 @pytest.fixture(params=CASES)
@@ -582,29 +585,18 @@ FORMS = {
     "masked": np.ma.array,
     "lists": lambda values: np.asarray(values).tolist(),
     "named by dates": framed(DAYS[:3], pd.RangeIndex(9)),
-    "named by numbers, nullable": framed(
-        [0.5, 1, 2], DAYS, lambda frame: frame.convert_dtypes(convert_integer=False)
-    ),
+    "named by numbers, nullable": framed([0.5, 1, 2], DAYS, lambda f: f.convert_dtypes()),
     "named by pairs": framed(LEVELS_OF_NAMES, LEVELS_OF_NAMES),
     "objects": framed(
         pd.CategoricalIndex(list("abc")), pd.Index(list("xyz")), lambda f: f.astype(object)
     ),
 }
 SETTINGS = {"transform_output": "pandas", "enable_metadata_routing": True, "assume_finite": True}
-CONDITIONAL = skuq.CalibratedUncertaintyRegressor(
-    DecisionTreeRegressor(max_depth=3, random_state=0), "conditional", cv=2
-)
 
 
-@functools.cache
-def fitted_conditional():
-    return clone(CONDITIONAL).fit(X, targets(CONDITIONAL))
-
-
-@pytest.fixture(params=[*CASES[:-1], "conditional"])
+@pytest.fixture(params=[*CASES[:-1], pytest.param(None, id="conditional")])
 def any_fitted(request):
-    fitted = fitted_conditional() if request.param == "conditional" else fit(request.param)
-    return pickle.loads(pickle.dumps(fitted))
+    return pickle.loads(pickle.dumps(fit(request.param)))
 
 
 @pytest.mark.parametrize("form", FORMS)
