@@ -28,7 +28,7 @@ import numpy as np
 import skuq
 from skuq.backend._scopes import without_collection
 from skuq.exceptions import FileFormatError, UnsavableError
-from skuq.files._registry import find_by_class, find_by_name, make_object, state_of
+from skuq.files._registry import BY_CLASS, BY_NAME, make_object, state_of
 
 FORMAT_VERSION = 4
 #: Bytes by which all parts of a file together may exceed the file, since JSON is compressed.
@@ -116,7 +116,7 @@ class TreeEncoder:
 
     def _object(self, value: Any, where: str) -> dict[str, Any]:
         """Encode an object of a registered class, or one that `describe` knows."""
-        saved = find_by_class(type(value))
+        saved = BY_CLASS.get(type(value))
         if saved is not None:
             name, state = saved.name, state_of(value)
             self.modules.add(type(value).__module__)
@@ -175,7 +175,7 @@ class TreeDecoder:
 
     def _object(self, name: str, state: dict[str, Any]) -> Any:
         """Make an object from the name of its class and its attributes."""
-        saved = find_by_name(name)
+        saved = BY_NAME.get(name)
         # A name in a file chooses among registered classes, and imports or calls nothing by itself.
         if saved is not None:
             if saved.check is not None:

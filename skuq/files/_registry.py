@@ -26,8 +26,9 @@ class SavedClass(NamedTuple):
     check: Callable[..., None] | None
 
 
-_BY_NAME: dict[str, SavedClass] = {}
-_BY_CLASS: dict[type, SavedClass] = {}
+#: All registered classes, by their stored names and by themselves.
+BY_NAME: dict[str, SavedClass] = {}
+BY_CLASS: dict[type, SavedClass] = {}
 
 
 def saved_as(
@@ -43,34 +44,20 @@ def saved_as(
 
     def register(cls: _Class) -> _Class:
         # A module that is loaded twice defines the same class twice.
-        known = _BY_NAME[name].cls if name in _BY_NAME else cls
+        known = BY_NAME[name].cls if name in BY_NAME else cls
         first, second = (f"{c.__module__}.{c.__qualname__}" for c in (known, cls))
         if first != second:
             raise ValueError(f"{name!r} is {first}. It cannot be {second} too.")
-        _BY_NAME[name] = _BY_CLASS[cls] = SavedClass(name, cls, kind, check)
+        BY_NAME[name] = BY_CLASS[cls] = SavedClass(name, cls, kind, check)
         return cls
 
     return register
 
 
-def find_by_name(name: str) -> SavedClass | None:
-    """Find the class that is registered under a stored name; None if there is none."""
-    return _BY_NAME.get(name)
-
-
-def find_by_class(cls: type) -> SavedClass | None:
-    """Find the registration of a class; None if it is not registered."""
-    return _BY_CLASS.get(cls)
-
-
-def _is_record(cls: type) -> bool:
-    """Whether a class is a dataclass, other than settings, whose state scikit-learn defines."""
-    return dataclasses.is_dataclass(cls) and not hasattr(cls, "get_params")
-
-
 def state_of(value: Any) -> dict[str, Any]:
     """Collect the attributes of an object that a pickle would hold."""
-    if _is_record(type(value)):  # only its fields: cached values are left out
+    # Of records only the fields: cached values are left out. Settings are estimators, below.
+    if dataclasses.is_dataclass(value) and not hasattr(value, "get_params"):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
         record: Any = value  # a named tuple
@@ -92,7 +79,7 @@ def make_read_only(value: Any) -> None:
             make_read_only(part)
     elif isinstance(value, dict):
         make_read_only(list(value.values()))
-    elif find_by_class(type(value)) is not None:
+    elif type(value) in BY_CLASS:
         # Parameters of estimators may be the user's arrays.
         every = not hasattr(value, "get_params")
         make_read_only([part for name, part in vars(value).items() if every or name[-1] == "_"])

@@ -6,6 +6,7 @@ skops has a list of types that are safe to load.
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import sys
 import zipfile
@@ -15,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
+import joblib
 import numpy as np
 import pandas as pd
 from sklearn import model_selection, preprocessing
@@ -27,7 +29,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from skuq.exceptions import FileFormatError, MissingPartError, UnsavableError
 from skuq.files import _archive
 from skuq.files._archive import atomic_write, unzip
-from skuq.files._registry import find_by_class, saved_as
+from skuq.files._registry import BY_CLASS, saved_as
 
 State = dict[str, Any]
 
@@ -109,6 +111,11 @@ def dump_foreign(value: Any, where: str) -> np.ndarray:
     try:
         data = skops.io.dumps(value)
         untrusted = skops.io.get_untrusted_types(data=data)
+        if "numpy.memmap" in untrusted:  # mapped from a file; joblib writes plain arrays
+            joblib.dump(value, buffer := io.BytesIO())
+            buffer.seek(0)
+            data = skops.io.dumps(joblib.load(buffer))
+            untrusted = skops.io.get_untrusted_types(data=data)
         skuq_types = [kind for kind in untrusted if kind.startswith("skuq.")]
         if not skuq_types:
             skops.io.loads(data, trusted=untrusted)  # of a lambda there is only a useless name
@@ -376,7 +383,7 @@ def dumps(estimator: Any) -> bytes:
     >>> loads(dumps(DeepEnsembleRegressor(n_members=3)))
     DeepEnsembleRegressor(n_members=3)
     """
-    saved = find_by_class(type(estimator))
+    saved = BY_CLASS.get(type(estimator))
     if saved is None or saved.kind is None:
         raise UnsavableError(
             f"Only estimators of skuq, pipelines and catalogs are saved. Got {type(estimator)}. "
@@ -474,7 +481,7 @@ def _load(
             f"`parts` has names that the file does not know: {unknown}. It knows "
             f"{sorted(restorer.names)}."
         )
-    saved = find_by_class(type(loaded))
+    saved = BY_CLASS.get(type(loaded))
     if saved is None or saved.kind not in _KINDS:
         raise FileFormatError(f"{source} cannot be read: it holds a {type(loaded).__name__}.")
     return loaded

@@ -10,6 +10,7 @@ from collections import defaultdict
 from copy import deepcopy
 from itertools import combinations
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -292,8 +293,14 @@ def test_draws_have_the_moments(model):
         assert_allclose(functions.std(axis=0), spread, atol=tolerance)
 
 
-def test_copies_predict_the_same_and_clones_are_not_fitted(model):
-    for copy in (pickle.loads(pickle.dumps(model)), loads(dumps(model))):
+def test_copies_predict_the_same_and_clones_are_not_fitted(model, tmp_path):
+    joblib.dump(model, tmp_path / "model")
+    mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    for copy in (
+        pickle.loads(pickle.dumps(model)),
+        mapped,
+        *map(loads, map(dumps, (model, mapped))),
+    ):
         assert_same(predictions(copy), predictions(model))
     copy = clone(model)
     assert repr(copy.get_params()) == repr(model.get_params())
