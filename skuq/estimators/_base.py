@@ -200,7 +200,8 @@ class Predictor(CallbackSupportMixin, BaseEstimator):  # type: ignore[misc]
 
     def __setstate__(self, state: Any) -> None:
         super().__setstate__(state)
-        make_read_only(self)  # arrays of a pickle can be changed again
+        # Arrays of a pickle can be changed again.
+        make_read_only([value for name, value in vars(self).items() if name.endswith("_")])
 
     @functools.cached_property
     def fitted_(self) -> Any:
