@@ -25,6 +25,7 @@ SQUARABLE = 1e150
 _SQRT_HALF, _SQRT_2_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
 
 
+@np.errstate(under="ignore")
 def mean_distance(mean: Any, std: Any, xp: Any = np) -> Any:
     """Compute E|X| of normals X with these means and standard deviations, arrays or tensors."""
     z, erf = mean / std, special.erf if xp is np else xp.erf

@@ -27,6 +27,7 @@ _PASSED_OVER = {
     "contextlib",
     "functools",
     "multiprocessing",
+    "numpy",
     "runpy",
     "threading",
 }

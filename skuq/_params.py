@@ -21,6 +21,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression
 from sklearn.model_selection._search import BaseSearchCV
+from sklearn.model_selection._split import GroupsConsumerMixin
 from sklearn.pipeline import Pipeline
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils import assert_all_finite, column_or_1d
@@ -140,9 +141,13 @@ def fill_masked(values: Any) -> Any:
     """Replace what a masked array hides by NaN: NumPy's functions would use the hidden values.
 
     Nullable integers and booleans of pandas without a missing one become plain ones: scikit-learn
-    would convert them to float64, where large integers are no longer different.
+    would convert them to float64, where large integers are no longer different. Numbers get the
+    byte order of the machine, which pandas needs.
     """
-    dtype = getattr(getattr(values, "dtype", None), "numpy_dtype", None)
+    dtype = getattr(values, "dtype", None)
+    if isinstance(dtype, np.dtype) and not dtype.isnative:
+        values = values.astype(dtype.newbyteorder("="))
+    dtype = getattr(dtype, "numpy_dtype", None)
     if getattr(dtype, "kind", "") in ("b", "i", "u") and not values.isna().any():
         return values.to_numpy(dtype=dtype)
     # Only masked arrays need the rest.
@@ -169,6 +174,13 @@ def as_floats(values: Any, name: str = "y") -> np.ndarray:
         raise ValueError(f"`{name}` must be numbers: {error}.") from error
     # Missing dates are the smallest integer, also those of a time zone, which are objects.
     return np.where(pd.isna(array), np.nan, floats) if array.dtype.kind in "mMO" else floats
+
+
+def read_only_copy(values: Any) -> np.ndarray:
+    """Copy numbers to an array of floats that neither their giver nor their taker can change."""
+    copied = np.array(values, dtype=float)
+    copied.flags.writeable = False
+    return copied
 
 
 def check_targets(y: Any, estimator: Any) -> np.ndarray:
@@ -259,7 +271,9 @@ def fit_argument(estimator: Any, name: str = "sample_weight") -> str | None:
     # The `fit` of these takes any keyword, for the estimator inside.
     if isinstance(estimator, BaseSearchCV):
         argument = fit_argument(estimator.estimator, name)
-        # A search keeps groups for its own folds.
+        # A search keeps groups for its own folds, if those are folds of groups.
+        if name == "groups" and isinstance(estimator.cv, GroupsConsumerMixin):
+            return name
         return None if argument == "groups" else argument
     if isinstance(estimator, TransformedTargetRegressor):
         return fit_argument(estimator.regressor or LinearRegression(), name)
@@ -274,14 +288,12 @@ def fit_argument(estimator: Any, name: str = "sample_weight") -> str | None:
 def check_member_weights(
     weights: Any, n_members: int, *, positive: bool = False, tolerance: float = 1e-6
 ) -> np.ndarray:
-    """Check weights of an ensemble's members, and return an array (K,); None means equal weights.
+    """Check weights of members, and return a read-only copy (K,); None means equal weights.
 
     Raise ValueError unless they are K non-negative numbers (positive ones with `positive`) that
     sum to 1 within the tolerance.
     """
-    if weights is None:
-        return np.full(n_members, 1 / n_members)
-    checked = np.asarray(weights, dtype=float)
+    checked = read_only_copy(np.full(n_members, 1 / n_members) if weights is None else weights)
     # Positive conditions, so that NaN fails.
     sound = checked > 0 if positive else checked >= 0
     if not (checked.shape == (n_members,) and sound.all() and abs(checked.sum() - 1) <= tolerance):

@@ -19,7 +19,7 @@ from scipy.stats import qmc
 
 from skuq._formulas import SQUARABLE
 from skuq._messages import short_repr, warn_user
-from skuq._params import as_floats, fill_masked
+from skuq._params import as_floats, fill_masked, read_only_copy
 from skuq._random import generator
 
 #: Points of a domain that is small enough to list.
@@ -207,7 +207,7 @@ def check_bounds(bounds) -> np.ndarray:
     """Validate bounds as an array (d, 2) of finite numbers, each low below its high."""
     given = bounds
     try:
-        bounds = np.asarray(bounds, dtype="float64")
+        bounds = read_only_copy(bounds)
     except (TypeError, ValueError):
         bounds = np.empty(0)
     if bounds.ndim != 2 or bounds.shape[1] != 2 or not len(bounds):
@@ -441,7 +441,7 @@ class ResultLog:
         if self.objective is None:
             return output, ""
         try:
-            values = np.asarray(self.objective(output[None]), dtype="float64")
+            values = np.asarray(self.objective(output[None].copy()), dtype="float64")
         except Exception as error:  # the evaluation was expensive: keep it
             return np.nan, f"the objective raised {type(error).__name__}: {error}"
         if values.shape != (1,):

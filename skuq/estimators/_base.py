@@ -22,7 +22,7 @@ import skuq
 from skuq import _params, backend
 from skuq._messages import Progress, listening
 from skuq._random import random_generator
-from skuq.files._registry import PickledByValue
+from skuq.files._registry import PickledByValue, make_read_only
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior
 from skuq.predictive._distributions import (
@@ -151,6 +151,8 @@ class Predictor(_params.CallbackSupportMixin, BaseEstimator):  # type: ignore[mi
     #: what an earlier fit has left, and never writes to it.
     _fit: ClassVar[Callable[..., Fit]]
 
+    # Underflows are harmless, also where the caller has NumPy raise an error.
+    @np.errstate(under="ignore")
     def _fit_by(self, given: Given) -> Any:
         """Validate the parameters, call `_fit`, and take its results over in one step.
 
@@ -186,8 +188,15 @@ class Predictor(_params.CallbackSupportMixin, BaseEstimator):  # type: ignore[mi
 
     def _take_over(self, fit: Fit) -> Any:
         """Become the fitted estimator: the only place that writes results, in one swap."""
-        self.__dict__ = {**_without_results(self), **fit.attributes, "fitted_": fit.fitted}
+        results = {**fit.attributes, "fitted_": fit.fitted}
+        make_read_only(results)
+        self.__dict__ = {**_without_results(self), **results}
         return self
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        # Arrays of a pickle can be changed again.
+        make_read_only([value for name, value in vars(self).items() if name.endswith("_")])
 
     @functools.cached_property
     def fitted_(self) -> Any:
@@ -291,6 +300,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
     True
     """
 
+    @np.errstate(under="ignore")
     def predict_distribution(self, X: Any, **query: Any) -> Any:
         """Predict the distribution of each row.
 
@@ -448,7 +458,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         ValueError
             If `n_samples` is not a positive whole number.
         """
-        _params.check_count("n_samples", n_samples)
+        n_samples = _params.check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
         return fitted.sample(X, n_samples, random_generator(random_state), **query)
@@ -537,6 +547,7 @@ class UncertaintyClassifier(ClassifierMixin, Predictor):  # type: ignore[misc]
     True
     """
 
+    @np.errstate(under="ignore")
     def predict_distribution(self, X: Any) -> CategoricalMixture:
         """Predict the distribution of each row's class.
 
@@ -654,7 +665,7 @@ class UncertaintyClassifier(ClassifierMixin, Predictor):  # type: ignore[misc]
         ndarray of shape (n, n_samples)
             Drawn labels.
         """
-        _params.check_count("n_samples", n_samples)
+        n_samples = _params.check_count("n_samples", n_samples)
         fitted = self.fitted_
         X = fitted.inputs.validate(X, self)
         return self.classes_[fitted.sample(X, n_samples, random_generator(random_state))]

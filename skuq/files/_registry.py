@@ -66,6 +66,24 @@ def state_of(value: Any) -> dict[str, Any]:
     return {name: part for name, part in state.items() if "_callback" not in name}
 
 
+def make_read_only(value: Any) -> None:
+    """Make the arrays of a fitted object read-only, in its collections and its registered records.
+
+    Nobody changes what it predicts by working on an array that it has handed out.
+    """
+    if isinstance(value, np.ndarray):
+        value.flags.writeable = False
+    elif isinstance(value, list | tuple):
+        for part in value:
+            make_read_only(part)
+    elif isinstance(value, dict):
+        make_read_only(list(value.values()))
+    elif type(value) in BY_CLASS:
+        # Parameters of estimators may be the user's arrays.
+        every = not hasattr(value, "get_params")
+        make_read_only([part for name, part in vars(value).items() if every or name[-1] == "_"])
+
+
 def make_object(cls: Any, state: dict[str, Any]) -> Any:
     """Make an object with these attributes, without calling its class' `__init__`.
 

@@ -6,6 +6,7 @@ skops has a list of types that are safe to load.
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import sys
 import zipfile
@@ -15,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
+import joblib
 import numpy as np
 import pandas as pd
 from sklearn import model_selection, preprocessing
@@ -109,6 +111,11 @@ def dump_foreign(value: Any, where: str) -> np.ndarray:
     try:
         data = skops.io.dumps(value)
         untrusted = skops.io.get_untrusted_types(data=data)
+        if "numpy.memmap" in untrusted:  # mapped from a file; joblib writes plain arrays
+            joblib.dump(value, buffer := io.BytesIO())
+            buffer.seek(0)
+            data = skops.io.dumps(joblib.load(buffer))
+            untrusted = skops.io.get_untrusted_types(data=data)
         skuq_types = [kind for kind in untrusted if kind.startswith("skuq.")]
         if not skuq_types:
             skops.io.loads(data, trusted=untrusted)  # of a lambda there is only a useless name

@@ -59,6 +59,7 @@ class Fitted:
         """Predict the distribution of each row of encoded X."""
         return self.distribution(encoded, *args, **query)
 
+    @np.errstate(under="ignore")
     def summarise(
         self, X: Any, summary: Callable[[Any], Any], n_levels: int = 1, **query: Any
     ) -> Any:

@@ -448,6 +448,7 @@ class FittedOperator(Fitted):
             fitted = replace(self, draws=draws, widths=None)
         return Fitted.predict_mean(fitted, X, **query)
 
+    @np.errstate(under="ignore")
     def sample(  # type: ignore[override]  # has the one query that operators take
         self, X: np.ndarray, n_samples: int, rng: np.random.Generator, query_points: Any = None
     ) -> np.ndarray:

@@ -20,7 +20,7 @@ from skuq.ensembles import Selection, SelectionRule, TopSelection
 from skuq.ensembles._rules import Candidates
 from skuq.ensembles._selection import check_selection
 from skuq.ensembles._stacking import AVERAGING_FACTOR
-from skuq.files._registry import record_repr, saved_as
+from skuq.files._registry import make_read_only, record_repr, saved_as
 from skuq.fitted._ensemble import Fitted, FittedEnsemble
 from skuq.networks import Member
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_calibration
@@ -177,6 +177,7 @@ class FittedSearch(Fitted):
     def ensemble(self) -> FittedEnsemble:
         """The ensemble that predicts."""
         members, weights = self.trials.members(self.choice.selection)
+        make_read_only(weights)
         empty = without_networks(self.inputs, self.targets) if self.is_plain else self.empty
         calibration = self.choice.calibration
         return replace(empty, members=members, weights=weights, calibration=calibration)

@@ -432,6 +432,7 @@ def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
     return float(average(losses, sample_weight).mean() + LOG_SQRT_2PI)
 
 
+@np.errstate(under="ignore")
 def nll_loss(y_true, distribution, *, sample_weight=None):
     """Compute the negative log likelihood of y under predicted distributions.
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg, special
 
-from skuq._params import as_floats, check_member_weights, check_probabilities
+from skuq._params import as_floats, check_member_weights, check_probabilities, read_only_copy
 from skuq.files._registry import saved_as
 
 #: Default of fields that `__post_init__` fills with an array.
@@ -239,6 +239,7 @@ class Continuous:
         """
         return self._at_limits(self._crps_at, y)
 
+    @np.errstate(under="ignore")
     def _at_limits(self, function: Callable[[np.ndarray], np.ndarray], y: ArrayLike) -> np.ndarray:
         """Compute a function of y (n[, m]) at limits, whose shapes `cdf` lists."""
         y, (n, *outputs) = as_floats(y), self._shape
@@ -270,6 +271,7 @@ class Continuous:
     #: Invert the cdf at levels (q, n[, m]).
     _inverse_cdf_at: Callable[[np.ndarray], np.ndarray]
 
+    @np.errstate(under="ignore")
     def inverse_cdf(self, levels: np.ndarray) -> np.ndarray:
         """Invert the cdf of each row and output, at common or at individual levels.
 
@@ -321,6 +323,7 @@ class Continuous:
         """
         return central_interval(self.quantile, coverage)
 
+    @np.errstate(under="ignore")
     def sample(
         self, n_samples: int = 1, rng: RandomSource = None, seed: int | None = None
     ) -> np.ndarray:
@@ -461,11 +464,11 @@ def describe(distribution: Any, mean: np.ndarray, **sizes: int) -> str:
 
 
 def check_parameters(*leading: str, **arrays: ArrayLike) -> list[np.ndarray]:
-    """Check that arrays have one shape: `leading` axes, rows and perhaps outputs.
+    """Check that arrays have one shape, `leading` axes, rows and perhaps outputs, and copy them.
 
-    Leading axes are not empty. An array named `scale` must be positive.
+    Leading axes are not empty. An array named `scale` must be positive. Copies are read-only.
     """
-    checked = {name: np.asarray(array, dtype=float) for name, array in arrays.items()}
+    checked = {name: read_only_copy(array) for name, array in arrays.items()}
     shapes = [array.shape for array in checked.values()]
     axes = [*leading, "n_samples"]
     n_outputs_axes = len(shapes[0]) - len(axes)
@@ -694,6 +697,7 @@ class Posterior:
         object.__setattr__(self, "arguments", arguments)
         object.__setattr__(self, "output_shape", tuple(self.output_shape))
 
+    @np.errstate(under="ignore")
     def __call__(self, X: ArrayLike) -> np.ndarray:
         """Evaluate the draws at the rows of X, in NumPy.
 
@@ -779,7 +783,7 @@ class CategoricalMixture:
     weights: np.ndarray = FILLED_IN
 
     def __post_init__(self) -> None:
-        proba = np.asarray(self.proba, dtype=float)
+        proba = read_only_copy(self.proba)
         if proba.ndim != 3 or not len(proba) or not proba.shape[2]:
             raise ValueError(
                 f"proba must have shape (n_members, n_samples, n_classes). Got {proba.shape}."
@@ -822,6 +826,7 @@ class CategoricalMixture:
         """
         return np.sqrt(self._average((self.proba - self.mean) ** 2))
 
+    @np.errstate(under="ignore")
     def uncertainty(self) -> ClassUncertainty:
         """Compute the entropy of the averaged probabilities, by source.
 

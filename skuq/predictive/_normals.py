@@ -19,7 +19,7 @@ from scipy import special
 from scipy.optimize import elementwise
 
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
-from skuq._params import check_member_weights, check_probabilities
+from skuq._params import check_member_weights, check_probabilities, read_only_copy
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import (
     FILLED_IN,
@@ -110,13 +110,13 @@ class GaussianMixture(Mixture):
             probabilities = arrays["probabilities"]
             sums = check_probabilities("probabilities of components", probabilities, axis=1)
             # The check allows 1e-6, but cdf and density should be exact.
-            arrays["probabilities"] = probabilities / sums[:, None]
+            arrays["probabilities"] = read_only_copy(probabilities / sums[:, None])
         n_members = len(arrays["loc"])
         weights = check_member_weights(self.weights, n_members, positive=True, tolerance=1e-9)
         vars(self).update(arrays, weights=weights)
         self._check_correlation()
         if self.spread is not None:
-            spread = np.asarray(self.spread, dtype=float)
+            spread = read_only_copy(self.spread)
             if spread.shape[1:] != self._shape or not len(spread):
                 raise ValueError(
                     f"spread must have shape (r, {', '.join(map(str, self._shape))}). Got "
@@ -284,7 +284,7 @@ class GaussianMixture(Mixture):
             # cancellation.
             median = function(mu)
             first, second = np.zeros(self._shape), np.zeros(self._shape)
-            with np.errstate(over="ignore", invalid="ignore"):  # checked below
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # checked below
                 for z, weight in zip(_SCORES, _SCORE_WEIGHTS):
                     distance = function(mu + sigma * z) - median
                     first += weight * distance
@@ -517,10 +517,11 @@ class EpistemicNormal(GaussianMixture):
                 "aleatoric and epistemic must not both be 0, and their root sum of squares must "
                 f"be finite. It lies between {total.min()} and {total.max()}."
             )
-        if functions is not None and np.shape(functions)[1:] != model.shape:
+        functions = None if functions is None else read_only_copy(functions)
+        if functions is not None and functions.shape[1:] != model.shape:
             raise ValueError(
                 f"functions must have shape (r, {', '.join(map(str, model.shape))}). Got "
-                f"{np.shape(functions)}."
+                f"{functions.shape}."
             )
         super().__init__(loc[None], total[None], correlation=correlation)
         vars(self).update(aleatoric=noise, epistemic=model, functions=functions)
@@ -528,7 +529,7 @@ class EpistemicNormal(GaussianMixture):
     @property
     def mean(self) -> np.ndarray:
         """Means, of shape (n,) or (n, m), in units of y."""
-        return self.loc[0]
+        return self.loc[0].copy()
 
     @property
     def aleatoric_variance(self) -> np.ndarray:
@@ -548,7 +549,8 @@ class EpistemicNormal(GaussianMixture):
     @property
     def std(self) -> np.ndarray:
         """Square root of the variance, in units of y."""
-        return self.scale[0]  # the root of the variance would lose scales whose square underflows
+        # The root of the variance would lose scales whose square underflows.
+        return self.scale[0].copy()
 
     def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Return the mean and the standard deviations by source.
@@ -558,7 +560,7 @@ class EpistemicNormal(GaussianMixture):
         ddof : {0, 1}, default=0
             Ignored, since a single model has no divisor to correct.
         """
-        return Uncertainty(self.mean, self.aleatoric, self.epistemic, self.std)
+        return Uncertainty(self.mean, self.aleatoric.copy(), self.epistemic.copy(), self.std)
 
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> EpistemicNormal:
         # The scale follows from both parts. A stretch is about the mean, which keeps every bit.
@@ -681,7 +683,7 @@ class TwoPieceNormal(Continuous):
     @property
     def mean(self) -> np.ndarray:
         """Point prediction, of shape (n[, m]). It is the mode, not the mean of the distribution."""
-        return self.mode
+        return self.mode.copy()
 
     @property
     def expected(self) -> np.ndarray:
@@ -713,7 +715,8 @@ class TwoPieceNormal(Continuous):
         ddof : {0, 1}, default=0
             Ignored, since a single model has no divisor to correct.
         """
-        return Uncertainty(self.mean, self.aleatoric, np.sqrt(self.epistemic_variance), self.std)
+        noise, model = self.aleatoric.copy(), np.sqrt(self.epistemic_variance)
+        return Uncertainty(self.mean, noise, model, self.std)
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         s1, s2 = self._sides

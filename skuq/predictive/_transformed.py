@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._params import read_only_copy
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import Factor, Mixture, RowIndex
 from skuq.predictive._normals import GaussianMixture, mixture_cdf
@@ -83,7 +84,9 @@ class TransformedMixture(Mixture):
         if not (np.asarray(self.factor) > 0).all():
             raise ValueError(f"factor must be positive. Got {self.factor}.")
         # Shift and factor of each row and output.
-        shift, factor = (np.broadcast_to(a, self._shape) for a in (self.shift, self.factor))
+        shift, factor = (
+            read_only_copy(np.broadcast_to(a, self._shape)) for a in (self.shift, self.factor)
+        )
         vars(self).update(weights=self.inner.weights, shift=shift, factor=factor)
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
-from skuq._params import check_targets, fill_masked, refuse_lazy
+from skuq._params import check_targets, fill_masked, read_only_copy, refuse_lazy
 from skuq.files._registry import saved_as
 from skuq.networks._operator_network import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
@@ -30,7 +30,7 @@ _SMALLEST_STD = 1e-9  # smallest standard deviation of the standardised values
 
 
 def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
-    """Check query points of shape (q,) or (q, d_y), and return an array (q, d_y)."""
+    """Check query points of shape (q,) or (q, d_y), and return a read-only copy (q, d_y)."""
     points = check_array(
         fill_masked(points), ensure_2d=False, dtype="float64", input_name="query_points"
     )
@@ -41,7 +41,7 @@ def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
         raise ValueError(
             f"`query_points` must have shape (q, {n_columns}), as in fit. Got {points.shape}."
         )
-    return points
+    return read_only_copy(points)
 
 
 def column_names(points: Any) -> list[str] | None:

@@ -413,8 +413,7 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
         return None
     if np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
-    groups = np.asarray(fill_masked(groups))
-    return groups.astype(groups.dtype.newbyteorder("="), copy=False)  # pandas needs native bytes
+    return np.asarray(fill_masked(groups))
 
 
 def group_codes(groups: np.ndarray) -> np.ndarray:

@@ -408,7 +408,8 @@ def _check_last_activation(model: Any, source: str) -> None:
         if type(last).__module__.startswith("keras."):
             activation = getattr(last, "activation", None)
             known = vars(backend.keras.activations)
-            name = next((one for one, f in known.items() if f is activation), name)
+            # A module has attributes that are None, too, as layers without activation have.
+            name = next((one for one, f in known.items() if f is activation and callable(f)), name)
     if name != "linear":
         raise SearchSpaceError(
             f"{source} returned a model that ends with the activation {name!r}. Its outputs are "

@@ -195,6 +195,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         validate_parameter_constraints(_CONSTRAINTS, vars(self), "Recipe")
+        # NumPy's small integers would overflow.
+        vars(self).update({k: int(v) for k, v in vars(self).items() if isinstance(v, np.integer)})
         given: Any = self.rate_factors_of_layers
         try:
             items = given.items() if isinstance(given, Mapping) else given

@@ -98,6 +98,12 @@ programs = BoundedCache(max_size=16)
 _SLICE_SECONDS = 1.0
 
 
+def _raise_if(cancelled: Callable[[], bool] | None) -> None:
+    """Raise InterruptedError if a training is cancelled."""
+    if cancelled is not None and cancelled():
+        raise InterruptedError("Training was cancelled.")
+
+
 class TrainingRun:
     """A training run: a job on its data, which can be advanced epoch by epoch.
 
@@ -253,8 +259,7 @@ class TrainingRun:
         key, most = self.key, math.inf if n_epochs is None else self.n_epochs + n_epochs
         stops = backend.to_host(self._carry["stopped"])
         while self.n_epochs < min(most, self._n_planned) and not np.all(stops):
-            if cancelled is not None and cancelled():
-                raise InterruptedError("Training was cancelled.")
+            _raise_if(cancelled)
             left, of_epoch = deadline - time.monotonic(), self._seconds_of_epoch
             # The second epoch, which is not timed yet, may begin until the deadline.
             if self.n_epochs and left < (of_epoch if of_epoch < math.inf else 0):
@@ -272,7 +277,7 @@ class TrainingRun:
                 ends = self.job.recipe.cycle_ends(end)
                 of_cycle = next(e for e in ends if e > self.n_epochs)
             n = int(min(n, most - self.n_epochs, of_cycle - self.n_epochs))
-            carry, rows = self._call(n)
+            carry, rows = self._call(n, cancelled)
             # Waits for the end of the call, so that its time can be taken.
             rows, stops = backend.to_host((rows, carry["stopped"]))
             self._calls.append((n, time.perf_counter() - called))
@@ -304,10 +309,11 @@ class TrainingRun:
         """Compile the program, unless this process has, by a call that trains no epoch."""
         backend.to_host(self._call(0)[1])
 
-    def _call(self, n_epochs: int) -> tuple[dict[str, Any], Any]:
+    def _call(self, n_epochs: int, cancelled: Any = None) -> tuple[dict[str, Any], Any]:
         """Call the program for the next epochs."""
         arguments = self._arguments(n_epochs)
-        return programs.get(self.key, functools.partial(self._compile, arguments))(*arguments)
+        make = functools.partial(self._compile, arguments, cancelled)
+        return programs.get(self.key, make)(*arguments)
 
     def _arguments(self, n_epochs: int) -> Any:
         """Prepare the program's arguments for the next epochs, as tensors."""
@@ -337,8 +343,10 @@ class TrainingRun:
         counts = {"n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
         return backend.to_tensors((self._carry, self._tables, feed, {**self._scalars, **counts}))
 
-    def _compile(self, arguments: Any) -> Any:
+    def _compile(self, arguments: Any, cancelled: Callable[[], bool] | None) -> Any:
         """Compile the program for arguments of these shapes."""
+        # Programs compile one after the other: the training may be cancelled while this one waits.
+        _raise_if(cancelled)
         from skuq.training._program import TrainingProgram
 
         program = TrainingProgram(self._model, self.key)

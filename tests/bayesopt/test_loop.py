@@ -129,7 +129,10 @@ def test_ask_depends_on_what_was_told_alone_and_begins_with_a_latin_hypercube(rn
         other.tell(x, bowl(x))
     assert_array_equal(one.ask(2), other.ask(2))
     assert_array_equal(one.ask(), other.ask())
-    X = search(n_initial=8).ask(8)
+    box = np.array([[-1.0, 1.0], [-1.0, 1.0]])
+    latin = search(bounds=box, n_initial=8)
+    box += 10  # as for another search
+    X = latin.ask(8)
     for column in X.T:
         assert_array_equal(np.sort(np.floor((column + 1) * 4)), np.arange(8))
 

@@ -386,6 +386,27 @@ def test_calibrated_passes_groups_and_validation_data_on(routing):
     assert [len(set(some)) for some in own_groups] == [8, 8, 8, 12]
 
 
+class GroupedBayes(GaussianNB):
+    given: ClassVar[list] = []
+
+    def fit(self, X, y, sample_weight=None, groups=None):
+        self.given.append((len(X), len(groups), len(set(groups))))
+        return super().fit(X, y, sample_weight)
+
+
+def test_groups_reach_models_of_a_pool_and_folds_of_a_search():
+    X, y = line(60)
+    groups = np.repeat(np.arange(12), 5).tolist()
+    pool = [("grouped", GroupedBayes()), ("line", LogisticRegression())]
+    GroupedBayes.given.clear()
+    skuq.HQEnsembleSelector(pool, cv=3).fit(X, y > 3, groups=groups)
+    assert GroupedBayes.given == [(40, 40, 8)] * 3 + [(60, 60, 12)]
+    by_group = model_selection.GroupKFold(2)
+    search = model_selection.GridSearchCV(LinearRegression(), {"positive": [False]}, cv=by_group)
+    inside = calibrated(search, cv=3).fit(X, y, groups=groups)
+    assert inside.scale_ == calibrated(LinearRegression(), cv=3).fit(X, y, groups=groups).scale_
+
+
 def test_calibrated_keeps_groups_together():
     X, y = line(60)
     labels, groups = y > 3, np.repeat(np.arange(12), 5)

@@ -7,18 +7,22 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from copy import deepcopy
 from itertools import combinations
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
+from sklearn import config_context
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor
 from small_models import TinySpace
 from tiers import slow_after
 
@@ -65,6 +69,8 @@ MODELS = [
     skuq.TabularEnsembleRegressor(2, **TABULAR),
     skuq.make_pipeline(StandardScaler(), skuq.DeepEnsembleRegressor(2, **SMALL)),
 ]
+TREE = DecisionTreeRegressor(max_depth=3, random_state=0)  # the same to the bit in any layout
+CONDITIONAL = skuq.CalibratedUncertaintyRegressor(TREE, "conditional", cv=2)
 # Classes whose twin is quick, and holds the same functions.
 SLOW = {
     *(skuq.AutoDEUQRegressor, skuq.HyperDeepEnsembleClassifier, skuq.MCDropoutClassifier),
@@ -120,7 +126,8 @@ def fits_share_programs():
 
 @functools.cache
 def fit(k):
-    return clone(MODELS[k]).fit(X, targets(MODELS[k]))
+    model = CONDITIONAL if k is None else MODELS[k]
+    return clone(model).fit(X, targets(model))
 
 
 @pytest.fixture(params=CASES)
@@ -145,7 +152,7 @@ def trained(request):
 
 
 def predictions(model, rows=NEW):
-    draws = model.sample_y(rows, 3, random_state=0)
+    draws = model.sample_y(rows, np.uint8(3), random_state=0)
     if is_classifier(model):
         return [*model.predict_uncertainty(rows), model.predict_proba(rows), draws]
     return [*model.predict_uncertainty(rows), model.predict_quantiles(rows, LEVELS), draws]
@@ -290,8 +297,14 @@ def test_draws_have_the_moments(model):
         assert_allclose(functions.std(axis=0), spread, atol=tolerance)
 
 
-def test_copies_predict_the_same_and_clones_are_not_fitted(model):
-    for copy in (pickle.loads(pickle.dumps(model)), loads(dumps(model))):
+def test_copies_predict_the_same_and_clones_are_not_fitted(model, tmp_path):
+    joblib.dump(model, tmp_path / "model")
+    mapped = joblib.load(tmp_path / "model", mmap_mode="r")
+    for copy in (
+        pickle.loads(pickle.dumps(model)),
+        mapped,
+        *map(loads, map(dumps, (model, mapped))),
+    ):
         assert_same(predictions(copy), predictions(model))
     copy = clone(model)
     assert repr(copy.get_params()) == repr(model.get_params())
@@ -563,6 +576,146 @@ def test_units_do_not_matter(own, unit, zero):
     other = own.fit(X / unit, unit * targets(own) + zero).predict(NEW / unit, return_std=True)
     assert_allclose((other[0] - zero) / unit, mean, atol=1e-6 * std.mean())
     assert_allclose(other[1] / unit, std, rtol=1e-6)
+
+
+# ------------------------------------------------------------------ forms, settings and arrays
+
+
+def swapped(values):
+    values = np.asarray(values)
+    return values.astype(values.dtype.newbyteorder())
+
+
+def read_only(values):
+    values = np.array(values, order="F")
+    values.flags.writeable = False
+    return values
+
+
+def framed(columns, index, convert=lambda table: table):
+    """Make frames with these names of columns, and frames and series with this index of rows."""
+
+    def frame(values):
+        table, kind = np.asarray(values), pd.DataFrame if np.ndim(values) == 2 else pd.Series
+        names = {"columns": columns} if kind is pd.DataFrame else {}
+        rows = index.take(np.arange(len(table)) % len(index))
+        return convert(kind(table, rows, **names))
+
+    return frame
+
+
+DAYS = pd.date_range("2020", periods=7)
+LEVELS_OF_NAMES = pd.MultiIndex.from_tuples([("u", "a"), ("u", "b"), ("v", "a")])
+#: What scikit-learn takes for X, y and weights.
+FORMS = {
+    "bytes in another order": swapped,
+    "read-only, column by column": read_only,
+    "every second row": lambda values: np.repeat(np.asarray(values), 2, axis=0)[::2],
+    "masked": np.ma.array,
+    "lists": lambda values: np.asarray(values).tolist(),
+    "named by dates": framed(DAYS[:3], pd.RangeIndex(9)),
+    "named by numbers, nullable": framed([0.5, 1, 2], DAYS, lambda f: f.convert_dtypes()),
+    "named by pairs": framed(LEVELS_OF_NAMES, LEVELS_OF_NAMES),
+    "objects": framed(
+        pd.CategoricalIndex(list("abc")), pd.Index(list("xyz")), lambda f: f.astype(object)
+    ),
+}
+SETTINGS = {"transform_output": "pandas", "enable_metadata_routing": True, "assume_finite": True}
+
+
+@pytest.fixture(params=[*CASES[:-1], pytest.param(None, id="conditional")])
+def any_fitted(request):
+    return pickle.loads(pickle.dumps(fit(request.param)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_table_is_taken(any_fitted, form):
+    expected, form = predictions(any_fitted), FORMS[form]
+    y = targets(any_fitted)
+    found = any_fitted.fit(form(X), form(y), form(np.ones(len(X))))
+    assert_same(predictions(found, form(NEW)), expected)
+    assert found.score(form(X), form(y)) == found.score(form(X), y)
+    assert_array_equal(found.log_prob(form(X), form(y)), found.log_prob(form(X), y))
+
+
+def test_settings_of_scikit_learn_and_numpy_change_nothing(any_fitted):
+    """Nor do whole numbers of any type."""
+    far = pd.concat([NEW, 1e6 * NEW])
+    expected, y = predictions(any_fitted, far), targets(any_fitted)
+    expected.append(any_fitted.log_prob(X, y))
+    numbers = {k: v for k, v in any_fitted.get_params(deep=False).items() if type(v) is int}
+    any_fitted.set_params(**{name: np.min_scalar_type(n).type(n) for name, n in numbers.items()})
+    with config_context(**SETTINGS), np.errstate(all="raise"):
+        found = any_fitted.fit(X, y)
+        assert_same([*predictions(found, far), found.log_prob(X, y)], expected)
+        distribution = found.predict_distribution(far)
+        if not is_classifier(found):
+            assert (distribution.log_prob(1e6) < -10).all() and np.isfinite(
+                distribution.cdf(0)
+            ).all()
+
+
+def arrays_of(value, seen):
+    """List the arrays of an object: attributes of results, in collections and skuq's objects."""
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # kept alive, so that no other object has its id
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from arrays_of(part, seen)
+    elif type(value).__module__.startswith("skuq."):
+        ends = "_" if hasattr(value, "get_params") else ""
+        for name in dir(value):
+            if name[0] != "_" and name.endswith(ends) and not callable(getattr(value, name, len)):
+                yield from arrays_of(getattr(value, name), seen)
+
+
+def spoil(arrays):
+    """Work on arrays in place, where they can be changed; return how many there are."""
+    arrays = list(arrays)
+    for array in arrays:
+        if array.flags.writeable:
+            array[...] = array[::-1].copy() if array.dtype.kind not in "fiu" else array + 1
+    return len(arrays)
+
+
+def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
+    """Neither those of a fit, nor those of copies of it."""
+    loaded = loads(dumps(any_fitted), trusted=["sklearn.tree._tree.Tree"])
+    for model in (any_fitted, deepcopy(any_fitted), loaded):
+        expected = predictions(model)
+        distribution = model.predict_distribution(NEW)
+        mean, std, draws = distribution.mean, distribution.std, distribution.sample(2, 0)
+        assert spoil(arrays_of(model, {})) > 1
+        assert_same(predictions(model), expected)
+        # What is computed is the user's own, and fields of distributions stay as they are.
+        results = [*predictions(model), model.predict(NEW), mean.copy(), std.copy()]
+        assert all(result.flags.writeable for result in results)
+        spoil([*arrays_of(distribution, {}), *distribution.uncertainty(), mean, std])
+        assert_same(
+            [distribution.mean, distribution.std, distribution.sample(2, 0)], results[-2:] + [draws]
+        )
+
+
+ARRAYS = {"query_points": np.array([[0.5]]), "noise_std": np.array([0.3])}
+
+
+def test_arrays_that_were_given_may_be_changed_later(trained):
+    """They are not made read-only, either."""
+    rows, y, weight = X.to_numpy(copy=True), targets(trained).copy(), np.ones(len(X))
+    given, more = [rows, y, weight], {}
+    if "validation_data" in inspect.signature(trained.fit).parameters:
+        more = {"validation_data": (rows[:20].copy(), y[:20].copy(), weight[:20].copy())}
+        given += more["validation_data"]
+    for name in ARRAYS.keys() & trained.get_params(deep=False).keys():
+        if name == "query_points" or getattr(trained, "loss", "") == "mse":
+            given.append(ARRAYS[name].copy())
+            trained.set_params(**{name: given[-1]})
+    expected = predictions(trained.fit(rows, y, weight, **more), NEW.to_numpy())
+    assert all(array.flags.writeable for array in given) and spoil(given) == len(given)
+    assert_same(predictions(trained, NEW.to_numpy()), expected)
 
 
 # ------------------------------------------------------------------ refusals

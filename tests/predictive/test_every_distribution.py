@@ -109,6 +109,40 @@ def members_of(m):
     ]
 
 
+def simplex(rng, *shape):
+    return rng.dirichlet(np.ones(shape[-1]), shape[:-1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrays"),
+    [
+        (GaussianMixture, lambda rng: [*rng.random((2, 3, 5)), simplex(rng, 3)]),
+        (
+            GaussianMixture,
+            lambda rng: [*rng.random((2, 3, 1, 5)), None, np.ones((3, 1, 5)), rng.random((2, 5))],
+        ),
+        (EpistemicNormal, lambda rng: [*rng.random((3, 5)), rng.random((2, 5))]),
+        (TwoPieceNormal, lambda rng: list(rng.random((4, 5)))),
+        (predictive.CategoricalMixture, lambda rng: [simplex(rng, 3, 5, 4), simplex(rng, 3)]),
+        (
+            lambda *given: predictive.TransformedMixture(make("gaussian", (5,)), Bend(0.5), *given),
+            lambda rng: list(rng.random((2, 5))),
+        ),
+    ],
+)
+def test_arrays_that_are_given_or_handed_out_change_nothing(kind, arrays):
+    given = arrays(np.random.default_rng(0))
+    distribution, expected = kind(*given), kind(*copy.deepcopy(given)).sample(9, 0)
+    for array in given:
+        if array is not None:
+            array[...] = array[::-1] / 2
+    for array in (*distribution.uncertainty(), distribution.mean, distribution.std):
+        array *= 2
+    for array in vars(distribution).values():
+        assert not isinstance(array, np.ndarray) or not array.flags.writeable
+    assert_array_equal(distribution.sample(9, 0), expected)
+
+
 @mixtures
 @shapes
 def test_moments_are_those_of_the_weighted_members(kind, shape, global_random_seed):

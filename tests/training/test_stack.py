@@ -226,6 +226,14 @@ def test_groups_that_train_in_turn_divide_the_time_by_what_they_need(data, monke
     assert ends == [100 + 400 / 8, 100 + 400 / 4, 500]
 
 
+def test_a_training_that_is_cancelled_while_its_program_waits_compiles_nothing(data):
+    """Programs compile one after the other."""
+    answers, n_made = itertools.chain([False], itertools.repeat(True)), _train.programs.n_made
+    with pytest.raises(InterruptedError):
+        train(job_of(2, replace(RECIPE, batch_size=19)), data, cancelled=lambda: next(answers))
+    assert _train.programs.n_made == n_made
+
+
 def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(data, monkeypatch):
     job = job_of(8, replace(RECIPE, epochs=1000))
     members = train(job, data, deadline=time.monotonic() - 1)

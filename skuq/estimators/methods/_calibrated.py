@@ -468,7 +468,7 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
             model.find_classes(rows.X, y)
         # A fitted classifier decides the order of the classes, and rows of any may be missing.
         is_fitted = _out_of_fold.learns_nothing(model)
-        classes = np.asarray(model.classes_) if prefit or is_fitted else np.unique(y)
+        classes = np.array(model.classes_) if prefit or is_fitted else np.unique(y)
         class_codes(y, classes)  # raises for labels that the estimator does not know
         predict = functools.partial(classifier_distribution, classes=classes)
         held_out = _predict_held_out(self, rows, y, "any" if is_fitted else "classes", predict)

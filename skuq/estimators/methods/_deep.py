@@ -96,7 +96,7 @@ def _fit_dropout(estimator: Any, given: Given) -> Fit:
         members = training.train(job, task.data, report=progress.epochs)
     find_completed(members)  # raises if the only network diverged
     # The masks follow from the entropy: predictions repeat, and passes are functions.
-    passes = DropoutPasses(estimator.n_passes, task.entropy)
+    passes = DropoutPasses(int(estimator.n_passes), task.entropy)
     return shared.finish(estimator, task, members, np.ones(1), passes=passes)
 
 

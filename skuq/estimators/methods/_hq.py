@@ -191,7 +191,8 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             pipeline hands them to its last step.
         groups : array-like of shape (n,), optional
             Groups, which are passed to `cv`: rows of one group are then never in two folds, also
-            with the default of `cv`. Refused with ``cv="prefit"``, which splits nothing.
+            with the default of `cv`. Models of the pool that take groups get them, too. Refused
+            with ``cv="prefit"``, which splits nothing.
 
         Returns
         -------
@@ -234,7 +235,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         fit_params, splits, tested = {}, None, np.arange(len(y))
         if not prefit:
             fit_params = {
-                n: _out_of_fold.weight_params(m, sample_weight, f"{n!r} in `estimators`")
+                n: _out_of_fold.row_params(m, sample_weight, given.groups, f"{n!r} in `estimators`")
                 for n, m in pool.items()
             }
             kind = "any" if all(map(_out_of_fold.learns_nothing, pool.values())) else "classes"
@@ -409,7 +410,7 @@ def _check_classes(pool, y, prefit):
     for name, model in fixed.items():
         if not hasattr(model, "classes_"):
             raise ValueError(f"Fitted classifiers must have `classes_`. {name!r} has not.")
-        known = np.asarray(model.classes_)
+        known = np.array(model.classes_)
         if prefit and owner == "y":
             classes, owner = known, name
         if known.tolist() != classes.tolist():

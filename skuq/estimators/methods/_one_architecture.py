@@ -369,7 +369,7 @@ def _noise(estimator, task, targets, members, weights, parts):
     """
     given = getattr(estimator, "noise_std", None)
     if given is not None:
-        noise = np.broadcast_to(np.asarray(given, dtype=float), targets.n_outputs)
+        noise = np.broadcast_to(np.array(given, dtype=float), targets.n_outputs)
         return noise / targets.scaling.scale_, noise
     scale = _residual_std(task.data, members, weights, parts)
     return scale, scale if targets.is_transformed else scale * targets.scaling.scale_

@@ -33,8 +33,8 @@ from skuq.tables._repeats import (
 from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
 
 _N_FOLDS = 5
-# Ends of the names of arguments of `fit` that hold validation rows, one array each.
-_VALIDATION = ("X_val", "y_val", "sample_weight_val")
+# Ends of the names of arguments of `fit` that hold validation rows.
+_VALIDATION = ("X_val", "y_val", "sample_weight_val", "validation_data")
 
 
 @dataclass(eq=False, repr=False)
@@ -94,7 +94,7 @@ class FittedProbabilities(ClassifierMixin, FittedModel):
         """Find the labels of the columns: the model's, those of y, or numbers from 0 on."""
         # One row is enough to count the columns.
         n = self.predict_proba(_params.safe_indexing(X, [0])).shape[1]
-        labels = np.asarray(getattr(self.model, "classes_", np.unique(y)))
+        labels = np.array(getattr(self.model, "classes_", np.unique(y)))
         if len(labels) != n and np.isin(labels, np.arange(n)).all():
             labels = np.arange(n)
         if len(labels) != n:
@@ -182,10 +182,15 @@ def take_argument(estimator: Any, name: str, value: Any, fit_params: dict[str, A
     raise TypeError(f"`{name}` and `{argument}` are the same: give one of them.")
 
 
-def weight_params(estimator: Any, sample_weight: Any, name: str) -> dict[str, Any]:
-    """Name weights as the estimator's `fit` takes them, or raise TypeError if it takes none."""
+def row_params(estimator: Any, sample_weight: Any, groups: Any, name: str) -> dict[str, Any]:
+    """Name weights and groups as the estimator's `fit` takes them.
+
+    Few estimators take groups, the others do without. Raise TypeError for weights it cannot take.
+    """
+    argument = None if groups is None else _params.fit_argument(estimator, "groups")
+    found = {} if argument is None else {argument: groups}
     if sample_weight is None or learns_nothing(estimator):
-        return {}
+        return found
     argument = _params.fit_argument(estimator)
     if argument is None:
         raise TypeError(
@@ -193,7 +198,7 @@ def weight_params(estimator: Any, sample_weight: Any, name: str) -> dict[str, An
             "estimator whose `fit` takes them. Bagging gives weights to all that take them: put "
             "the whole into skuq.make_pipeline, and it draws rows instead."
         )
-    return {argument: sample_weight}
+    return {**found, argument: sample_weight}
 
 
 def inherit_tags(tags, estimators):
@@ -225,11 +230,8 @@ def route(
         given |= {name: value for name, value in for_rows.items() if value is not None}
         routed = process_routing(calibrated, "fit", **given)
         return routed["estimator"]["fit"], routed["splitter"]["split"].get("groups")
-    # Groups are for the splitter. Few estimators take them, too.
-    argument = _params.fit_argument(estimator, "groups")
-    if groups is not None and argument is not None:
-        given[argument] = groups
-    return given | weight_params(estimator, sample_weight, repr(estimator)), groups
+    # Groups are for the splitter, and for estimators that take them.
+    return given | row_params(estimator, sample_weight, groups, repr(estimator)), groups
 
 
 def make_folds(

@@ -465,7 +465,7 @@ class SearchEstimator(Predictor):
 
     def __deepcopy__(self, memo: Any) -> Any:
         other = memo[id(self)] = object.__new__(type(self))
-        other.__dict__.update(copy.deepcopy(vars(self), memo))
+        other.__setstate__(copy.deepcopy(vars(self), memo))
         return other
 
     def __sklearn_tags__(self) -> Any:
