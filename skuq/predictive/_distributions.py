@@ -417,7 +417,7 @@ class Continuous:
         """Make the correlation an array, and check it."""
         if self.correlation is None:
             return
-        found, m = as_floats(self.correlation, "correlation"), self.mean.shape[1:]
+        found, m = as_floats(self.correlation, "correlation"), self._shape[1:]
         valid = found.shape == m * 2 and m and np.allclose(found, found.T)
         if not (valid and np.allclose(np.diag(found), 1) and np.linalg.eigvalsh(found)[0] > 0):
             raise ValueError(
@@ -495,7 +495,7 @@ def normal_levels(scores: np.ndarray) -> np.ndarray:
 class Mixture(Continuous):
     """Mixture of K members' distributions for every row; rows share the weights.
 
-    Given the member, outputs have the dependence of `correlation`; over members they have more.
+    Given the member, outputs are independent, unless the mixture has a `correlation`.
 
     Attributes
     ----------

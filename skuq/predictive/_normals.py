@@ -47,8 +47,7 @@ class GaussianMixture(Mixture):
 
     All rows share the members' weights, but not the probabilities of normals. The spread of one
     member's normals is aleatoric, possibly with several modes. The disagreement of the members'
-    means is epistemic. Given the member, outputs have the dependence of `correlation`; members
-    that disagree add to it.
+    means is epistemic. Given the member, outputs are independent, unless `correlation` is given.
 
     Parameters
     ----------
