@@ -150,8 +150,7 @@ def _find_decisions(declare: Callable) -> Space:
         with contextlib.suppress(*[SearchSpaceError] if found else []):
             declare(hp)
         for decision in space_from_keras_tuner(hp.space).decisions:
-            if decision.name not in found:
-                found[decision.name] = decision
+            if found.setdefault(decision.name, decision) is decision:
                 to_try += [{**values, decision.name: v} for v in _values_to_try(decision)]
         if len(found) > 1 and values is to_try[-1] and n_random < _N_RANDOM:
             to_try.append(Space(tuple(found.values())).sample(rng))
