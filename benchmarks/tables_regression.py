@@ -281,12 +281,16 @@ def rent(of):
     score = "nll" if of == "classes" else "crps"
     scores = frame.pivot_table(score, ["problem", "seed"], "method", sort=False)
     logs = np.log(scores.div(scores.pop("as it is"), axis=0))
-    found = []
+    found, without_effect = [], []
     for name, column in logs.items():
         column = 100 * column.dropna()
+        if abs(column).max() < 0.05:
+            without_effect.append(name)
+            continue
         changed = f"{(abs(column) > 1e-6).sum()} of {len(column)}"
         found.append([name, mean_error(column, 1), number(column.max(), 1), changed])
-    return markdown(["without", "mean", "most", "tables changed"], found)
+    found.append([", ".join(without_effect), "0.0", "0.0", ""])
+    return markdown(["without", "mean", "most", "changed"], found)
 
 
 # Calibration and shift

@@ -70,7 +70,7 @@ def test_intervals_hold_exactly_linear_targets():
     rows = np.random.default_rng(0).integers(0, 3000, (300, 3)).astype(float)
     target = rows[:, 0] + rows[:, 1]
     model = skuq.TabularEnsembleRegressor(2, epochs=10, random_state=0)
-    low, high = model.fit(rows[TRAIN], target[TRAIN]).predict_interval(rows[REST]).T
+    low, high = model.fit(rows[TRAIN], target[TRAIN]).predict_interval(rows[REST])
     assert np.mean((low <= target[REST]) & (target[REST] <= high)) >= 0.9
 
 

@@ -84,8 +84,8 @@ class DistinctRows(NamedTuple):
     def of(cls, units: np.ndarray | None, cv: Any, labels: Any = None) -> DistinctRows:
         """Make distinct rows of the numbers (n,) that equal rows share, if there are any.
 
-        Rows are not compared if there are fewer distinct rows than folds, or not two of them of two
-        of the classes `labels` (n,), or if the folds of the user are of all rows.
+        Rows are not compared if there are fewer distinct rows than folds, in each of the classes
+        `labels` (n,), or not two of two classes, or if the folds of the user are of all rows.
         """
         is_list = not (cv is None or isinstance(cv, Integral) or hasattr(cv, "split"))
         if units is None or is_list or isinstance(cv, PredefinedSplit | TimeSeriesSplit):
@@ -93,7 +93,8 @@ class DistinctRows(NamedTuple):
         _, first, units = np.unique(units, return_index=True, return_inverse=True)
         n_folds = max(2, int(cv if isinstance(cv, Integral) else getattr(cv, "n_splits", 2)))
         of_class = pd.Series(units).groupby(units if labels is None else labels).nunique()
-        if len(first) >= n_folds and (labels is None or (of_class > 1).sum() > 1):
+        divides = (of_class > 1).sum() > 1 and of_class.max() >= n_folds
+        if len(first) >= n_folds and (labels is None or divides):
             return cls(first, units)
         warn_user(
             f"X has {len(first)} distinct row{'s' * (len(first) > 1)}, too few to divide them, or "

@@ -118,7 +118,7 @@ def test_copies_do_not_narrow_intervals(cv, rng):
     rows = rng.permutation(np.repeat(np.arange(150), 4))
     forest = RandomForestRegressor(20, random_state=0)
     model = skuq.CalibratedUncertaintyRegressor(forest, cv=cv).fit(X[rows], y[rows])
-    low, high = model.predict_interval(new, 0.9).T
+    low, high = model.predict_interval(new, 0.9)
     assert 0.84 < np.mean((low <= t) & (t <= high)) < 0.97
 
 
