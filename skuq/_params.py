@@ -40,6 +40,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_feature_names_in as check_feature_names_in
 from sklearn.utils.validation import _check_method_params as check_method_params
 from sklearn.utils.validation import _check_sample_weight as check_sample_weight
+from sklearn.utils.validation import _num_samples as num_samples
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from skuq._formulas import SQUARABLE
@@ -382,12 +383,14 @@ def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
 def unwrap_estimator(estimator: Any, X: Any = None) -> tuple[Any, Any]:
     """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
 
+    Of a search that is not fitted it is the one that would be.
+
     Needed for what those do not delegate: `predict_distribution`, and ``predict(X,
     return_std=True)`` of searches, and of pipelines under metadata routing.
     """
     if hasattr(estimator, "best_estimator_"):
         return unwrap_estimator(estimator.best_estimator_, X)
-    if isinstance(estimator, FrozenEstimator):
+    if isinstance(estimator, FrozenEstimator | BaseSearchCV):
         return unwrap_estimator(estimator.estimator, X)
     if isinstance(estimator, Pipeline):
         if X is not None and len(estimator) > 1:

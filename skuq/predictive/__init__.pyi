@@ -1,4 +1,5 @@
 from ._classes import CategoricalMixture as CategoricalMixture
+from ._concatenated import Concatenated as Concatenated
 from ._distributions import ClassUncertainty as ClassUncertainty
 from ._distributions import Mixture as Mixture
 from ._distributions import Uncertainty as Uncertainty
