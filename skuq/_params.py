@@ -383,14 +383,12 @@ def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
 def unwrap_estimator(estimator: Any, X: Any = None) -> tuple[Any, Any]:
     """Find the estimator inside searches, pipelines and frozen estimators, and its input X.
 
-    Of a search that is not fitted it is the one that would be.
-
     Needed for what those do not delegate: `predict_distribution`, and ``predict(X,
     return_std=True)`` of searches, and of pipelines under metadata routing.
     """
     if hasattr(estimator, "best_estimator_"):
         return unwrap_estimator(estimator.best_estimator_, X)
-    if isinstance(estimator, FrozenEstimator | BaseSearchCV):
+    if isinstance(estimator, FrozenEstimator):
         return unwrap_estimator(estimator.estimator, X)
     if isinstance(estimator, Pipeline):
         if X is not None and len(estimator) > 1:

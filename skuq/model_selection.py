@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import get_routing_for_object
 
-from skuq._params import num_samples, unwrap_estimator
+from skuq._params import BaseSearchCV, num_samples, unwrap_estimator
 from skuq.predictive import Concatenated
 from skuq.predictive._distributions import Continuous
 
@@ -90,7 +90,10 @@ def cross_val_predict(
     >>> distribution.cdf(y).shape
     (442,)
     """
-    if not any(hasattr(model, method) for model in (estimator, unwrap_estimator(estimator)[0])):
+    inner, _ = unwrap_estimator(estimator)
+    if isinstance(inner, BaseSearchCV):  # not fitted yet
+        inner, _ = unwrap_estimator(inner.estimator)
+    if not (hasattr(estimator, method) or hasattr(inner, method)):
         raise AttributeError(
             f"`method` must be one that the estimator has. Got {method!r}, and {estimator!r}. "
             "CalibratedUncertaintyRegressor and CalibratedUncertaintyClassifier give any model "

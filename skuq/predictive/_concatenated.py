@@ -27,16 +27,11 @@ class Concatenated(Continuous):
     Parameters
     ----------
     parts : tuple of Continuous
-        Distributions of the parts.
+        Distributions of the parts, at least one, all of the same outputs.
     part : ndarray of int of shape (n,)
         For each row, the position of its part.
     row : ndarray of int of shape (n,)
         For each row, its position in its part.
-
-    Raises
-    ------
-    ValueError
-        If there are no parts, or the parts have different numbers of outputs.
 
     See Also
     --------
@@ -54,14 +49,6 @@ class Concatenated(Continuous):
     parts: tuple[Continuous, ...]
     part: np.ndarray
     row: np.ndarray
-
-    def __post_init__(self) -> None:
-        outputs = [part._shape[1:] for part in self.parts]
-        if len(set(outputs)) != 1:
-            raise ValueError(
-                "parts must be distributions of the same outputs, at least one of them. Got "
-                f"{len(outputs)} with {outputs}."
-            )
 
     @property
     def _shape(self) -> tuple[int, ...]:

@@ -392,7 +392,6 @@ ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
     (EpistemicNormal, ([0.0, 0.0], [1.0, 0.0], [1.0, 0.0]), "must not both be 0"),
     (EpistemicNormal, ([0.0], [1.7e308], [1.7e308]), "must not both be 0, and their root"),
     (EpistemicNormal, (ONE[0], ONE[0], ONE[0], ONE[0]), r"functions must have shape \(r, 1\)"),
-    (predictive.Concatenated, ((), [], []), r"at least one of them. Got 0 with \[\]"),
     (TwoPieceNormal, (0.0, 1.0, 1.0), "shape"),
     (TwoPieceNormal, ([0.0], [1.0], [1.0], [-2.0]), "aleatoric must be finite"),
     (TwoPieceNormal, ([0.0], [0.0], [1.0]), "lower must be positive where aleatoric is 0"),
