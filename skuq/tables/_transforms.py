@@ -56,7 +56,7 @@ class TargetTransform:
     from it. Equal values are only centred, until `rescale_equal` is called.
 
     A transformer is fitted without the weights, and read off at 3,001 places: the range of the
-    transformed y, and as much again on either side, as far as it has an inverse there.
+    transformed y, and as much again on either side, unless its inverse ends there.
 
     References
     ----------
@@ -328,11 +328,12 @@ class _Scores:
                 )
             step = (z[-1] - z[0]) / _PLACES
             values = inverse(z[0] + step * np.arange(-_PLACES, 2 * _PLACES + 1))
-            values = np.unique(values[np.isfinite(values)])
+            # Near a bound, where the inverse ends, its slope would be any.
+            low, high = np.where(np.isfinite(values[[0, -1]]), 0, _PLACES)
+            values = np.unique(values[low : len(values) - high])
             scores = forward(values)
         # One knot at a place at most: rounding, and ends of the map, give several values of one.
-        place = np.round((scores - z[0]) / step)
-        place, knots = np.unique(place, return_index=True)
+        place, knots = np.unique(np.round((scores - z[0]) / step), return_index=True)
         knots = knots[np.isfinite(place)]
         mean, scale = moments(z[index], weight)
         return cls._with_straight_ends((scores[knots] - mean) / scale, values[knots])

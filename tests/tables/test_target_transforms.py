@@ -86,6 +86,11 @@ def test_yeo_johnson_of_heavy_tails_stays_onto():
     transform = TargetTransform("yeo-johnson").fit(y)
     assert 0 <= transform.outputs_[0].power < 1e-6
     assert np.isfinite(transform.inverse(np.array([[50.0], [-50.0], [1e4]]))).all()
+    # That of scikit-learn has the bound, near which it would be steep, and goes straight on.
+    transform = TargetTransform(PowerTransformer()).fit(y)
+    far = transform.forward(y).max() + np.array([[0.0], [1.0], [2.0]])
+    steps = np.diff(transform.inverse(far), axis=0)
+    assert_allclose(steps[1], steps[0], rtol=1e-6)
 
 
 def test_yeo_johnson_goes_straight_on_at_a_distance_of_one_range(rng):
