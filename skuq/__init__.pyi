@@ -4,6 +4,7 @@ from . import estimators as estimators
 from . import exceptions as exceptions
 from . import files as files
 from . import metrics as metrics
+from . import model_selection as model_selection
 from . import networks as networks
 from . import plotting as plotting
 from . import predictive as predictive

@@ -4,6 +4,7 @@ Notation: n rows, m outputs.
 """
 
 import difflib
+import inspect
 import re
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -60,8 +61,13 @@ def get_scorer(name):
     Estimators with `predict_distribution(X)`, as all of skuq's, are scored by the distribution:
     by its `log_prob`, `cdf` and `interval`, and for the CRPS by its `crps` or, without it, by its
     `quantile`. If the method or one of these is missing, the
-    normal of `predict(X, return_std=True)` is scored. Classifiers are scored by `predict_proba`,
-    and pipelines and searches by the estimator inside.
+    normal of `predict(X, return_std=True)` is scored. Intervals are those of
+    ``predict_interval(X, coverage=..)`` if the estimator has it: a pair of arrays (n[, m]), or an
+    array (n, 2[, m]). Classifiers are scored by `predict_proba`, and pipelines and searches by the
+    estimator inside.
+
+    Cross-validation and searches of scikit-learn stop with an error if the estimator is of the
+    wrong kind for the scorer.
 
     Examples
     --------
@@ -162,7 +168,16 @@ class UncertaintyScorer:
             If rows have classes that the classifier was fitted without, as in the folds of a
             cross-validation that lack a class. These rows are left out of the score.
         """
-        model, X = unwrap_estimator(estimator, X)
+        try:
+            return self._score(*unwrap_estimator(estimator, X), y, sample_weight)
+        except TypeError as error:
+            # Wrong kinds of estimators fail in all folds. Two frames, if there are several scorers.
+            callers = inspect.stack(context=0)[1:3]
+            if any(of.function == "_score" and "sklearn" in of.filename for of in callers):
+                return RaisedWhenRead(error)
+            raise
+
+    def _score(self, model, X, y, sample_weight):
         if classifies(model):
             if self.name not in _CLASS_SCORES:
                 raise TypeError(
@@ -237,6 +252,21 @@ class UncertaintyScorer:
         return f"get_scorer({self.name!r})"
 
 
+@dataclass(frozen=True)
+class RaisedWhenRead:
+    """Score that raises an error when it is read, as scikit-learn's cross-validation does.
+
+    If the scorer raised the error there, every fold would warn with a traceback and score NaN.
+    """
+
+    error: TypeError
+
+    @property
+    def item(self):
+        """Raise the error."""
+        raise self.error
+
+
 def _percentage(name):
     """Read the coverage at the end of the name of an interval score; None if there is none."""
     kind, _, digits = str(name).rpartition("_")
@@ -308,20 +338,22 @@ def _crps(predicted, weight):
 
 def _score_intervals(kind, predicted, weight, coverage):
     """Compute one of the `_INTERVAL_SCORES` of central intervals."""
-    if predicted.offers("interval"):
-        # Intervals of a model may follow another rule than quantiles of its distributions.
-        own = getattr(predicted.model, "predict_interval", None)
+    # Intervals of a model may follow another rule than quantiles of its distributions.
+    own = getattr(predicted.model, "predict_interval", None)
+    if own is not None or predicted.offers("interval"):
         interval = predicted.distribution.interval if own is None else partial(own, predicted.X)
         ends = interval(coverage=coverage)
+        ends = ends if isinstance(ends, tuple) else np.moveaxis(np.asarray(ends), 1, 0)
     else:
         mean, std = predicted.normal
         reach = special.ndtri((1 + coverage) / 2) * std
         ends = mean - reach, mean + reach
+    y = reshape_like_prediction(predicted.target, ends[0])
     if kind == "neg_mean_width":
         return -_scores.mean_width(*ends, sample_weight=weight)
     if kind == "neg_interval":
-        return -_scores.interval_loss(predicted.y, *ends, coverage, sample_weight=weight)
-    share = _scores.coverage_score(predicted.y, *ends, sample_weight=weight)
+        return -_scores.interval_loss(y, *ends, coverage, sample_weight=weight)
+    share = _scores.coverage_score(y, *ends, sample_weight=weight)
     return share if kind == "coverage" else -abs(share - coverage)
 
 

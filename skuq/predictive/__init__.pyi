@@ -1,3 +1,4 @@
+from ._concatenated import Concatenated as Concatenated
 from ._distributions import CategoricalMixture as CategoricalMixture
 from ._distributions import ClassUncertainty as ClassUncertainty
 from ._distributions import Interval as Interval

@@ -181,6 +181,9 @@ class Continuous:
         """Square root of the variance, in units of y."""
         return np.sqrt(self.variance)
 
+    #: Mean and standard deviations by source: ``uncertainty(ddof=0)``.
+    uncertainty: Callable[..., Uncertainty]
+
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Compute P(Y <= y) for each row and output.
 

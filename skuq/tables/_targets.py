@@ -23,11 +23,11 @@ from skuq.networks._heads import CategoricalHead, GaussianMixtureHead, SquaredEr
 from skuq.tables._columns import find_far_values
 from skuq.tables._inputs import Rows
 from skuq.tables._scaling import TargetScaling, target_names
-from skuq.tables._transforms import TargetTransform
+from skuq.tables._transforms import TARGET_TRANSFORMS, TargetTransform
 
-#: Constraint of the parameter `target_transform`.
+#: Constraint of the parameter `target_transform` where it may be "auto".
 TARGET_CONSTRAINTS: dict[str, list[Any]] = {
-    "target_transform": [StrOptions({"auto", "standard", "yeo-johnson", "quantile"})]
+    "target_transform": [StrOptions({"auto"}), *TARGET_TRANSFORMS]
 }
 
 #: Constraint of the parameter `class_weight`.
@@ -80,7 +80,7 @@ class NumberTargets(Targets):
 
     Parameters
     ----------
-    transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+    transform : {"standard", "yeo-johnson", "quantile", transformer}, default="standard"
         The estimators' parameter `target_transform`.
     loss : str, default="nll"
         Loss by its name in `DeepEnsembleRegressor`, which determines the head of the networks.
@@ -111,7 +111,7 @@ class NumberTargets(Targets):
 
     def __init__(
         self,
-        transform: str = "standard",
+        transform: Any = "standard",
         *,
         loss: str = "nll",
         standardize: bool = True,

@@ -7,6 +7,8 @@ density of transformed targets gives a density of the targets.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +16,16 @@ import numpy as np
 from scipy import optimize, special
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import elementwise
+from sklearn.base import clone
 
+from skuq._params import HasMethods, StrOptions
 from skuq.files._registry import saved_as
 from skuq.tables._scaling import check_target_sizes, scale_of_equal_values
 
 # Knots of the quantile map: smallest number of rows between two knots, and most intervals.
 _ROWS_EACH, _MOST_INTERVALS = 10, 100
 _CLOSEST = 1e-6  # smallest distance of two knots, relative to the central 90% of the values
+_PLACES = 1000  # of the range of the data, at which a transformer is read off
 _SMALLEST_LEVEL = 1e-9  # levels are clipped, so that normal scores are finite
 
 
@@ -30,11 +35,12 @@ class TargetTransform:
 
     Parameters
     ----------
-    kind : {"yeo-johnson", "quantile"}
+    kind : {"yeo-johnson", "quantile", transformer}
         "yeo-johnson", for skewed targets, applies a power transform, with the power of maximum
         likelihood under normality, and scales to mean 0 and variance 1. "quantile" maps about 100
         quantiles of y (fewer for small data) to those of a normal distribution, with a smooth curve
-        between them.
+        between them. A transformer of scikit-learn with `inverse_transform`, such as
+        ``FunctionTransformer(np.log1p, np.expm1)``, is cloned and fitted to each output.
 
     Attributes
     ----------
@@ -49,13 +55,16 @@ class TargetTransform:
     the data: "quantile" beyond the range of the data, and "yeo-johnson" at a distance of one range
     from it. Equal values are only centred, until `rescale_equal` is called.
 
+    A transformer is fitted without the weights, and read off at 3,001 places: the range of the
+    transformed y, and as much again on either side, unless its inverse ends there.
+
     References
     ----------
     I. Yeo, R. Johnson. "A new family of power transformations to improve normality or
     symmetry", Biometrika 2000.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: Any) -> None:
         self.kind = kind
 
     def fit(self, y: np.ndarray, sample_weight: np.ndarray | None = None) -> TargetTransform:
@@ -76,17 +85,19 @@ class TargetTransform:
         ------
         ValueError
             If y has values so large that their variance overflows, or so small that it
-            underflows.
+            underflows, or if a transformer is not increasing and invertible at them.
         """
         weight = np.ones(len(y)) if sample_weight is None else np.asarray(sample_weight)
         weight = weight / weight.sum()
         check_target_sizes(y)
+        learn: Any = functools.partial(_Scores.of_transformer, self.kind)
+        if isinstance(self.kind, str):
+            learn = _KINDS[self.kind]
         is_constant = np.ptp(y, axis=0) == 0
         scales = np.array([moments(column, weight)[1] for column in y.T])
         check_target_sizes(y, np.where(is_constant, 1.0, scales))
-        kind: Any = _KINDS[self.kind]
         self.outputs_ = tuple(
-            _Line(column[0], 1.0) if constant else kind.learn(column, weight)
+            _Line(column[0], 1.0) if constant else learn(column, weight)
             for column, constant in zip(y.T, is_constant)
         )
         return self
@@ -288,8 +299,43 @@ class _Scores:
         # Both ends are knots: the last one replaces a knot that is too close to it.
         if positions[-1] != last:
             positions[1 if len(positions) == 1 else -1 :] = [last]
-        scores, values = scores[positions], knots[positions]
-        # Add a knot on either side, so that the curve has the slope of its straight ends there.
+        return cls._with_straight_ends(scores[positions], knots[positions])
+
+    @classmethod
+    def of_transformer(cls, transformer, y, weight):
+        """Read off a fitted clone of a transformer, and standardise what it makes of y."""
+        fitted = clone(transformer).fit(y[:, None])
+        forward, inverse = (
+            lambda values, method=method: np.asarray(method(values[:, None]), "float64")[:, 0]
+            for method in (fitted.transform, fitted.inverse_transform)
+        )
+        rows, index = np.unique(y, return_inverse=True)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # ends of the map, and what is refused, are told below
+            z = forward(rows)
+            near = {"rtol": 1e-6, "atol": 1e-6 * np.ptp(rows)}
+            is_increasing = np.isfinite(z).all() and (np.diff(z) >= 0).all()
+            if not (is_increasing and np.allclose(inverse(z), rows, **near)):
+                raise ValueError(
+                    "`target_transform` must have an increasing `transform`, finite on all rows' "
+                    "y, that its `inverse_transform` inverts. This does not hold for "
+                    f"{transformer!r} and y from {rows[0]:.6g} to {rows[-1]:.6g}."
+                )
+            step = (z[-1] - z[0]) / _PLACES
+            values = inverse(z[0] + step * np.arange(-_PLACES, 2 * _PLACES + 1))
+            # Near a bound, where the inverse ends, its slope would be any.
+            low, high = np.where(np.isfinite(values[[0, -1]]), 0, _PLACES)
+            values = np.unique(values[low : len(values) - high])
+            scores = forward(values)
+        # One knot at a place at most: rounding, and ends of the map, give several values of one.
+        place, knots = np.unique(np.round((scores - z[0]) / step), return_index=True)
+        knots = knots[np.isfinite(place)]
+        mean, scale = moments(z[index], weight)
+        return cls._with_straight_ends((scores[knots] - mean) / scale, values[knots])
+
+    @classmethod
+    def _with_straight_ends(cls, scores, values):
+        """Add a knot on either side, so that the curve has the slope of its straight ends there."""
         ends = [2 * scores[0] - scores[1], 2 * values[0] - values[1]]
         beyond = [2 * scores[-1] - scores[-2], 2 * values[-1] - values[-2]]
         return cls(
@@ -325,4 +371,10 @@ class _Scores:
         return np.where(root.success, root.x, nearer)
 
 
-_KINDS = {"yeo-johnson": Power, "quantile": _Scores}
+_KINDS = {"yeo-johnson": Power.learn, "quantile": _Scores.learn}
+
+#: Constraints of the parameter `target_transform`.
+TARGET_TRANSFORMS = [
+    StrOptions({"standard", *_KINDS}),
+    HasMethods(["fit", "transform", "inverse_transform"]),
+]

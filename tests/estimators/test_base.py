@@ -4,6 +4,7 @@ import inspect
 import pickle
 import sys
 import warnings
+from pathlib import Path
 
 import cloudpickle
 import keras_tuner
@@ -14,12 +15,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn import config_context
 from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.decomposition import PCA
+from sklearn.ensemble import BaggingRegressor, StackingRegressor, VotingRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectKBest, f_regression
 from sklearn.frozen import FrozenEstimator
-from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
+from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -335,6 +339,46 @@ def test_pipeline_opens_searches_and_pipelines(rows):
     assert_array_equal(model.predict(X, return_std=True), best.predict(scaled, return_std=True))
     frozen = make_pipeline(FrozenEstimator(model)).fit(X, y)
     assert_array_equal(frozen.predict_interval(X), model.predict_interval(X))
+
+
+SURE = skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2)
+SURE_OF_CLASSES = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2)
+PAGE = (Path(skuq.__file__).parents[1] / "docs" / "pipelines.md").read_text()
+
+
+@cases(
+    ("row", "outer", "inner"),
+    ("`skuq.make_pipeline`", make_pipeline(StandardScaler(), SURE), None),
+    ("`GridSearchCV`", GridSearchCV(SURE, {"cv": [2]}, cv=2), lambda m: m.best_estimator_),
+    ("scikit-learn's `make_pipeline`", Pipeline([("model", SURE)]), lambda m: m[-1]),
+    ("`FrozenEstimator`", FrozenEstimator(SURE), None),
+    ("`TransformedTargetRegressor`", TransformedTargetRegressor(SURE), None),
+    ("`StackingRegressor`, inside", StackingRegressor([("sure", SURE)], cv=2), None),
+    ("`StackingRegressor`, `final_estimator`", StackingRegressor([("a", Ridge())], SURE), None),
+    ("`VotingRegressor`", VotingRegressor([("sure", SURE)]), None),
+    ("`BaggingRegressor`", BaggingRegressor(SURE, 2), None),
+    ("`MultiOutputRegressor`", MultiOutputRegressor(SURE), lambda m: m.estimators_[0]),
+    ("`CalibratedClassifierCV`", CalibratedClassifierCV(SURE_OF_CLASSES, cv=2), None),
+    ("`CalibratedUncertaintyRegressor`", clone(SURE).set_params(estimator=SURE), None),
+)
+def test_the_page_says_what_keeps_the_uncertainty(row, outer, inner):
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    y = (X[:, 0] > 0).astype(int) if is_classifier(outer) else X
+    y = y if y.ndim == 1 or isinstance(outer, MultiOutputRegressor) else y.sum(axis=1)
+    model = FrozenEstimator(SURE.fit(X, y)) if "Frozen" in row else outer.fit(X, y)
+    works = []
+    for use in (
+        lambda: model.predict_uncertainty(X).total,
+        lambda: model.predict(X, return_std=True)[1],
+        lambda: get_scorer("neg_nll")(model, X, y),
+    ):
+        try:
+            works.append("yes" if np.isfinite(use()).all() else "no")
+        except (AttributeError, TypeError, ValueError):
+            works.append("no")
+    assert f"| {row} | {' | '.join(works)} |" in PAGE
+    if inner is not None:
+        assert inner(model).predict_uncertainty(X).total.shape == (40,)
 
 
 def test_pipeline_of_classifiers(rows):

@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.compose import make_column_transformer
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.utils import get_tags
@@ -28,6 +28,7 @@ from skuq.tables import TablePreprocessor
 
 RUN = {"epochs": 4, "batch_size": 16, "random_state": 0}
 NETWORK = {"network": MLP((8,)), **RUN}
+LOGARITHM = FunctionTransformer(np.log, np.exp)
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 4, "random_state": 0}
 NOMU = {"network": NOMUNetwork(8), "artificial": ArtificialInputs(n=5), **RUN}
 FIXED = NOMUReadout(l_min=0.01, l_max=2, c=1)
@@ -234,6 +235,8 @@ def skewed():
     (skuq.DeepEnsembleRegressor(2, **NETWORK), "quantile"),
     (skuq.TabularEnsembleRegressor(2, **RUN), "yeo-johnson"),
     (skuq.AutoDEUQRegressor(**SEARCH, space=TinySpace()), "quantile"),
+    (skuq.AutoDEUQRegressor(**SEARCH, space=TinySpace()), LOGARITHM),
+    (skuq.TabularEnsembleRegressor(2, **RUN), LOGARITHM),
     quick=2,
 )
 def test_target_transform_leaves_predictions_in_units_of_y(model, kind, skewed):
@@ -251,6 +254,18 @@ def test_target_transform_leaves_predictions_in_units_of_y(model, kind, skewed):
     eps = 1e-5 * y[:3]
     density = (distribution.cdf(y[:3] + eps) - distribution.cdf(y[:3] - eps)) / (2 * eps)
     assert_allclose(model.log_prob(X[:3], y[:3]), np.log(density), atol=1e-4)
+
+
+def test_target_transform_of_scikit_learn_is_a_fit_of_transformed_targets(skewed):
+    (X, y), model = skewed, skuq.DeepEnsembleRegressor(1, **NETWORK)
+    by_hand = clone(model).fit(X, np.log(y))
+    outer = TransformedTargetRegressor(model, transformer=LOGARITHM).fit(X, y)
+    model = clone(model).set_params(target_transform=LOGARITHM).fit(X, y)
+    levels = [0.01, 0.5, 0.9]
+    found = model.predict_quantiles(X, levels)
+    assert_allclose(found, np.exp(by_hand.predict_quantiles(X, levels)), rtol=1e-5)
+    assert_allclose(found[:, 1], outer.predict(X), rtol=1e-5)  # of one normal, no mean of y
+    assert_allclose(model.log_prob(X, y), by_hand.log_prob(X, np.log(y)) - np.log(y), atol=1e-4)
 
 
 @cases(

@@ -76,6 +76,7 @@ CELLS = networks.CellSpace(channels=2, n_cells=1, batch_size=20)
 BOUNDED = {"network": networks.OperatorNetwork(latent=6, fourier_scale=1.0), "prior": EPINET}
 BOUNDED["output_map"] = "bounded"
 BAYES = make_pipeline(BayesianRidge())
+LOG = FunctionTransformer(np.log, np.exp)
 LINE = LinearRegression().fit(INPUTS, VALUES)
 
 # name -> (estimator, X, y): what is saved in another way than the estimators of test_contract.py.
@@ -91,6 +92,7 @@ CASES = {
     "conformal": (skuq.CalibratedUncertaintyRegressor(BAYES, "conformal", cv=2), X, Y),
     "pipeline": (skuq.make_pipeline(StandardScaler(), ensemble(**SMALL)), X, Y),
     "ensemble, quantiles of y": (ensemble(**SMALL, target_transform="quantile"), X, Y),
+    "ensemble, logarithm of y": (ensemble(**SMALL, target_transform=LOG), X, np.exp(Y)),
     "nes": (skuq.NESRegressor(3, **SEARCH, space=WidthDepthSpace((8,), 1)), X, Y),
     "nes, cells": (skuq.NESClassifier(2, **SEARCH | {"epochs": 1}, space=CELLS), IMAGES, BRIGHT),
     "nomu, asymmetric": (nomu(**FIXED, band="asymmetric"), X, Y),
@@ -104,7 +106,7 @@ CASES = {
     "output by output": (OutputwiseRegressor(ensemble(**SMALL)), X, BOTH),
 }
 # The bytes that skops writes differ each time.
-FOREIGN = {"hq", "conformal", "neon, given", "foreign"}
+FOREIGN = {"hq", "conformal", "neon, given", "foreign", "ensemble, logarithm of y"}
 
 
 class Halving(FunctionTransformer):

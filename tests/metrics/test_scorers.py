@@ -1,3 +1,5 @@
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -181,6 +183,66 @@ def test_classifiers_and_classes_that_a_fold_lacks():
         scorer(model, X[:5], np.full(5, "new"))
     with pytest.raises(ValueError, match="no label"):
         scorer(model, X[:2], np.array(["0", None], dtype=object))
+
+
+@cases(
+    ("ends",),
+    (lambda low, high: (low, high),),
+    (lambda low, high: np.stack([low, high], axis=1),),
+    (lambda low, high: np.stack([low, high], axis=1)[..., None],),  # as of MAPIE
+)
+def test_intervals_alone_are_scored(table, ends):
+    X, y = table
+    low, high = X[:, 0] - 0.9, X[:, 0] + 1.4
+    model = SimpleNamespace(predict_interval=lambda X, coverage: ends(low, high * coverage))
+    for name, expected in (
+        ("coverage_50", metrics.coverage_score(y, low, high / 2, **WEIGHT)),
+        ("neg_interval_50", -metrics.interval_loss(y, low, high / 2, 0.5, **WEIGHT)),
+        ("neg_mean_width_50", -metrics.mean_width(low, high / 2, **WEIGHT)),
+    ):
+        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), expected)
+
+
+class Boosted(BayesianRidge):
+    """What NGBoost and CatBoost return, of another model."""
+
+    def pred_dist(self, X):
+        return SimpleNamespace(**dict(zip(("loc", "scale"), self.predict(X, return_std=True))))
+
+    def virtual_ensembles_predict(self, X, prediction_type, virtual_ensembles_count):
+        mean, std = self.predict(X, return_std=True)
+        return np.stack([np.stack([mean + k, std**2], axis=1) for k in (-1, 1)], axis=1)
+
+
+def test_the_page_scores_other_packages(table, monkeypatch):
+    pytest.importorskip("mapie")
+    for name, models in ("ngboost", "NGBRegressor"), ("catboost", "CatBoostRegressor"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{models: Boosted}))
+    page = (Path(metrics.__file__).parents[2] / "docs" / "coming_from.md").read_text()
+    classes, scores = (code.split("```")[0] for code in page.split("```python\n")[-2:])
+    exec(classes + scores, found := {})
+    for scored in (
+        found["scores"],
+        cross_validate(
+            found["Mapie"](LinearRegression()), found["X"], found["y"], scoring=found["scoring"]
+        ),
+    ):
+        assert 0.6 < scored["test_coverage_90"].mean() < 0.97
+        assert -4 < scored["test_neg_interval_90"].mean() < -1  # of the right model it is -1.24
+    plain = BayesianRidge().fit(*table)
+    ngboost, catboost = (found[n]().fit(*table) for n in ("NormalsOfNGBoost", "VirtualEnsemble"))
+    assert get_scorer("neg_nll")(ngboost, *table) == get_scorer("neg_nll")(plain, *table)
+    mean, std = plain.predict(table[0], return_std=True)
+    parts = catboost.predict_distribution(table[0]).uncertainty()
+    assert_allclose(parts, [mean, std, np.ones(40), np.hypot(std, 1)])
+
+
+@pytest.mark.parametrize("names", [("neg_nll",), ("neg_crps", "coverage_90")])
+@pytest.mark.filterwarnings("error")
+def test_cross_validation_stops_with_one_error_without_uncertainty(table, names):
+    scoring = get_scorer(names[0]) if len(names) == 1 else make_scorers(*names)
+    with pytest.raises(TypeError, match="RandomForestRegressor.* does not say how sure it is"):
+        cross_validate(RandomForestRegressor(2), *table, scoring=scoring)
 
 
 class Forgetful(LinearRegression):

@@ -60,6 +60,14 @@ def two_piece(m):
     return TwoPieceNormal(mean, 0.5 * model, 1.5 * model, noise)
 
 
+def concatenated(m):
+    """Two parts, in another order."""
+    order, n = np.random.default_rng(0).permutation(len(m.mean)), len(m.mean)
+    back, first = order.argsort(), -(-n // 2)
+    parts = m.rows(order[:first]), m.rows(order[first:])
+    return predictive.Concatenated(parts, back // first, back % first)
+
+
 def spread(m):
     """Members share the uncertainty of their function."""
     arrays = np.random.default_rng(0).normal(size=(3, *m.mean.shape))
@@ -72,6 +80,7 @@ KINDS = MIXTURES | {
     "scaled": lambda m: transformed(m).scaled(2.0),
     "normal": lambda m: EpistemicNormal(*two_parts(m)),
     "two_piece": two_piece,
+    "concatenated": concatenated,
 }
 SPREAD = {
     "spread": spread,
@@ -99,6 +108,9 @@ def members_of(m):
     """The weights of the members, and each of them as a distribution."""
     if isinstance(m, predictive.TransformedMixture):
         return [(weight, replace(m, inner=alone)) for weight, alone in members_of(m.inner)]
+    if isinstance(m, predictive.Concatenated):
+        each = [members_of(part) for part in m.parts]
+        return [(same[0][0], replace(m, parts=tuple(p for _, p in same))) for same in zip(*each)]
     if isinstance(m, EpistemicNormal | TwoPieceNormal):
         return [(1.0, m)]
     names = ("loc", "scale", "probabilities")

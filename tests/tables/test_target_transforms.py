@@ -4,8 +4,17 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
-from sklearn.preprocessing import PowerTransformer, QuantileTransformer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
+from tiers import cases
 
+from skuq.predictive import GaussianMixture, TransformedMixture
 from skuq.tables._transforms import TargetTransform
 
 KINDS = ["yeo-johnson", "quantile"]
@@ -69,6 +78,11 @@ def test_yeo_johnson_of_heavy_tails_stays_onto():
     transform = TargetTransform("yeo-johnson").fit(y)
     assert 0 <= transform.outputs_[0].power < 1e-6
     assert np.isfinite(transform.inverse(np.array([[50.0], [-50.0], [1e4]]))).all()
+    # That of scikit-learn has the bound, near which it would be steep, and goes straight on.
+    transform = TargetTransform(PowerTransformer()).fit(y)
+    far = transform.forward(y).max() + np.array([[0.0], [1.0], [2.0]])
+    steps = np.diff(transform.inverse(far), axis=0)
+    assert_allclose(steps[1], steps[0], rtol=1e-6)
 
 
 def test_yeo_johnson_goes_straight_on_at_a_distance_of_one_range(rng):
@@ -140,3 +154,59 @@ def test_one_output_of_several(kind, targets):
         assert whole.shape == z.shape
         assert_array_equal(getattr(alone, what)(z[..., 2]), whole[..., 2])
     assert_array_equal(pickle.loads(pickle.dumps(transform)).inverse(z), transform.inverse(z))
+
+
+LOGARITHM, LOG1P = FunctionTransformer(np.log, np.exp), FunctionTransformer(np.log1p, np.expm1)
+
+
+@cases(
+    ("transformer", "tolerance"),
+    (StandardScaler(), 1e-12),
+    (make_pipeline(LOG1P, RobustScaler()), 1e-7),
+    (FunctionTransformer(np.sqrt, np.square), 1e-7),
+    (PowerTransformer(), 1e-7),
+    (PowerTransformer("box-cox"), 1e-7),
+    # It has kinks, at 50 quantiles, and is constant beyond the data.
+    (QuantileTransformer(n_quantiles=50, output_distribution="normal"), 0.01),
+    (QuantileTransformer(n_quantiles=50), 0.01),
+)
+def test_transformers_of_scikit_learn_are_read_off_and_go_on(transformer, tolerance, rng):
+    y = np.column_stack([rng.lognormal(1, 1, 300), 1 + rng.poisson(3, 300)])
+    transform = TargetTransform(transformer).fit(y)
+    for k, column in enumerate(y.T[:, :, None]):
+        expected = StandardScaler().fit_transform(transformer.fit_transform(column))[:, 0]
+        assert_allclose(transform.output(k).forward(column[:, 0]), expected, atol=tolerance)
+    scores = np.linspace(-60, 60, 2001)[:, None] * np.ones(2)
+    values = transform.inverse(scores)
+    assert (np.diff(values, axis=0) > 0).all() and np.isfinite(values).all()
+    assert_allclose(transform.forward(values), scores, atol=1e-8)
+    assert np.isfinite(transform.log_derivative(values)).all()
+
+
+def test_the_logarithm_of_a_normal_is_scipys_lognormal(rng):
+    y = rng.lognormal(1, 0.7, (300, 1))
+    transform = TargetTransform(LOGARITHM).fit(y)
+    z = np.log(y)
+    loc, scale = np.array([[0.3, -1.0]]), np.array([[0.2, 1.1]])
+    found = TransformedMixture(GaussianMixture(loc, scale), transform.output(0))
+    expected = stats.lognorm(scale * z.std(), scale=np.exp(z.mean() + loc * z.std()))
+    levels = np.array([0.001, 0.3, 0.99])[:, None]
+    assert_allclose(found.quantile(levels[:, 0]).T, expected.ppf(levels), rtol=1e-6)
+    at = expected.ppf(0.2)[0]
+    assert_allclose(found.cdf(at), 0.2, rtol=1e-6)
+    assert_allclose(found.log_prob(at), expected.logpdf(at)[0], atol=1e-5)
+    assert_allclose([found.mean, found.std], [expected.mean()[0], expected.std()[0]], rtol=1e-4)
+
+
+@cases(
+    ("transformer", "y"),
+    (FunctionTransformer(np.negative, np.negative), [1, 2, 3]),
+    (FunctionTransformer(np.floor, np.floor), [1, 1.5, 3]),
+    (FunctionTransformer(np.square, np.sqrt), [-1, 0, 3]),
+    (FunctionTransformer(np.log1p), [1, 2, 3]),  # without an inverse
+    (LOGARITHM, [0, 1, 2]),
+)
+@pytest.mark.filterwarnings("ignore:The provided functions", "ignore:divide by zero")
+def test_transformers_that_do_not_increase_are_refused(transformer, y):
+    with pytest.raises(ValueError, match=r"increasing.*FunctionTransformer.* and y from \S+ to \d"):
+        TargetTransform(transformer).fit(np.reshape(y, (3, 1)).astype(float))

@@ -153,9 +153,11 @@ class DeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
         validation rows if it learns from y. None takes finite numbers only.
-    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+    target_transform : {"standard", "yeo-johnson", "quantile", transformer}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case.
+        skewed targets and far values; predictions are in units of y in any case. A transformer of
+        scikit-learn with an inverse, such as ``FunctionTransformer(np.log1p, np.expm1)``, is cloned
+        and fitted to each output; it must be increasing.
     max_time : float, optional
         Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
         the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
@@ -237,7 +239,7 @@ class DeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     training: Training | str = "auto"
     bootstrap: bool = False
     preprocess: Any = "auto"
-    target_transform: str = "standard"
+    target_transform: Any = "standard"
     max_time: float | None = None
     random_state: Any = None
     verbose: int | None = None
@@ -425,9 +427,11 @@ class MCDropoutRegressor(OneArchitecture, UncertaintyRegressor):
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
         validation rows if it learns from y. None takes finite numbers only.
-    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+    target_transform : {"standard", "yeo-johnson", "quantile", transformer}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case.
+        skewed targets and far values; predictions are in units of y in any case. A transformer of
+        scikit-learn with an inverse, such as ``FunctionTransformer(np.log1p, np.expm1)``, is cloned
+        and fitted to each output; it must be increasing.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -498,7 +502,7 @@ class MCDropoutRegressor(OneArchitecture, UncertaintyRegressor):
     validation: float | None = 0.2
     training: Training | str = "auto"
     preprocess: Any = "auto"
-    target_transform: str = "standard"
+    target_transform: Any = "standard"
     random_state: Any = None
     verbose: int | None = None
 
@@ -797,9 +801,11 @@ class HyperDeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         medians and are flagged in columns of their own, and categories become indicator columns, at
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
         validation rows if it learns from y. None takes finite numbers only.
-    target_transform : {"standard", "yeo-johnson", "quantile"}, default="standard"
+    target_transform : {"standard", "yeo-johnson", "quantile", transformer}, default="standard"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case.
+        skewed targets and far values; predictions are in units of y in any case. A transformer of
+        scikit-learn with an inverse, such as ``FunctionTransformer(np.log1p, np.expm1)``, is cloned
+        and fitted to each output; it must be increasing.
     random_state : int, RandomState instance or None, default=None
         Seed of all random numbers. With an integer results repeat exactly.
     verbose : int or None, default=None
@@ -880,7 +886,7 @@ class HyperDeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     refit: bool = False
     training: Training | str = "auto"
     preprocess: Any = "auto"
-    target_transform: str = "standard"
+    target_transform: Any = "standard"
     random_state: Any = None
     verbose: int | None = None
 

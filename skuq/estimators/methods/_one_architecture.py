@@ -26,6 +26,7 @@ from skuq.networks._plan import make_plan
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_correlation
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import ClassTargets, NumberTargets
+from skuq.tables._transforms import TARGET_TRANSFORMS
 from skuq.training import Recipe, Training, TrainingJob, predict_members
 from skuq.training._job import pad_splits
 from skuq.training._network_checks import build_checked
@@ -56,7 +57,7 @@ NETWORK_CONSTRAINTS: dict = {
 REGRESSION_CONSTRAINTS: dict = {
     "loss": [StrOptions({"nll", "mse"})],
     "noise_std": [Interval(Real, 0, None, closed="left"), "array-like", None],
-    "target_transform": [StrOptions({"standard", "yeo-johnson", "quantile"})],
+    "target_transform": TARGET_TRANSFORMS,
 }
 
 # Parameters of estimators that are fields of the recipe.

@@ -178,11 +178,13 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
         validation rows if it learns from y. None takes finite numbers only. Tabular networks embed
         columns of more than ten categories instead.
-    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+    target_transform : {"auto", "standard", "yeo-johnson", "quantile", transformer}, default="auto"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
-        of them if the standard deviation of y is above 2.5 times that of a normal with the same
-        quartiles, otherwise "standard". In other spaces than the tabular one it is "standard".
+        skewed targets and far values; predictions are in units of y in any case. A transformer of
+        scikit-learn with an inverse, such as ``FunctionTransformer(np.log1p, np.expm1)``, is cloned
+        and fitted to each output; it must be increasing. "auto" takes "yeo-johnson" or "quantile"
+        if the standard deviation of y is above 2.5 times that of a normal with the same quartiles,
+        otherwise "standard". In other spaces than the tabular one it is "standard".
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. Only
@@ -295,7 +297,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     repeats: int | str = "auto"
     calibrate: bool = True
     preprocess: Any = "auto"
-    target_transform: str = "auto"
+    target_transform: Any = "auto"
     n_jobs: int | None = None
     catalog_dir: str | os.PathLike[str] | None = None
     max_time: float | None = None
@@ -990,11 +992,13 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         instead. A scikit-learn transformer is cloned and fitted, without
         validation rows if it learns from y. None takes finite numbers only.
         Images must be finite numbers, too.
-    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+    target_transform : {"auto", "standard", "yeo-johnson", "quantile", transformer}, default="auto"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
-        of them if the standard deviation of y is above 2.5 times that of a normal with the same
-        quartiles, otherwise "standard". In other spaces than the tabular one it is "standard".
+        skewed targets and far values; predictions are in units of y in any case. A transformer of
+        scikit-learn with an inverse, such as ``FunctionTransformer(np.log1p, np.expm1)``, is cloned
+        and fitted to each output; it must be increasing. "auto" takes "yeo-johnson" or "quantile"
+        if the standard deviation of y is above 2.5 times that of a normal with the same quartiles,
+        otherwise "standard". In other spaces than the tabular one it is "standard".
     n_jobs : int or None, default=None
         Number of fits that run in parallel. One fits one network, in a process with its share of
         the cores. With more than one, proposals depend on the order in which trials finish. With
@@ -1104,7 +1108,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     calibrate: bool = True
     image_shape: Any = None
     preprocess: Any = "auto"
-    target_transform: str = "auto"
+    target_transform: Any = "auto"
     n_jobs: int | None = None
     catalog_dir: str | os.PathLike[str] | None = None
     max_time: float | None = None

@@ -157,11 +157,13 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         most 50 for a column of X. A scikit-learn transformer is cloned and fitted, without
         validation rows if it learns from y. None takes finite numbers only. Tabular networks embed
         columns of more than ten categories instead.
-    target_transform : {"auto", "standard", "yeo-johnson", "quantile"}, default="auto"
+    target_transform : {"auto", "standard", "yeo-johnson", "quantile", transformer}, default="auto"
         Scale of y on which noise is assumed to be normal. "yeo-johnson" and "quantile" are for
-        skewed targets and far values; predictions are in units of y in any case. "auto" takes one
-        of them if the standard deviation of y is above 2.5 times that of a normal with the same
-        quartiles, otherwise "standard".
+        skewed targets and far values; predictions are in units of y in any case. A transformer of
+        scikit-learn with an inverse, such as ``FunctionTransformer(np.log1p, np.expm1)``, is cloned
+        and fitted to each output; it must be increasing. "auto" takes "yeo-johnson" or "quantile"
+        if the standard deviation of y is above 2.5 times that of a normal with the same quartiles,
+        otherwise "standard".
     max_time : float, optional
         Maximum seconds of `fit`. If all `epochs` would take longer, the schedule is shortened to
         the epochs that fit; each member keeps its best epoch. One epoch is always trained, so that
@@ -244,7 +246,7 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     training: Training | str = "auto"
     calibrate: bool | str = "auto"
     preprocess: Any = "auto"
-    target_transform: str = "auto"
+    target_transform: Any = "auto"
     max_time: float | None = None
     random_state: Any = None
     verbose: int | None = None
