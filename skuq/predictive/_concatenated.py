@@ -16,7 +16,7 @@ from skuq.predictive._distributions import Continuous, Factor, RowIndex, Uncerta
 
 
 @saved_as("predictive.Concatenated")
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Concatenated(Continuous):
     """Distributions of parts of the rows, each of a model of its own, in the order of the rows.
 
@@ -95,6 +95,9 @@ class Concatenated(Continuous):
 
     def _log_prob_at(self, y: np.ndarray) -> np.ndarray:
         return self._collect(lambda piece, at: piece._log_prob_at(y[at]))
+
+    def _crps_at(self, y: np.ndarray) -> np.ndarray:
+        return self._collect(lambda piece, at: piece._crps_at(y[at]))
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
         return self._collect(lambda piece, at: piece._inverse_cdf_at(levels[:, at]), axis=1)
