@@ -8,13 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from skuq._params import (
-    NoUncertaintyError,
-    class_codes,
-    class_probabilities,
-    predict_normal,
-    unwrap_estimator,
-)
+from skuq import _params
 from skuq.files._registry import record_repr, saved_as
 from skuq.fitted._ensemble import Fitted
 from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TwoPieceNormal
@@ -185,7 +179,7 @@ class FittedCalibrated(Fitted):
 
     def n_numbers(self) -> int:
         """Count the numbers of the estimator's raw prediction of one row."""
-        fitted = getattr(unwrap_estimator(self.estimator)[0], "fitted_", None)
+        fitted = getattr(_params.unwrap_estimator(self.estimator)[0], "fitted_", None)
         # Other estimators return little, whatever they hold meanwhile.
         return fitted.n_numbers() if isinstance(fitted, Fitted) else _NUMBERS_OF_OTHERS
 
@@ -201,7 +195,7 @@ def regressor_distribution(estimator: Any, X: Any, output_shape: tuple[int, ...]
     which some regressors return as a column, `output_shape` is () or (1,). Raise TypeError for
     distributions that cannot be calibrated, and ValueError for NaN or inf.
     """
-    model, X = unwrap_estimator(estimator, X)
+    model, X = _params.unwrap_estimator(estimator, X)
     if hasattr(model, "predict_distribution"):
         distribution = model.predict_distribution(X)
         if not isinstance(distribution, Mixture | TwoPieceNormal):
@@ -211,8 +205,8 @@ def regressor_distribution(estimator: Any, X: Any, output_shape: tuple[int, ...]
             )
         return distribution
     try:
-        mean, std = predict_normal(model, X)
-    except NoUncertaintyError:
+        mean, std = _params.predict_normal(model, X)
+    except _params.NoUncertaintyError:
         mean = np.asarray(model.predict(X), dtype=float)
         std = np.ones_like(mean)  # calibration learns the scale of the errors
     if std.shape != mean.shape:
@@ -237,11 +231,13 @@ def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> Cate
 
     Raise TypeError if the classifier predicts no probabilities.
     """
-    model, X = unwrap_estimator(estimator, X)
+    model, X = _params.unwrap_estimator(estimator, X)
     if hasattr(model, "predict_distribution"):
         mixture = model.predict_distribution(X)
         proba = np.zeros((*mixture.proba.shape[:2], len(classes)))
-        proba[..., class_codes(model.classes_, classes)] = mixture.proba  # a fold may lack a class
+        proba[..., _params.class_codes(model.classes_, classes)] = (
+            mixture.proba
+        )  # a fold may lack a class
         return CategoricalMixture(proba, mixture.weights)
     if not hasattr(model, "predict_proba"):
         raise TypeError(
@@ -249,7 +245,7 @@ def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> Cate
             f"{type(model).__name__} has neither: wrap it, for example in scikit-learn's "
             "CalibratedClassifierCV."
         )
-    return CategoricalMixture(class_probabilities(model, X, classes)[None])
+    return CategoricalMixture(_params.class_probabilities(model, X, classes)[None])
 
 
 def without_classes(mixture: CategoricalMixture, lost: np.ndarray) -> CategoricalMixture:

@@ -13,14 +13,8 @@ import numpy as np
 import pandas as pd
 
 from skuq.files._registry import record_repr, saved_as
+from skuq.fitted import _ensemble
 from skuq.fitted._draws import SMALLEST_STD, nomu_posterior
-from skuq.fitted._ensemble import (
-    MOST_FILLS,
-    Fitted,
-    check_pretrained,
-    predict_pretrained,
-    unseen_rows,
-)
 from skuq.networks import GaussianHead, Member
 from skuq.networks._heads import NomuHead
 from skuq.networks._keras_models import rebuild
@@ -87,7 +81,7 @@ class GivenMean:
             if shows_layers:
                 self._check_layers()
             return
-        check_pretrained(self.model)
+        _ensemble.check_pretrained(self.model)
         own_names = getattr(self.model, "feature_names_in_", None)
         if names is not None and own_names is not None and list(names) != list(own_names):
             raise ValueError(
@@ -124,7 +118,7 @@ class GivenMean:
         """Predict (n, n_outputs), bit by bit as the model does."""
         names = getattr(self.model, "feature_names_in_", None)
         rows = encoded if names is None else pd.DataFrame(encoded, columns=names)
-        return predict_pretrained(self.model, rows, (len(encoded), n_outputs))
+        return _ensemble.predict_pretrained(self.model, rows, (len(encoded), n_outputs))
 
 
 @saved_as("fitted.FittedNomu.KnownNoise")
@@ -268,7 +262,7 @@ class Readout:
 
 @saved_as("fitted.FittedNomu")
 @dataclass(frozen=True, eq=False)
-class FittedNomu(Fitted):
+class FittedNomu(_ensemble.Fitted):
     """Trained networks of NOMU, and everything needed to predict with them.
 
     Attributes
@@ -299,7 +293,7 @@ class FittedNomu(Fitted):
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
-        rows = unseen_rows(self.inputs, encoded)
+        rows = _ensemble.unseen_rows(self.inputs, encoded)
         if not len(rows):
             mean, *stds = self._moments(encoded)
         else:
@@ -307,7 +301,8 @@ class FittedNomu(Fitted):
             # An unseen category may be any known one: average over some, by the law of total
             # variance. What the means differ by is uncertainty of the model.
             fills = [
-                self.inputs.fill_unseen(encoded[rows], k, MOST_FILLS) for k in range(MOST_FILLS)
+                self.inputs.fill_unseen(encoded[rows], k, _ensemble.MOST_FILLS)
+                for k in range(_ensemble.MOST_FILLS)
             ]
             means, *parts = (np.stack(part) for part in zip(*map(self._moments, fills)))
             mean[rows] = means.mean(axis=0)

@@ -10,19 +10,10 @@ from typing import Any
 from skuq import backend
 from skuq._params import Interval, Settings
 from skuq.exceptions import SearchSpaceError
+from skuq.networks import _space
 from skuq.networks._cells import CellSpace, NASBench201Space
 from skuq.networks._dense import DenseSpace, WidthDepthSpace
 from skuq.networks._keras_models import check_builder, unpack_hypermodel
-from skuq.networks._space import (
-    Categorical,
-    Decisions,
-    Integer,
-    Real,
-    SearchSpace,
-    Space,
-    WithTraining,
-    training_hyperparameters,
-)
 from skuq.networks._tabular_network import TabularSpace
 
 
@@ -72,18 +63,18 @@ class KerasTunerSpace(Settings):
         "max_batch_size": [Interval(Integral, 1, None, closed="left")],
     }
 
-    def decisions(self, input_shape, n_outputs) -> Decisions:
+    def decisions(self, input_shape, n_outputs) -> _space.Decisions:
         """Collect the decisions that the two callables declare with default values."""
         # The callable declares its decisions while it builds a model, which is not used.
         architecture = backend.keras_tuner.HyperParameters()
         _call("space", self.build_model, architecture, input_shape, n_outputs)
         if self.training is None:
-            hyperparameters = training_hyperparameters(self.max_batch_size)
+            hyperparameters = _space.training_hyperparameters(self.max_batch_size)
         else:
             declared = backend.keras_tuner.HyperParameters()
             self._training(declared)
             hyperparameters = space_from_keras_tuner(declared.space)
-        return Decisions(space_from_keras_tuner(architecture.space), hyperparameters)
+        return _space.Decisions(space_from_keras_tuner(architecture.space), hyperparameters)
 
     def build(self, configuration: Mapping, input_shape, n_outputs):
         """Build the user's model for a configuration."""
@@ -92,7 +83,7 @@ class KerasTunerSpace(Settings):
     def recipe(self, configuration: Mapping) -> dict:
         """Get the user's training settings for a configuration."""
         if self.training is None:
-            return training_hyperparameters(self.max_batch_size).restrict(configuration)
+            return _space.training_hyperparameters(self.max_batch_size).restrict(configuration)
         return self._training(_hyperparameters(configuration))
 
     def _training(self, hp):
@@ -123,13 +114,13 @@ def _hyperparameters(configuration):
     return hp
 
 
-def space_from_keras_tuner(declared) -> Space:
+def space_from_keras_tuner(declared) -> _space.Space:
     """Convert Keras-Tuner's decisions to a `Space`; stepped numbers become choices."""
     decisions: dict[str, Any] = {}
     for hp in declared:
         # A name declared under several conditions is one decision.
         decisions.setdefault(hp.name, _from_keras_tuner(hp))
-    return Space(tuple(decisions.values()))
+    return _space.Space(tuple(decisions.values()))
 
 
 def _from_keras_tuner(hp):
@@ -137,11 +128,11 @@ def _from_keras_tuner(hp):
     kind = type(hp).__name__
     config = hp.get_config()
     if kind == "Choice":
-        return Categorical(hp.name, tuple(config["values"]), default=hp.default)
+        return _space.Categorical(hp.name, tuple(config["values"]), default=hp.default)
     if kind == "Boolean":
-        return Categorical(hp.name, (False, True), default=hp.default)
+        return _space.Categorical(hp.name, (False, True), default=hp.default)
     if kind == "Fixed":
-        return Categorical(hp.name, (config["value"],))
+        return _space.Categorical(hp.name, (config["value"],))
     if kind not in ("Int", "Float") or config["sampling"] not in ("linear", "log"):
         raise SearchSpaceError(
             f"Decision {hp.name!r} is a {kind} with sampling {config.get('sampling')!r}, which "
@@ -155,20 +146,20 @@ def _from_keras_tuner(hp):
         choices = [cast(value) for value in hp.values]
         # Steps of floats differ from the declared default by rounding: take the nearest.
         default = min(choices, key=lambda choice: abs(choice - hp.default))
-        return Categorical(hp.name, tuple(choices), default=default)
-    domain = Integer if kind == "Int" else Real
+        return _space.Categorical(hp.name, tuple(choices), default=default)
+    domain = _space.Integer if kind == "Int" else _space.Real
     low, high = config["min_value"], config["max_value"]
     return domain(hp.name, low, high, log=config["sampling"] == "log", default=hp.default)
 
 
-def space_to_keras_tuner(space: Space):
+def space_to_keras_tuner(space: _space.Space):
     """Convert a space to Keras-Tuner's hyperparameters."""
     hp = backend.keras_tuner.HyperParameters()
     for d in space.decisions:
-        if isinstance(d, Categorical):
+        if isinstance(d, _space.Categorical):
             hp.Choice(d.name, list(d.choices), default=d.default)
             continue
-        declare = hp.Int if isinstance(d, Integer) else hp.Float
+        declare = hp.Int if isinstance(d, _space.Integer) else hp.Float
         # Ranges keep their scale, which Keras-Tuner calls sampling.
         sampling = "log" if d.log else "linear"
         declare(d.name, d.low, d.high, sampling=sampling, default=d.default)
@@ -189,8 +180,8 @@ AUTODEUQ_SPACES = {
 NES_SPACES = {
     "auto": TabularSpace,
     # Three nodes make 9 decisions, and are deep enough for tables.
-    "dense": lambda: WithTraining(DenseSpace(n_nodes=3)),
-    "width-depth": lambda: WithTraining(WidthDepthSpace()),
+    "dense": lambda: _space.WithTraining(DenseSpace(n_nodes=3)),
+    "width-depth": lambda: _space.WithTraining(WidthDepthSpace()),
     "darts": CellSpace,
     "nas-bench-201": NASBench201Space,
     "tabular": TabularSpace,
@@ -206,7 +197,7 @@ _KERAS_TUNER_ADVICE = (
 )
 
 
-def resolve_search_space(space: Any) -> SearchSpace:
+def resolve_search_space(space: Any) -> _space.SearchSpace:
     """Convert an object, a callable or a pair of callables to a search space.
 
     Parameters
@@ -221,7 +212,7 @@ def resolve_search_space(space: Any) -> SearchSpace:
         If `space` is none of these, or a function with other arguments.
     """
     # A class has these methods, too, but must be called first.
-    if isinstance(space, SearchSpace | TabularSpace) and not isinstance(space, type):
+    if isinstance(space, _space.SearchSpace | TabularSpace) and not isinstance(space, type):
         return space
     # Everything else is a function of Keras-Tuner's hyperparameters, or two of them.
     callables = space if isinstance(space, tuple) else (space,)

@@ -21,19 +21,13 @@ from skuq._params import (
 )
 from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress, unfitted_copy
 from skuq.estimators._task import VALIDATION, Task, join_validation, read_task
+from skuq.estimators.methods import _nomu_training
 from skuq.estimators.methods._nomu_readout import (
     Evidence,
     choose_readout,
     read_relu_readout,
     split_parts,
     warn_of_few_rows,
-)
-from skuq.estimators.methods._nomu_training import (
-    FEW_ROWS,
-    ArtificialSampler,
-    NomuTrainer,
-    Part,
-    encode_artificial,
 )
 from skuq.files._registry import saved_as
 from skuq.fitted._fitted_nomu import FittedNomu, GivenMean, KnownNoise, Readout
@@ -592,22 +586,22 @@ def _make_trainer(model, task, report, network, loss, artificial, readout, recip
     # Few rows, and rows without noise, are to be interpolated.
     patience = model.early_stopping_patience
     if patience == "auto" and (
-        len(rows.X) < FEW_ROWS or network.connect_gradient or _is_noiseless(model)
+        len(rows.X) < _nomu_training.FEW_ROWS or network.connect_gradient or _is_noiseless(model)
     ):
         patience = None
     # The settings are copies of the user's, so that they may hold encoded rows.
     # A table is validated like X, against its features, which only a copy can have during a fit.
     reader = unfitted_copy(model)
     vars(reader).update(task.features)
-    artificial.kind = encode_artificial(artificial.kind, task.inputs, reader)
-    return NomuTrainer(
+    artificial.kind = _nomu_training.encode_artificial(artificial.kind, task.inputs, reader)
+    return _nomu_training.NomuTrainer(
         rows,
         report,
         task.inputs,
         task.targets,
         network,
         loss,
-        ArtificialSampler(artificial, rows.X, task.inputs.scaling),
+        _nomu_training.ArtificialSampler(artificial, rows.X, task.inputs.scaling),
         recipe,
         task.entropy,
         model.learning_rate,
@@ -625,7 +619,7 @@ def _make_trainer(model, task, report, network, loss, artificial, readout, recip
     )
 
 
-def _split(model: Any, task: Task, readout: NOMUReadout) -> list[Part]:
+def _split(model: Any, task: Task, readout: NOMUReadout) -> list[_nomu_training.Part]:
     """List the rows of each network: one for each fold or split, or one for all rows."""
     rows = task.splits.train
     # The user's validation rows take the place of folds, and all rows train.
