@@ -329,6 +329,12 @@ def first_true(conditions: Mapping[str, bool]) -> str | None:
     return next((name for name, holds in conditions.items() if holds), None)
 
 
+def refuse(problems: Mapping[str, bool]) -> None:
+    """Raise ValueError with the first of the messages whose condition holds."""
+    if message := first_true(problems):
+        raise ValueError(message)
+
+
 def classifies(estimator: Any) -> bool:
     """Whether a fitted estimator is a classifier."""
     return hasattr(estimator, "classes_")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
-from skuq._params import Interval, Settings, StrOptions
+from skuq._params import Interval, Settings, StrOptions, refuse
 from skuq.files._registry import saved_as
 from skuq.networks._heads import MEAN_LAYERS as _MEAN
 from skuq.networks._keras_models import build_of_shape, check_units
@@ -369,22 +369,20 @@ class NOMUNetwork(Settings):
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid or has no effect."""
         super().validate()
-        has_units = not isinstance(self.hidden_units, str)
-        if has_units and self.mean is not None:
-            raise ValueError(
-                "`mean` builds the network of f, so that `hidden_units` has no effect: leave one "
-                "of them out. The layers of r are set by `side_hidden_units`."
-            )
-        if self.side_hidden_units is not None and self.side is not None:
-            raise ValueError(
-                "`side` builds the network of r, so that `side_hidden_units` has no effect: leave "
-                "one of them out."
-            )
-        if self.mean is not None and self.side is not None and self.activation != "relu":
-            raise ValueError(
-                "`mean` and `side` build all hidden layers, so that `activation` has no effect: "
-                f"leave it out. Got {self.activation!r}."
-            )
+        has_mean, has_side = self.mean is not None, self.side is not None
+        problems = {
+            "`mean` builds the network of f, so that `hidden_units` has no effect: leave one of "
+            "them out. The layers of r are set by `side_hidden_units`.": (
+                has_mean and not isinstance(self.hidden_units, str)
+            ),
+            "`side` builds the network of r, so that `side_hidden_units` has no effect: leave one "
+            "of them out.": has_side and self.side_hidden_units is not None,
+            "`mean` and `side` build all hidden layers, so that `activation` has no effect: leave "
+            f"it out. Got {self.activation!r}.": (
+                has_mean and has_side and self.activation != "relu"
+            ),
+        }
+        refuse(problems)
         # Raises if the numbers of units are invalid; the default is not used.
         self.units((1,))
 
@@ -494,18 +492,17 @@ class ArtificialInputs(Settings):
         """Raise ValueError if a parameter is invalid or has no effect."""
         super().validate()
         # The box is that of uniform inputs and of grids only.
-        has_margin = not isinstance(self.box_margin, str)
-        if not isinstance(self.kind, str) and (self.box is not None or has_margin):
-            name = "box_margin" if has_margin else "box"
-            raise ValueError(
-                f'`{name}` has no effect on artificial inputs of your own: use kind="uniform" or '
-                f'"grid", or leave `{name}` out.'
-            )
-        if self.box is not None and has_margin:
-            raise ValueError(
-                "`box_margin` widens the default box, so that it has no effect on `box`: leave "
-                "one of them out."
-            )
+        has_box, has_margin = self.box is not None, not isinstance(self.box_margin, str)
+        name = "box_margin" if has_margin else "box"
+        problems = {
+            f'`{name}` has no effect on artificial inputs of your own: use kind="uniform" or '
+            f'"grid", or leave `{name}` out.': (
+                not isinstance(self.kind, str) and (has_box or has_margin)
+            ),
+            "`box_margin` widens the default box, so that it has no effect on `box`: leave one of "
+            "them out.": has_box and has_margin,
+        }
+        refuse(problems)
 
 
 @saved_as("networks.NOMUReadout")
@@ -561,27 +558,24 @@ class NOMUReadout(Settings):
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid, or parameters contradict each other."""
         super().validate()
-        l_min, l_max = self.l_min, self.l_max
-        if (l_min in _CHOSEN or l_max in _CHOSEN) and self.c not in _CHOSEN:
-            raise ValueError(
-                f"`l_min` and `l_max` are chosen together with c: with c={self.c!r} give numbers, "
-                f"for example l_min=0.001 and l_max=2. Got {l_min!r} and {l_max!r}."
-            )
+        l_min, l_max, c_is_chosen = self.l_min, self.l_max, self.c in _CHOSEN
         # Values that are chosen come from a grid; its ends must leave a pair.
         lowest = L_MINS[0] if l_min in _CHOSEN else l_min
         highest = L_MAXS[-1] if l_max in _CHOSEN else l_max
-        if highest <= lowest:
-            raise ValueError(
-                f"`l_max` must be larger than `l_min`. Got l_min={l_min}, l_max={l_max}, "
-                f'where "auto" and "nll" try l_min from {L_MINS[0]:g} and l_max up to '
-                f"{L_MAXS[-1]:g}."
-            )
-        # c divides errors by widths, which may be 0 then.
-        if l_min == 0 and self.c in _CHOSEN:
-            raise ValueError(
-                "With `l_min` at 0 some rows would have no width at all, and c no value. Give a "
-                'small number, or l_min="auto"; or a number for `c`.'
-            )
+        problems = {
+            f"`l_min` and `l_max` are chosen together with c: with c={self.c!r} give numbers, for "
+            f"example l_min=0.001 and l_max=2. Got {l_min!r} and {l_max!r}.": (
+                not c_is_chosen and (l_min in _CHOSEN or l_max in _CHOSEN)
+            ),
+            f"`l_max` must be larger than `l_min`. Got l_min={l_min}, l_max={l_max}, where "
+            f'"auto" and "nll" try l_min from {L_MINS[0]:g} and l_max up to {L_MAXS[-1]:g}.': (
+                highest <= lowest
+            ),
+            # c divides errors by widths, which may be 0 then.
+            "With `l_min` at 0 some rows would have no width at all, and c no value. Give a small "
+            'number, or l_min="auto"; or a number for `c`.': c_is_chosen and l_min == 0,
+        }
+        refuse(problems)
 
 
 #: Short forms of the parameters of NOMU that are settings.

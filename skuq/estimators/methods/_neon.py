@@ -22,6 +22,7 @@ from skuq._params import (
     StrOptions,
     first_true,
     parameters,
+    refuse,
     resolve_settings,
     settings_constraint,
 )
@@ -701,25 +702,20 @@ def _resolve_prior(model: NEONRegressor) -> ConditionedPrior | EpiNet:
     )
     if obstacle is not None and isinstance(model.prior, str) and model.prior == "auto":
         prior = EpiNet()
-    if prior.is_trained:
-        if model.refine:
-            raise ValueError(
-                "`refine=True` changes base networks only, and is not possible with a trained "
-                f"EpiNet. Got prior={model.prior!r}. Use prior='conditioned'."
-            )
-        return prior
-    if obstacle is not None:
-        raise ValueError(
-            f"A conditioned prior is not possible with {obstacle}. Got prior={model.prior!r}. "
-            "Use prior='epinet'."
-        )
-    # Independent of the number of functions, so that a search does not fail at its 15th point.
-    if prior.scale not in ("auto", 0) and isinstance(model.noise_std, str):
-        raise ValueError(
-            f"The `scale` of a conditioned prior is learnt together with the noise. Got "
-            f"prior={model.prior!r} and noise_std='auto'. Give `noise_std`, which is 0.0 for "
-            "data without noise, or leave `scale` out."
-        )
+    is_trained, learns_noise = prior.is_trained, isinstance(model.noise_std, str)
+    problems = {
+        "`refine=True` changes base networks only, and is not possible with a trained EpiNet. Got "
+        f"prior={model.prior!r}. Use prior='conditioned'.": is_trained and model.refine,
+        f"A conditioned prior is not possible with {obstacle}. Got prior={model.prior!r}. "
+        "Use prior='epinet'.": not is_trained and obstacle is not None,
+        # Independent of the number of functions, so that a search does not fail at its 15th point.
+        "The `scale` of a conditioned prior is learnt together with the noise. Got "
+        f"prior={model.prior!r} and noise_std='auto'. Give `noise_std`, which is 0.0 for data "
+        "without noise, or leave `scale` out.": (
+            not is_trained and learns_noise and prior.scale not in ("auto", 0)
+        ),
+    }
+    refuse(problems)
     return prior
 
 
@@ -727,50 +723,44 @@ def _resolve_training(model: Any) -> dict[str, Any]:
     """List the given settings of the training; ValueError if parameters contradict each other."""
     training = resolve_settings(model, "training").fields(_neon_training.TRAINING_FIELDS)
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
-    if is_known:
-        # Validation of parameters has checked numbers, but not the entries of arrays.
-        noise = np.asarray(noise_std, dtype="float64")
-        if not (noise >= 0).all() or not np.isfinite(noise).all():
-            raise ValueError(f"`noise_std` must be finite numbers >= 0. Got {noise_std!r}.")
-        if model.loss == "nll":
-            raise ValueError("loss='nll' learns the noise: leave `noise_std` out.")
-    if model.epochs != "auto" and "steps" in training:
-        raise ValueError(
-            f"`epochs` and the `steps` of `training` both give the length of the training. Got "
-            f"epochs={model.epochs} and steps={training['steps']!r}. Leave one of them out."
-        )
-    if model.batch_over == "functions" and model.batch_size is None:
-        raise ValueError(
-            "With batch_size=None a batch holds everything, so that batch_over='functions' has no "
-            "effect. Leave `batch_over` out, or give a `batch_size`."
-        )
-    if training.get("schedule") == "constant" and "final_lr_factor" in training:
-        raise ValueError(
-            "A constant `schedule` has no `final_lr_factor`. Leave one of them out of `training`."
-        )
-    # With a given model only an EpiNet is trained, on its residuals: there is no base network.
-    if model.pretrained is not None:
-        for name, default in (("network", "split"), ("output_map", None)):
-            value = model.get_params(deep=False)[name]
-            if not (value is None or (isinstance(value, str) and value == default)):
-                raise ValueError(
-                    f"`pretrained` gives the prediction: it excludes `{name}`. Got {value!r}. "
-                    "Leave one of them out."
-                )
+    # Validation of parameters has checked numbers, but not the entries of arrays.
+    noise = np.asarray(noise_std if is_known else 0.0, dtype="float64")
+    is_default = isinstance(model.network, str) and model.network == "split"
     # Refinement goes on with the squared error alone, to which it fits the values exactly.
-    if model.refine:
-        reasons = {
-            f"loss={model.loss!r}": model.loss in ("huber", "nll"),
-            "`output_map`": model.output_map is not None,
-            "`pretrained`": model.pretrained is not None,
-            "a function as `network`": callable(model.network),
-            f"noise_std={noise_std!r}": not is_known or bool(np.any(noise_std)),
-        }
-        if reason := first_true(reasons):
-            raise ValueError(
-                "`refine=True` fits the squared error of data without noise, and is not possible "
-                f"with {reason}. Set noise_std=0.0 and leave out what changes the loss."
-            )
+    unrefined = {
+        f"loss={model.loss!r}": model.loss in ("huber", "nll"),
+        "`output_map`": model.output_map is not None,
+        "`pretrained`": model.pretrained is not None,
+        "a function as `network`": callable(model.network),
+        f"noise_std={noise_std!r}": not is_known or bool(noise.any()),
+    }
+    # With a given model only an EpiNet is trained, on its residuals: there is no base network.
+    excluded = {"network": not is_default, "output_map": model.output_map is not None}
+    name = first_true(excluded) or "network"
+    problems = {
+        f"`noise_std` must be finite numbers >= 0. Got {noise_std!r}.": (
+            not (noise >= 0).all() or not np.isfinite(noise).all()
+        ),
+        "loss='nll' learns the noise: leave `noise_std` out.": is_known and model.loss == "nll",
+        "`epochs` and the `steps` of `training` both give the length of the training. Got "
+        f"epochs={model.epochs} and steps={training.get('steps')!r}. Leave one of them out.": (
+            model.epochs != "auto" and "steps" in training
+        ),
+        "With batch_size=None a batch holds everything, so that batch_over='functions' has no "
+        "effect. Leave `batch_over` out, or give a `batch_size`.": (
+            model.batch_over == "functions" and model.batch_size is None
+        ),
+        "A constant `schedule` has no `final_lr_factor`. Leave one of them out of `training`.": (
+            training.get("schedule") == "constant" and "final_lr_factor" in training
+        ),
+        f"`pretrained` gives the prediction: it excludes `{name}`. Got {getattr(model, name)!r}. "
+        "Leave one of them out.": model.pretrained is not None and any(excluded.values()),
+        "`refine=True` fits the squared error of data without noise, and is not possible with "
+        f"{first_true(unrefined)}. Set noise_std=0.0 and leave out what changes the loss.": (
+            model.refine and any(unrefined.values())
+        ),
+    }
+    refuse(problems)
     return training
 
 

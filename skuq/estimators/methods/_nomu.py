@@ -16,6 +16,7 @@ from skuq._params import (
     StrOptions,
     first_true,
     parameters,
+    refuse,
     resolve_settings,
     settings_constraint,
 )
@@ -526,6 +527,14 @@ def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
         "`noise_std`='learned'": learns,
         "`pretrained`": given,
     }
+    # A refined f is trained alone, on all of its rows, for the squared error.
+    unrefined = {
+        f"`noise_std`={model.noise_std!r}": not _is_noiseless(model),
+        f"`early_stopping_patience`={model.early_stopping_patience!r}": stops,
+        "`network` with connect_gradient=True": network.connect_gradient,
+        "`pretrained`": given,
+        "a function for `network`": network.mean is not None,
+    }
     conflicts = {
         f"`network` with connect_gradient=True trains f and r together, and "
         f"{first_true(mean_first)} gives f before r: give up one of them.": (
@@ -538,23 +547,11 @@ def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
         "`pretrained` is no Keras model: leave `connect_layers` out.": (
             given and not GivenMean(model.pretrained).is_keras and network.connect_layers > 1
         ),
+        "`refine`=True makes the mean interpolate data without noise, before r is trained. It is "
+        f"not possible with {first_true(unrefined)}. Set noise_std=0.0 and leave the others at "
+        "their defaults.": model.refine and any(unrefined.values()),
     }
-    if message := first_true(conflicts):
-        raise ValueError(message)
-    # A refined f is trained alone, on all of its rows, for the squared error.
-    unrefined = {
-        f"`noise_std`={model.noise_std!r}": not _is_noiseless(model),
-        f"`early_stopping_patience`={model.early_stopping_patience!r}": stops,
-        "`network` with connect_gradient=True": network.connect_gradient,
-        "`pretrained`": given,
-        "a function for `network`": network.mean is not None,
-    }
-    if model.refine and (reason := first_true(unrefined)):
-        raise ValueError(
-            "`refine`=True makes the mean interpolate data without noise, before r is trained. "
-            f"It is not possible with {reason}. Set noise_std=0.0 and leave the others at "
-            "their defaults."
-        )
+    refuse(conflicts)
 
 
 def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
@@ -595,20 +592,14 @@ def _make_trainer(model, task, report, network, loss, artificial, readout, recip
     vars(reader).update(task.features)
     artificial.kind = _nomu_training.encode_artificial(artificial.kind, task.inputs, reader)
     return _nomu_training.NomuTrainer(
-        rows,
+        task,
         report,
-        task.inputs,
-        task.targets,
         network,
         loss,
         _nomu_training.ArtificialSampler(artificial, rows.X, task.inputs.scaling),
-        recipe,
-        task.entropy,
-        model.learning_rate,
-        batch_size=model.batch_size,
+        {"learning_rate": model.learning_rate, "batch_size": model.batch_size, **recipe},
         epochs=None if isinstance(model.epochs, str) else model.epochs,
         noiseless=_is_noiseless(model),
-        validation=task.validation,
         # f stops early on the rows that choose the readout; a given f does not train.
         patience=patience if readout.is_chosen and given is None else None,
         n_sides=1 + (model.band == "asymmetric"),
