@@ -193,10 +193,10 @@ class NomuTrainer:
         n_outputs, stops_early = self.task.targets.n_outputs, self.patience is not None
         # A head without sides has term (a) of the loss only.
         head = GaussianHead(n_outputs) if self.learns_noise else NomuHead(n_outputs, n_sides=0)
-
-        def build(input_shape, n_raw):
-            return build_mean(input_shape, n_raw, **self._common_settings)
-
+        units = _HIDDEN_UNITS[self.interpolates]
+        build = functools.partial(
+            build_mean, network=self.network, loss=self.loss, auto_units=units
+        )
         template = build_checked(
             build, self.rows.X.shape[1:], head.n_raw, "NOMU's network of the mean"
         )
@@ -289,18 +289,6 @@ class NomuTrainer:
         held_out = standardise_rows(validation, self.task.inputs, self.task.targets)
         return TrainingData(x, y, weight, *held_out)
 
-    @property
-    def _common_settings(self) -> dict[str, Any]:
-        """Settings that the networks of f alone and of f and r have in common."""
-        network = self.network
-        return {
-            "hidden_units": network.units(_HIDDEN_UNITS[self.interpolates])[0],
-            "activation": network.activation,
-            "l2": float(self.loss.l2),  # Keras takes no numbers of NumPy
-            "initial_range": network.initial_range,
-            "mean_network": network.mean,
-        }
-
     def _template(self, mean: Member | None = None) -> Any:
         """Build the network of the uncertainty r, which contains the layers of the mean f.
 
@@ -316,23 +304,13 @@ class NomuTrainer:
         elif self.given is not None:  # it takes encoded rows, and the network standardised ones
             scaling = self.task.inputs.scaling
             given = self.given.model, scaling.scale_.tolist(), scaling.mean_.tolist()
-        network, head, common = self.network, self.head, self._common_settings
+        settings = self.head, self.network, self.loss, _HIDDEN_UNITS[self.interpolates]
+        sample = None if self.given is None else self.task.inputs.transform(self.rows.X)
 
         def build(input_shape, n_raw):
-            return build_nomu(
-                input_shape,
-                head.n_outputs,
-                **common,
-                side_hidden_units=network.units(_HIDDEN_UNITS[self.interpolates])[1],
-                connect_layers=network.connect_layers,
-                n_sides=head.n_sides,
-                side_l2=float(self.loss.side_l2),
-                side_network=network.side,
-                given=given,
-                sample=None if self.given is None else self.task.inputs.transform(self.rows.X),
-            )
+            return build_nomu(input_shape, *settings, given=given, sample=sample)
 
-        return build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
+        return build_checked(build, self.rows.X.shape[1:], self.head.n_raw, "NOMU's network")
 
     def _mean_recipe(self, n_train: int, epochs: int | None) -> Any:
         """Make the recipe of f, which trains for given epochs, stops early, or trains as r does."""
