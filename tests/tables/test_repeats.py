@@ -69,10 +69,8 @@ def folds_of(split, units, labels):
         return make_folds(None, rows.X, y, np.ones(n, dtype=bool), None, kind)
     if isinstance(split, str):
         return split_parts(split, rows, 0, None, number_rows(rows.X, np.arange(n)), refits=True)
-    kind = {"fraction": split} if isinstance(split, float) else {"cv": split}
-    if split == 0.3:
-        kind["n_members"] = 3
-    splits = make_splits(rows, 0, **kind, labels=labels, units=number_rows(rows.X, np.arange(n)))
+    given = {"labels": labels, "units": number_rows(rows.X, np.arange(n))}
+    splits = make_splits(rows, 0, split, n_members=3 if split == 0.3 else None, **given)
     if splits.parts is None:
         return [(np.setdiff1d(np.arange(n), splits.positions), splits.positions)]
     return splits.parts

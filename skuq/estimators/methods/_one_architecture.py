@@ -15,7 +15,7 @@ from sklearn.base import is_classifier
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, refuse, resolve_settings, settings_constraint
 from skuq.estimators._base import Fit, Given, Predictor, training_progress
-from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
+from skuq.estimators._task import Task, join_validation, read_task, warn_if_worse_than_constant
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP, Member
 from skuq.networks._plan import make_plan
@@ -112,10 +112,8 @@ class OneArchitecture(Predictor):
         -------
         self
         """
-        parts = X_val, y_val, sample_weight_val
-        return self._fit_by(
-            Given(X, y, sample_weight, validation_data, groups, validation_parts=parts)
-        )
+        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        return self._fit_by(Given(X, y, sample_weight, validation, groups))
 
     def member_estimators(self):
         """Return each network as a fitted estimator of its own.

@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from skuq._messages import warn_user
 from skuq._random import generator
 from skuq.estimators._base import Fit, Given, Predictor, unfitted_copy
-from skuq.estimators._task import Task, read_task, warn_if_worse_than_constant
+from skuq.estimators._task import Task, join_validation, read_task, warn_if_worse_than_constant
 from skuq.estimators.methods import _search_store
 from skuq.estimators.methods._search_plan import (
     SearchPlan,
@@ -128,10 +128,8 @@ class SearchEstimator(Predictor):
         # The trials of a warm start are in the folder also if this fit fails, for the next one.
         has_folder = self.catalog_dir is not None or not self.warm_start
         self._folder = None if has_folder else self._folder or _search_store.TemporaryFolder()
-        parts = X_val, y_val, sample_weight_val
-        return self._fit_by(
-            Given(X, y, sample_weight, validation_data, groups, shift_validation, parts)
-        )
+        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        return self._fit_by(Given(X, y, sample_weight, validation, groups, shift_validation))
 
     def _fit(self, given: Given) -> Fit:
         plan = self._plan(given.X)

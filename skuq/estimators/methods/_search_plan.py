@@ -218,9 +218,7 @@ def is_splitter(validation: Any) -> bool:
 
 def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
     """Refuse arguments of `fit` that contradict parameters."""
-    validation = estimator.validation
-    parts = given.validation_data, *given.validation_parts
-    has_rows = any(part is not None for part in parts)
+    validation, has_rows = estimator.validation, given.validation_data is not None
     if has_rows and not (validation is None or validation == "auto"):
         raise ValueError(
             "Give either `validation` or `validation_data`: with a share or folds as `validation`, "
