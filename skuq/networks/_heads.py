@@ -123,11 +123,12 @@ class Head:
 class NormalsHead(Head):
     """Base of heads whose members predict weighted normals of the standardised y.
 
-    A subclass defines `n_outputs`, `n_raw`, `normals`, `means`, `raw_of_means` and either `loss` or
-    `log_densities`.
+    A subclass defines `n_outputs`, `n_raw`, `distribution`, `means`, `raw_of_means` and either
+    `loss` or `log_densities`.
     """
 
     n_outputs: int
+    distribution: Any  # method (raw, xp=np) -> means and standard deviations, (.., n_outputs) each
     log_densities: Any  # method (y, raw, xp=np) -> (.., n_outputs)
 
     def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
@@ -135,9 +136,10 @@ class NormalsHead(Head):
 
         Each is (K, J, n, m) for J normals of each member, from raw outputs (K, n, n_raw) that are
         arrays or tensors. Predictions are made of these, also where `log_densities`, which trains
-        the members, is the density of something else.
+        the members, is the density of something else. By default each member has one normal.
         """
-        raise NotImplementedError
+        loc, scale = self.distribution(raw, xp)
+        return loc[:, None], scale[:, None], xp.ones_like(loc[:, None])
 
     def mixture(
         self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
@@ -176,11 +178,6 @@ class NormalsHead(Head):
     def log_likelihood(self, y, raw) -> np.ndarray:
         """Compute the joint log density (..,) of all outputs, from arrays y and raw."""
         return self.log_densities(y, raw).sum(axis=-1)
-
-
-def _single_normals(loc: Any, scale: Any, xp: Any) -> tuple[Any, Any, Any]:
-    """Make one normal of each member, (K, 1, n, m), of means and standard deviations (K, n, m)."""
-    return loc[:, None], scale[:, None], xp.ones_like(loc[:, None])
 
 
 def softplus(r, xp):
@@ -276,10 +273,6 @@ class GaussianHead(NormalsHead):
         return mean, softplus(r, xp) + self.min_scale
 
     moments = distribution
-
-    def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
-        """Return the single normal of each member."""
-        return _single_normals(*self.distribution(raw, xp), xp)
 
     def means(self, raw: Any, xp: Any = np) -> Any:
         """Return the means (.., n_outputs)."""
@@ -408,10 +401,6 @@ class SquaredErrorHead(NormalsHead):
         return raw, xp.zeros_like(raw) + np.asarray(self.scale or 0.0)
 
     moments = distribution
-
-    def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
-        """Return the single normal of each member."""
-        return _single_normals(*self.distribution(raw, xp), xp)
 
     def means(self, raw: Any, xp: Any = np) -> Any:
         """Return the means, which are the raw numbers."""
