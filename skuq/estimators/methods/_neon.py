@@ -80,106 +80,79 @@ class DecayEvery:
         return self.factor ** (n_steps / self.every)
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """Parameters of `NEONRegressor` that the paper's problems share, and their usual values.
-
-    The number of steps grows with the number of functions, as in the authors' code.
-    """
-
-    network__encoder_units: tuple[int, ...] = (64, 64)
-    network__latent: int = 96
-    network__decoder_units: tuple[int, ...] = (64, 64, 64)
-    prior: str = "epinet"
-    prior__units: tuple[int, ...] = (32, 32)
-    prior__prior_units: tuple[int, ...] = (5, 5)
-    prior__scale: float = 1.0
-    noise_std: float = 0.0
-    learning_rate: float = 1e-3
-    batch_size: int | None = None
-    training__epsilon: float = 1e-8
-    training__schedule: str = "exponential"
-    training__clip_norm: float | None = None
-
-
-@dataclass(frozen=True)
-class _Pollutants(_Problem):
-    """Section 6.1, with a scale for each of the twelve columns."""
-
-    network__latent: int = 64
-    network__decoder_units: tuple[int, ...] = (64, 64)
-    prior__scale: float = PRIOR_SCALE
-    learning_rate: float = 3e-4
-    batch_size: int | None = 256
-    training__steps: GrowingSteps = GrowingSteps(12_000, 5, 1 / 35)
-    training__final_lr_factor: DecayEvery = DecayEvery(0.75, 1000)
-    training__clip_norm: float | None = 0.5
-    standardize: str = "columns"
-
-
-@dataclass(frozen=True)
-class _Brusselator(_Problem):
-    """Section 6.2."""
-
-    network__fourier_scale: float = 5.0
-    training__steps: GrowingSteps = GrowingSteps(4_000, 5, 2 / 30)
-    training__final_lr_factor: DecayEvery = DecayEvery(0.8, 1000)
-
-
+# Parameters that the paper's problems share. The number of steps grows with the number of
+# functions, as in the authors' code.
+_USUAL: dict[str, Any] = {
+    "network__encoder_units": (64, 64),
+    "network__latent": 96,
+    "network__decoder_units": (64, 64, 64),
+    "prior": "epinet",
+    "prior__units": (32, 32),
+    "prior__prior_units": (5, 5),
+    "prior__scale": 1.0,
+    "noise_std": 0.0,
+    "learning_rate": 1e-3,
+    "batch_size": None,
+    "training__epsilon": 1e-8,
+    "training__schedule": "exponential",
+    "training__clip_norm": None,
+}
 # The authors' loss sums half the squared error over a batch of pairs and over components, and
 # multiplies it by the mean of 1 / |s|^2 of the functions s as they are; skuq's is a mean, of
-# standardised values. Near the clips of the following two problems the scale of the loss decides
-# which gradients are clipped, and how much epsilon damps. So both are divided by the ratio of the
-# losses on the problem's initial design. (The pollutants' ratio grows with the number of functions,
-# from 0.05 to 0.5.)
-
-
-@dataclass(frozen=True)
-class _Interferometer(_Problem):
-    """Section 6.3; the ratio of the losses is 0.013."""
-
-    network__encoder_units: tuple[int, ...] = (64, 64, 64, 64)
-    network__decoder_units: tuple[int, ...] = (128,) * 6
-    network__fourier_scale: float = 10.0
-    prior__units: tuple[int, ...] = (64, 64, 64)
-    prior__prior_units: tuple[int, ...] = (8, 8)
-    output_map: str = "bounded"
-    learning_rate: float = 5e-2
-    batch_size: int | None = 16_384
-    training__epsilon: float = 1e-8 / 0.013
-    training__steps: GrowingSteps = GrowingSteps(15_000, 15, 0.2 / 85)
-    training__schedule: str = "cosine"
-    training__final_lr_factor: float = 0.06
-    training__warmup: float = 0.02
-    training__clip_norm: float | None = 5e-7 / 0.013
-
-
-@dataclass(frozen=True)
-class _CellTowers(_Problem):
-    """Section 6.4; the ratio of the losses is 1.5e-4."""
-
-    network__encoder_units: tuple[int, ...] = (64,)
-    network__latent: int = 192
-    network__decoder_units: tuple[int, ...] = (64,) * 6
-    network__fourier_scale: float = 15.0
-    prior__units: tuple[int, ...] = (64, 64, 64)
-    prior__scale: float = 0.5
-    output_map: str = "decaying"
-    learning_rate: float = 8e-3
-    batch_size: int | None = 2_500
-    training__epsilon: float = 1e-8 / 1.5e-4
-    training__steps: GrowingSteps = GrowingSteps(12_000, 20, 0.2 / 150)
-    training__schedule: str = "cosine"
-    training__final_lr_factor: float = 0.375
-    training__warmup: float = 0.025
-    training__clip_norm: float | None = 5e-5 / 1.5e-4
-
-
-_PROBLEMS = {
-    "pollutants": _Pollutants,
-    "brusselator": _Brusselator,
-    "interferometer": _Interferometer,
-    "cell_towers": _CellTowers,
+# standardised values. Near the clips of the last two problems the scale of the loss decides which
+# gradients are clipped, and how much epsilon damps. So both are divided by the ratio of the losses
+# on the problem's initial design: 0.013 and 1.5e-4. (The pollutants' ratio grows with the number of
+# functions, from 0.05 to 0.5.)
+_PROBLEMS: dict[str, dict[str, Any]] = {
+    "pollutants": {  # section 6.1, with a scale for each of the twelve columns
+        "network__latent": 64,
+        "network__decoder_units": (64, 64),
+        "prior__scale": PRIOR_SCALE,
+        "learning_rate": 3e-4,
+        "batch_size": 256,
+        "training__steps": GrowingSteps(12_000, 5, 1 / 35),
+        "training__final_lr_factor": DecayEvery(0.75, 1000),
+        "training__clip_norm": 0.5,
+        "standardize": "columns",
+    },
+    "brusselator": {  # section 6.2
+        "network__fourier_scale": 5.0,
+        "training__steps": GrowingSteps(4_000, 5, 2 / 30),
+        "training__final_lr_factor": DecayEvery(0.8, 1000),
+    },
+    "interferometer": {  # section 6.3
+        "network__encoder_units": (64, 64, 64, 64),
+        "network__decoder_units": (128,) * 6,
+        "network__fourier_scale": 10.0,
+        "prior__units": (64, 64, 64),
+        "prior__prior_units": (8, 8),
+        "output_map": "bounded",
+        "learning_rate": 5e-2,
+        "batch_size": 16_384,
+        "training__epsilon": 1e-8 / 0.013,
+        "training__steps": GrowingSteps(15_000, 15, 0.2 / 85),
+        "training__schedule": "cosine",
+        "training__final_lr_factor": 0.06,
+        "training__warmup": 0.02,
+        "training__clip_norm": 5e-7 / 0.013,
+    },
+    "cell_towers": {  # section 6.4
+        "network__encoder_units": (64,),
+        "network__latent": 192,
+        "network__decoder_units": (64,) * 6,
+        "network__fourier_scale": 15.0,
+        "prior__units": (64, 64, 64),
+        "prior__scale": 0.5,
+        "output_map": "decaying",
+        "learning_rate": 8e-3,
+        "batch_size": 2_500,
+        "training__epsilon": 1e-8 / 1.5e-4,
+        "training__steps": GrowingSteps(12_000, 20, 0.2 / 150),
+        "training__schedule": "cosine",
+        "training__final_lr_factor": 0.375,
+        "training__warmup": 0.025,
+        "training__clip_norm": 5e-5 / 1.5e-4,
+    },
 }
 
 # Constraints of the parameters that all regressors of functions share.
@@ -456,7 +429,7 @@ class NEONRegressor(OperatorRegressor):
         """
         if name not in _PROBLEMS:
             raise ValueError(f"`name` must be one of {sorted(_PROBLEMS)}. Got {name!r}.")
-        return cls().set_params(**vars(_PROBLEMS[name]())).set_params(**changes)
+        return cls().set_params(**_USUAL | _PROBLEMS[name]).set_params(**changes)
 
     def _fit(self, given):
         training = _resolve_training(self)
