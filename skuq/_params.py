@@ -5,7 +5,7 @@ release of scikit-learn, and only this file then needs a change.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, TypeVar, dataclass_transform
@@ -41,6 +41,7 @@ from sklearn.utils.validation import _check_sample_weight as check_sample_weight
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from skuq._formulas import SQUARABLE
+from skuq.files._registry import saved_as
 
 try:
     from sklearn.callback import CallbackSupportMixin
@@ -54,13 +55,16 @@ _T = TypeVar("_T")
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
-def parameters(cls: type[_T]) -> type[_T]:
-    """Make a class a dataclass of its parameters, which are keyword-only (decorator).
+def parameters(
+    name: str, *, kind: str | None = None, kw_only: bool = True
+) -> Callable[[type[_T]], type[_T]]:
+    """Make a class a dataclass of its parameters, saved under this name (decorator).
 
-    Positional ones are fields with ``field(kw_only=False)``. The class body has all parameters, in
-    the order of the signature: base classes have none.
+    Single positional ones are fields with ``field(kw_only=False)``. The class body has all
+    parameters, in the order of the signature: base classes have none. See `saved_as` for `kind`.
     """
-    return dataclass(eq=False, repr=False, kw_only=True)(cls)
+    make = dataclass(eq=False, repr=False, kw_only=kw_only)
+    return lambda cls: saved_as(name, kind=kind)(make(cls))
 
 
 class Settings(BaseEstimator):

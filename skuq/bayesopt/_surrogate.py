@@ -18,11 +18,11 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
 from skuq import _params
+from skuq._params import parameters
 from skuq._random import MAX_SEED, generator, quasi_random_normals, trial_seed
 from skuq.backend._scopes import one_thread_if_small
 from skuq.bayesopt._acquisition import ACQUISITIONS, Acquisition
 from skuq.bayesopt._results import Domain, Results
-from skuq.files._registry import saved_as
 from skuq.predictive import Posterior
 
 
@@ -282,8 +282,7 @@ def _white_kernels(estimator):
             yield from (part for part in parts if isinstance(part, WhiteKernel))
 
 
-@saved_as("bayesopt.OutputwiseRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters("bayesopt.OutputwiseRegressor", kind="estimator", kw_only=False)
 class OutputwiseRegressor(RegressorMixin, BaseEstimator):
     """Fit a clone of a regressor to each output.
 

@@ -38,7 +38,7 @@ from skuq.ensembles._teams import (
     soft_vote_accuracy,
     vote_weights,
 )
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_as, saved_record
 
 FILTERS = ("alpha", "kmeans", "mean")
 
@@ -157,8 +157,7 @@ class Threshold(NamedTuple):
     value: float
 
 
-@saved_as("ensembles.TeamSelection")
-@dataclass(frozen=True, eq=False)
+@saved_record("ensembles.TeamSelection")
 class TeamSelection:
     """Result of pruning: the teams of a pool with their scores, and the selected team.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from skuq import _params
-from skuq.files._registry import record_repr, saved_as
+from skuq.files._registry import saved_record
 from skuq.fitted._ensemble import Fitted
 from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TwoPieceNormal
 from skuq.predictive._calibration import SMALLEST_UNCERTAINTY
@@ -19,8 +18,7 @@ from skuq.tables._columns import frame_to_pandas, is_frame
 from skuq.tables._inputs import ForeignInputs
 
 
-@saved_as("fitted.Recalibration")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.Recalibration", brief=True)
 class Recalibration:
     """Calibration of the predictions of any regressor.
 
@@ -38,8 +36,6 @@ class Recalibration:
     scores: Any = None
     coverage: Any = None
 
-    __repr__ = record_repr
-
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         return self.apply(regressor_distribution(estimator, X, np.shape(self.scale)), X)
@@ -55,8 +51,7 @@ class Recalibration:
         return conformal_quantile(distribution, self.scores, self.coverage, probability)
 
 
-@saved_as("fitted.ConditionalRecalibration")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.ConditionalRecalibration", brief=True)
 class ConditionalRecalibration(Recalibration):
     """Calibration of a regressor by a distribution of its errors that depends on the row.
 
@@ -73,8 +68,6 @@ class ConditionalRecalibration(Recalibration):
 
     errors: Any = None
     smallest_std: Any = 0.0
-
-    __repr__ = record_repr
 
     def apply(self, mixture: Mixture | TwoPieceNormal, X: Any) -> Any:
         """Predict the distribution of each row's error, about the mean of the prediction.
@@ -111,8 +104,7 @@ def inputs_of_errors(X: Any, mean: np.ndarray, std: np.ndarray) -> Any:
     return pd.concat([X, added], axis=1)
 
 
-@saved_as("fitted.ClassRecalibration")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.ClassRecalibration", brief=True)
 class ClassRecalibration:
     """Calibration of a classifier's averaged probabilities.
 
@@ -126,8 +118,6 @@ class ClassRecalibration:
 
     temperature: float
     classes: np.ndarray
-
-    __repr__ = record_repr
 
     def distribution(self, estimator: Any, X: Any) -> CategoricalMixture:
         """Predict with the estimator, and calibrate.
@@ -149,8 +139,7 @@ class ClassRecalibration:
 _NUMBERS_OF_OTHERS = 16  # numbers of a row's prediction by an estimator that is not skuq's
 
 
-@saved_as("fitted.FittedCalibrated")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedCalibrated", brief=True)
 class FittedCalibrated(Fitted):
     """Fitted estimator of any kind with its calibration.
 
@@ -165,7 +154,6 @@ class FittedCalibrated(Fitted):
     estimator: Any
     calibration: Any
 
-    __repr__ = record_repr
     inputs: ClassVar[ForeignInputs] = ForeignInputs()
     no_keras: ClassVar[str] = "the calibrated estimator may be anything"
 

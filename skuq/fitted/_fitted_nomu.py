@@ -6,13 +6,12 @@ downwards). Encoded rows (n, d) are numbers that are not yet standardised.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from skuq.files._registry import record_repr, saved_as
+from skuq.files._registry import saved_as, saved_record
 from skuq.fitted import _ensemble
 from skuq.fitted._draws import SMALLEST_STD, nomu_posterior
 from skuq.networks import GaussianHead, Member
@@ -150,8 +149,7 @@ class KnownNoise:
         return np.broadcast_to(noise.reshape(n, -1), (n, self.n_outputs))
 
 
-@saved_as("fitted.FittedNomu.TrainedNomu")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedNomu.TrainedNomu", brief=True)
 class TrainedNomu:
     """Trained networks, and what was given in place of one.
 
@@ -171,8 +169,6 @@ class TrainedNomu:
     mean_member: Member | None = None
     given: GivenMean | None = None
     noise: KnownNoise | None = None
-
-    __repr__ = record_repr
 
     def predict(
         self, encoded: np.ndarray, inputs: TableInputs, targets: NumberTargets
@@ -212,8 +208,7 @@ def split_sides(raw: np.ndarray, band: str) -> tuple[np.ndarray, np.ndarray]:
     return up, down
 
 
-@saved_as("fitted.FittedNomu.Readout")
-@dataclass(frozen=True)
+@saved_record("fitted.FittedNomu.Readout", eq=True)
 class Readout:
     """How raw uncertainty becomes standard deviations of the standardised y.
 
@@ -260,8 +255,7 @@ class Readout:
         return tuple(np.maximum(np.hypot(side, reach), SMALLEST_STD) for side in (up, down))
 
 
-@saved_as("fitted.FittedNomu")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedNomu", brief=True)
 class FittedNomu(_ensemble.Fitted):
     """Trained networks of NOMU, and everything needed to predict with them.
 
@@ -284,7 +278,6 @@ class FittedNomu(_ensemble.Fitted):
     readout: Readout
     box: np.ndarray | None = None
 
-    __repr__ = record_repr
     no_keras: ClassVar[str] = "NOMU predicts no mixture"
 
     def encode(self, X: Any) -> np.ndarray:

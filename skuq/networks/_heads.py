@@ -12,7 +12,6 @@ Optimization-based Model Uncertainty", ICML 2022.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +19,7 @@ from scipy import special
 
 from skuq import backend
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_record
 from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TransformedMixture
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_normals
 
@@ -197,8 +196,7 @@ def log_normal(y, mean, scale, xp):
     return -(xp.log(scale) + 0.5 * xp.square((y - mean) / scale) + LOG_SQRT_2PI)
 
 
-@saved_as("networks.GaussianHead")
-@dataclass(frozen=True)
+@saved_record("networks.GaussianHead", eq=True)
 class GaussianHead(NormalsHead):
     """Mean and standard deviation of a normal, for each of several outputs.
 
@@ -361,8 +359,7 @@ def _crps_of_normals(y, loc, scale, probability):
     return xp.sum(total, axis=-2)
 
 
-@saved_as("networks.SquaredErrorHead")
-@dataclass(frozen=True)
+@saved_record("networks.SquaredErrorHead", eq=True)
 class SquaredErrorHead(NormalsHead):
     """Head with a mean for each output; the noise is known or estimated separately.
 
@@ -421,8 +418,7 @@ class SquaredErrorHead(NormalsHead):
     validation_loss = loss
 
 
-@saved_as("networks.GaussianMixtureHead")
-@dataclass(frozen=True)
+@saved_record("networks.GaussianMixtureHead", eq=True)
 class GaussianMixtureHead(NormalsHead):
     """A mixture of normals for each of several outputs: a mixture density network.
 
@@ -587,8 +583,7 @@ def _logsumexp(values, xp):
 _LEAST_PROBABILITY = 1e-300  # of which a logarithm is taken
 
 
-@saved_as("networks.CategoricalHead")
-@dataclass(frozen=True)
+@saved_record("networks.CategoricalHead", eq=True)
 class CategoricalHead(Head):
     """Class probabilities from one raw number, the logit, for each class.
 
@@ -681,8 +676,7 @@ class CategoricalHead(Head):
 MEAN_LAYERS = "mean_"
 
 
-@saved_as("networks.NomuHead")
-@dataclass(frozen=True)
+@saved_record("networks.NomuHead", eq=True)
 class NomuHead(Head):
     """NOMU's loss (Definition 3.3), and the meaning of a network's raw numbers.
 

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
-from skuq._params import Interval, Settings, StrOptions, refuse
-from skuq.files._registry import saved_as
+from skuq._params import Interval, Settings, StrOptions, parameters, refuse
 from skuq.networks._heads import MEAN_LAYERS as _MEAN
 from skuq.networks._heads import NomuHead
 from skuq.networks._keras_models import build_of_shape, check_units
@@ -293,8 +292,7 @@ L_MINS = np.geomspace(0.005, 0.8, 100)
 L_MAXS = np.geomspace(0.8, 10.0, 80)
 
 
-@saved_as("networks.NOMUNetwork")
-@dataclass(eq=False, repr=False)
+@parameters("networks.NOMUNetwork", kw_only=False)
 class NOMUNetwork(Settings):
     """Networks of the mean f and of the uncertainty r, for the parameter `network` of NOMU.
 
@@ -384,8 +382,7 @@ class NOMUNetwork(Settings):
         return mean, check_units("side_hidden_units", self.side_hidden_units)
 
 
-@saved_as("networks.NOMULoss")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.NOMULoss")
 class NOMULoss(Settings):
     """Weights of NOMU's loss (Definition 3.3), for the parameter `loss` of NOMU.
 
@@ -433,8 +430,7 @@ class NOMULoss(Settings):
     }
 
 
-@saved_as("networks.ArtificialInputs")
-@dataclass(eq=False, repr=False)
+@parameters("networks.ArtificialInputs", kw_only=False)
 class ArtificialInputs(Settings):
     """Inputs at which NOMU raises r, for the parameter `artificial` of NOMU.
 
@@ -493,8 +489,7 @@ class ArtificialInputs(Settings):
         refuse(problems)
 
 
-@saved_as("networks.NOMUReadout")
-@dataclass(eq=False, repr=False)
+@parameters("networks.NOMUReadout", kw_only=False)
 class NOMUReadout(Settings):
     """Map from r to a standard deviation, for the parameter `readout` of NOMU.
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from skuq import backend
 from skuq._formulas import LOG_SQRT_2PI
-from skuq._params import Interval, Settings, StrOptions
-from skuq.files._registry import saved_as
+from skuq._params import Interval, Settings, StrOptions, parameters
+from skuq.files._registry import saved_record
 from skuq.networks import _keras_models
 from skuq.networks._dense import AppliedDense, Dense, Derivatives
 from skuq.networks._heads import GaussianHead, Head
@@ -445,8 +445,7 @@ class EpistemicNetwork:
         return replace(self, base=without_names(self.base))
 
 
-@saved_as("networks.OperatorNetwork")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.OperatorNetwork")
 class OperatorNetwork(Settings):
     """Settings of operator networks: an encoder of u, and a decoder that also takes y.
 
@@ -533,8 +532,7 @@ OPERATOR_NETWORKS: dict[Hashable, Callable[[], OperatorNetwork]] = {
 }
 
 
-@saved_as("networks.EpiNet")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.EpiNet")
 class EpiNet(Settings):
     """Settings of a trained EpiNet: a small network that makes predictions depend on an index z.
 
@@ -610,8 +608,7 @@ class EpiNet(Settings):
         )
 
 
-@saved_as("networks.ConditionedPrior")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.ConditionedPrior")
 class ConditionedPrior(Settings):
     """Settings of random changes of a network's weights, conditioned on the data in closed form.
 
@@ -725,8 +722,7 @@ OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
 }
 
 
-@saved_as("networks.OperatorHead")
-@dataclass(frozen=True, eq=False)
+@saved_record("networks.OperatorHead")
 class OperatorHead(Head):
     """Convert raw draws (.., S, N, n_raw) to values of m outputs, and compute their loss.
 

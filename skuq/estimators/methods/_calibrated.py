@@ -23,7 +23,6 @@ from skuq.estimators._base import Fit, Given, Predictor, UncertaintyClassifier, 
 from skuq.estimators.methods import _out_of_fold
 from skuq.estimators.methods._deep import DeepEnsembleRegressor
 from skuq.exceptions import CalibrationWarning
-from skuq.files._registry import saved_as
 from skuq.fitted import _fitted_calibrated
 from skuq.predictive._calibration import fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
@@ -191,8 +190,7 @@ class CalibratedUncertainty(Predictor):
         return _out_of_fold.inherit_tags(tags, [self.estimator])
 
 
-@saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
-@_params.parameters
+@_params.parameters("estimators.CalibratedUncertaintyRegressor", kind="estimator")
 class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor):
     """Regressor with calibrated standard deviations, intervals and quantiles.
 
@@ -368,8 +366,7 @@ def _fit_errors(held_out, mean, std, y, verbose):
         return errors.fit(inputs, y - mean, held_out.weight, groups=groups)
 
 
-@saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
-@_params.parameters
+@_params.parameters("estimators.CalibratedUncertaintyClassifier", kind="estimator")
 class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifier):
     """Classifier with calibrated probabilities.
 

@@ -16,7 +16,6 @@ from skuq.ensembles._rules import Candidates, check_min_members
 from skuq.estimators import _base
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
-from skuq.files._registry import saved_as
 from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables._inputs import warn_of_few_rows
@@ -94,8 +93,7 @@ def _fit_dropout(estimator: Any, given: _base.Given) -> _base.Fit:
     return shared.finish(estimator, task, members, np.ones(1), passes=passes)
 
 
-@saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
-@parameters
+@parameters("estimators.DeepEnsembleRegressor", kind="estimator")
 class DeepEnsembleRegressor(OneArchitecture, _base.UncertaintyRegressor):
     """Deep ensemble: a mixture of networks of one architecture that differ in their seeds.
 
@@ -246,8 +244,7 @@ class DeepEnsembleRegressor(OneArchitecture, _base.UncertaintyRegressor):
         return _fit_seeds(self, given)
 
 
-@saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
-@parameters
+@parameters("estimators.DeepEnsembleClassifier", kind="estimator")
 class DeepEnsembleClassifier(OneArchitecture, _base.UncertaintyClassifier):
     """Deep ensemble: averaged probabilities of networks that differ in their seeds.
 
@@ -371,8 +368,7 @@ class DeepEnsembleClassifier(OneArchitecture, _base.UncertaintyClassifier):
         return _fit_seeds(self, given)
 
 
-@saved_as("estimators.MCDropoutRegressor", kind="estimator")
-@parameters
+@parameters("estimators.MCDropoutRegressor", kind="estimator")
 class MCDropoutRegressor(OneArchitecture, _base.UncertaintyRegressor):
     """MC dropout: one network that drops units at random in training and in prediction.
 
@@ -502,8 +498,7 @@ class MCDropoutRegressor(OneArchitecture, _base.UncertaintyRegressor):
         return _fit_dropout(self, given)
 
 
-@saved_as("estimators.MCDropoutClassifier", kind="estimator")
-@parameters
+@parameters("estimators.MCDropoutClassifier", kind="estimator")
 class MCDropoutClassifier(OneArchitecture, _base.UncertaintyClassifier):
     """MC dropout: one network that drops units at random in training and in prediction.
 
@@ -733,8 +728,7 @@ def _continue(task, train_settings, members, settings):
     ]
 
 
-@saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
-@parameters
+@parameters("estimators.HyperDeepEnsembleRegressor", kind="estimator")
 class HyperDeepEnsembleRegressor(OneArchitecture, _base.UncertaintyRegressor):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
@@ -884,8 +878,7 @@ class HyperDeepEnsembleRegressor(OneArchitecture, _base.UncertaintyRegressor):
         return _fit_settings(self, given)
 
 
-@saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
-@parameters
+@parameters("estimators.HyperDeepEnsembleClassifier", kind="estimator")
 class HyperDeepEnsembleClassifier(OneArchitecture, _base.UncertaintyClassifier):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 

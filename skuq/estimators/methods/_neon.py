@@ -7,7 +7,7 @@ authors' code where the paper leaves them open. Their optimiser is Optax' Adam, 
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any
@@ -30,7 +30,7 @@ from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_pro
 from skuq.estimators._task import read_task
 from skuq.estimators.methods import _neon_training
 from skuq.estimators.methods._neon_conditioned import FEWEST_TO_LEARN, train_conditioned
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_record
 from skuq.fitted._fitted_operator import FittedOperator, GivenBase, Widths
 from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
 from skuq.networks._keras_models import check_builder
@@ -46,8 +46,7 @@ from skuq.tables._functions import FunctionInputs, FunctionTargets, flat_values
 from skuq.training._recipe import TRAINING, Training
 
 
-@saved_as("estimators.NEONRegressor.GrowingSteps")
-@dataclass(frozen=True)
+@saved_record("estimators.NEONRegressor.GrowingSteps", eq=True)
 class GrowingSteps:
     """Number of training steps that grows linearly with the number of functions.
 
@@ -68,8 +67,7 @@ class GrowingSteps:
         return round(self.first * (1 + self.growth * max(0, n_functions - self.n_first)))
 
 
-@saved_as("estimators.NEONRegressor.DecayEvery")
-@dataclass(frozen=True)
+@saved_record("estimators.NEONRegressor.DecayEvery", eq=True)
 class DecayEvery:
     """Last share of a learning rate that falls exponentially, by `factor` in `every` steps."""
 
@@ -241,8 +239,7 @@ class OperatorRegressor(UncertaintyRegressor):
         return r2_score(y, mean, sample_weight=sample_weight, multioutput=by_variance)
 
 
-@saved_as("estimators.NEONRegressor", kind="estimator")
-@parameters
+@parameters("estimators.NEONRegressor", kind="estimator")
 class NEONRegressor(OperatorRegressor):
     """Operator networks whose random weight changes are conditioned on the data in closed form.
 
@@ -444,8 +441,7 @@ class NEONRegressor(OperatorRegressor):
     index_ = property(attrgetter("fitted_.draws.index"), doc="")
 
 
-@saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
-@parameters
+@parameters("estimators.OperatorEnsembleRegressor", kind="estimator")
 class OperatorEnsembleRegressor(OperatorRegressor):
     """An ensemble of operator networks with randomised priors, for functions as targets.
 

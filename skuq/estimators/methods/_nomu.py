@@ -30,7 +30,6 @@ from skuq.estimators.methods._nomu_readout import (
     split_parts,
     warn_of_few_rows,
 )
-from skuq.files._registry import saved_as
 from skuq.fitted._fitted_nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.networks._nomu_network import NOMU_SETTINGS
@@ -103,8 +102,7 @@ _EXPERIMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@saved_as("estimators.NOMURegressor", kind="estimator")
-@parameters
+@parameters("estimators.NOMURegressor", kind="estimator")
 class NOMURegressor(UncertaintyRegressor):
     """One network with two outputs: a prediction f, and its model uncertainty r.
 

@@ -20,7 +20,6 @@ from skuq.estimators.tabular import _kinds
 from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.estimators.tabular._linear import with_linear_part
 from skuq.estimators.tabular._targets import make_targets
-from skuq.files._registry import saved_as
 from skuq.networks import TabularNetwork
 from skuq.predictive._calibration import UNCALIBRATED
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
@@ -91,8 +90,7 @@ def _refuse_contradictions(estimator, task):
             )
 
 
-@saved_as("estimators.TabularEnsembleRegressor", kind="estimator")
-@parameters
+@parameters("estimators.TabularEnsembleRegressor", kind="estimator")
 class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     """Ensemble of modern networks for tables, calibrated: the recommended regressor.
 
@@ -260,8 +258,7 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         return replace(fit, fitted=with_far_uncertainty(fit.fitted, task))
 
 
-@saved_as("estimators.TabularEnsembleClassifier", kind="estimator")
-@parameters
+@parameters("estimators.TabularEnsembleClassifier", kind="estimator")
 class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     """Ensemble of several kinds of networks for tables, calibrated: the recommended classifier.
 
