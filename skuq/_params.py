@@ -5,7 +5,7 @@ release of scikit-learn, and only this file then needs a change.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, TypeVar, dataclass_transform
@@ -42,6 +42,7 @@ from sklearn.utils.validation import _num_samples as num_samples
 from sklearn.utils.validation import check_array, has_fit_parameter
 
 from skuq._formulas import SQUARABLE
+from skuq.files._registry import saved_as
 
 try:
     from sklearn.callback import CallbackSupportMixin
@@ -55,13 +56,16 @@ _T = TypeVar("_T")
 
 
 @dataclass_transform(eq_default=False, kw_only_default=True, field_specifiers=(field,))
-def parameters(cls: type[_T]) -> type[_T]:
-    """Make a class a dataclass of its parameters, which are keyword-only (decorator).
+def parameters(
+    name: str, *, kind: str | None = None, kw_only: bool = True
+) -> Callable[[type[_T]], type[_T]]:
+    """Make a class a dataclass of its parameters, saved under this name (decorator).
 
-    Positional ones are fields with ``field(kw_only=False)``. The class body has all parameters, in
-    the order of the signature: base classes have none.
+    Single positional ones are fields with ``field(kw_only=False)``. The class body has all
+    parameters, in the order of the signature: base classes have none. See `saved_as` for `kind`.
     """
-    return dataclass(eq=False, repr=False, kw_only=True)(cls)
+    make = dataclass(eq=False, repr=False, kw_only=kw_only)
+    return lambda cls: saved_as(name, kind=kind)(make(cls))
 
 
 class Settings(BaseEstimator):
@@ -339,6 +343,12 @@ def class_codes(
 def first_true(conditions: Mapping[str, bool]) -> str | None:
     """Find the name of the first condition that holds; None if none does."""
     return next((name for name, holds in conditions.items() if holds), None)
+
+
+def refuse(problems: Mapping[str, bool]) -> None:
+    """Raise ValueError with the first of the messages whose condition holds."""
+    if message := first_true(problems):
+        raise ValueError(message)
 
 
 def classifies(estimator: Any) -> bool:

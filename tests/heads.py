@@ -7,11 +7,21 @@ from skuq.networks import _tabular_network as _tabular
 
 CategoricalHead, SquaredErrorHead = _heads.CategoricalHead, _heads.SquaredErrorHead
 GaussianMixtureHead = _heads.GaussianMixtureHead
-NomuHead, build_nomu, READOUTS = _heads.NomuHead, _nomu.build_nomu, _nomu.READOUTS
+NomuHead, READOUTS = _heads.NomuHead, _nomu.READOUTS
 WidthDepthSpace, build_mlp = _dense.WidthDepthSpace, _dense.build_mlp
 build_tabular = _tabular.build_tabular
 resolve_search_space = _given_spaces.resolve_search_space
 class_recipes = _tuned_space.class_recipes
+
+
+def build_nomu(input_shape, n_outputs, *, l2=0.0, side_l2=0.0, given=None, sample=None, **settings):
+    """NOMU's network, by the settings of `NOMUNetwork`."""
+    parts = (
+        NomuHead(n_outputs),
+        _nomu.NOMUNetwork(**settings),
+        _nomu.NOMULoss(l2=l2, side_l2=side_l2),
+    )
+    return _nomu.build_nomu(input_shape, *parts, given=given, sample=sample)
 
 
 def bound_tabular_space(x, categories=None, n_rows=None, **settings):

@@ -22,12 +22,7 @@ from scipy.stats import qmc
 from skuq._formulas import TINIEST
 from skuq._messages import warn_user
 from skuq.backend._scopes import one_thread_if_small
-from skuq.bayesopt._acquisition import (
-    AcquisitionTask,
-    CompiledAcquisition,
-    NumpyOnlyError,
-    acquisition_of,
-)
+from skuq.bayesopt import _acquisition
 
 
 class _Effort:
@@ -83,7 +78,7 @@ _COST_OF_NON_FINITE = 1e30  # SciPy fails on what is not finite
 
 
 def maximize_acquisition(
-    task: AcquisitionTask,
+    task: _acquisition.AcquisitionTask,
     *,
     method="auto",
     n_restarts=500,
@@ -168,7 +163,7 @@ def _search(task, u, method, n_restarts, given):
         )
     try:
         return _FINDERS[method](task, u, n_restarts, given)
-    except NumpyOnlyError as error:
+    except _acquisition.NumpyOnlyError as error:
         warn_user(
             f"The objective does not take the backend's tensors ({error}), so there are no "
             "gradients and the acquisition is maximised by DIRECT, more slowly. Write it with "
@@ -200,12 +195,12 @@ def _climb_together(task, u, n_restarts, given):
     d = len(task.bounds)
     gaps = np.linalg.norm(x[top].reshape(-1, 1, d) - given[:, :d], axis=-1)
     if gaps.min(initial=math.inf) < _Effort.small_step * math.sqrt(d):
-        exact = CompiledAcquisition(task, "float64")
+        exact = _acquisition.CompiledAcquisition(task, "float64")
         try:
             best, best_values = _climb(
                 exact, x[top], units, _Effort.exact_max_rounds, _Effort.exact_ftol
             )
-        except NumpyOnlyError:  # the objective takes tensors of single precision only
+        except _acquisition.NumpyOnlyError:  # the objective takes tensors of single precision only
             return np.concatenate([x, u]), np.concatenate([found, values])
         # The other values are in single precision: their rounding must not beat a refined one.
         least = best_values[np.isfinite(best_values)].min(initial=math.inf)
@@ -232,18 +227,18 @@ def _compile(task, u):
 
     Return it with its values (n,) at candidates u (n, q * d).
     """
-    compiled = CompiledAcquisition(task)
+    compiled = _acquisition.CompiledAcquisition(task)
     values = compiled(u)
     # Compare a few points with double precision.
     rows = np.linspace(0, len(u) - 1, _Effort.n_compared).astype(int)
-    exact = acquisition_of(task)(u[rows])
+    exact = _acquisition.acquisition_of(task)(u[rows])
     usable = np.isfinite(exact)
     largest = _Effort.tolerated_error * max(
         _spread(values), np.ptp(exact[usable]) if usable.any() else 0.0
     )
     # Values beyond the range of single precision are inf or NaN, and not near the exact ones.
     if not np.all(np.abs(exact - values[rows])[usable] <= largest):
-        compiled = CompiledAcquisition(task, "float64")
+        compiled = _acquisition.CompiledAcquisition(task, "float64")
         values = compiled(u)
     return compiled, values
 
@@ -255,7 +250,7 @@ def _climb_one_by_one(task, u, n_restarts, given):
         u = u[:n_restarts]
         function, values = _compile(task, u)
     else:
-        function = acquisition_of(task)
+        function = _acquisition.acquisition_of(task)
         values = function(u)
     units = _Units.of(values)
     starts = u[_rank(values)[: None if has_gradients else min(n_restarts, _Effort.n_climbed)]]
@@ -274,7 +269,7 @@ def _make_cost(function, units):
     """Make the cost of one batch (q * d,) and its gradient, from an acquisition function."""
 
     def cost(u):
-        if isinstance(function, CompiledAcquisition):
+        if isinstance(function, _acquisition.CompiledAcquisition):
             values, gradients = function.values_and_gradients(u[None], rows=1)
             value, gradient = units.to_cost(values[0]), -gradients[0] / units.spread
         else:
@@ -295,7 +290,7 @@ def _run_direct(task, u, n_restarts, given, *, eps=1e-4, maxfun=5000, maxiter=10
     It takes no starts: of u only the number of columns counts, and `n_restarts` and `given` are
     ignored.
     """
-    function = acquisition_of(task)
+    function = _acquisition.acquisition_of(task)
     found = []  # all evaluated points, since the best may be an excluded one
 
     def negative(point):

@@ -17,26 +17,17 @@ from sklearn.metrics import r2_score
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
-from skuq._params import (
-    Hidden,
-    Interval,
-    Settings,
-    StrOptions,
-    check_targets,
-    settings_constraint,
-    unwrap_estimator,
-    validate_parameter_constraints,
-)
+from skuq import _params
+from skuq._params import parameters
 from skuq._random import MAX_SEED, generator, quasi_random_normals, trial_seed
 from skuq.backend._scopes import one_thread_if_small
 from skuq.bayesopt._acquisition import ACQUISITIONS, Acquisition
 from skuq.bayesopt._results import Domain, Results
-from skuq.files._registry import saved_as
 from skuq.predictive import Posterior
 
 
 @dataclass(eq=False, repr=False)
-class MultiStart(Settings):
+class MultiStart(_params.Settings):
     """Maximise acquisition functions by climbing from many starts.
 
     Parameters
@@ -60,12 +51,12 @@ class MultiStart(Settings):
     n_restarts: int = 500
 
     _parameter_constraints = {
-        "method": [StrOptions({"auto", "lbfgs", "scipy"})],
-        "n_restarts": [Interval(Integral, 1, 2**20, closed="both")],
+        "method": [_params.StrOptions({"auto", "lbfgs", "scipy"})],
+        "n_restarts": [_params.Interval(Integral, 1, 2**20, closed="both")],
     }
 
 
-class Direct(Settings):
+class Direct(_params.Settings):
     """Maximise acquisition functions by SciPy's DIRECT, as in NOMU's appendix B.3."""
 
     method = "direct"
@@ -84,13 +75,16 @@ SHORT_FORMS: dict[str, Mapping[Any, Any]] = {
 }
 # Constraints of the parameters of a search; of settings, once short forms are resolved.
 _CONSTRAINTS: dict = {
-    "acquisition": settings_constraint(ACQUISITIONS, Acquisition),
+    "acquisition": _params.settings_constraint(ACQUISITIONS, Acquisition),
     "objective": [callable, None],
-    "maximizer": [*settings_constraint(SHORT_FORMS["maximizer"], MultiStart), Hidden(Direct)],
-    "n_draws": [Interval(Integral, 2, None, closed="left")],
-    "n_initial": [Interval(Integral, 1, None, closed="left")],
+    "maximizer": [
+        *_params.settings_constraint(SHORT_FORMS["maximizer"], MultiStart),
+        _params.Hidden(Direct),
+    ],
+    "n_draws": [_params.Interval(Integral, 2, None, closed="left")],
+    "n_initial": [_params.Interval(Integral, 1, None, closed="left")],
     "noisy": ["boolean"],
-    "direction": [StrOptions({"maximize", "minimize"})],
+    "direction": [_params.StrOptions({"maximize", "minimize"})],
 }
 
 
@@ -118,7 +112,7 @@ class SearchSettings:
 
     def __post_init__(self) -> None:
         check_surrogate(self.estimator)
-        validate_parameter_constraints(_CONSTRAINTS, vars(self), "BayesianOptimizer")
+        _params.validate_parameter_constraints(_CONSTRAINTS, vars(self), "BayesianOptimizer")
 
     @property
     def sign(self) -> int:
@@ -282,14 +276,13 @@ def _without_noise(estimator):
 def _white_kernels(estimator):
     """Yield the kernels of noise of fitted Gaussian processes."""
     for model in getattr(estimator, "estimators_", [estimator]):
-        kernel = getattr(unwrap_estimator(model)[0], "kernel_", None)
+        kernel = getattr(_params.unwrap_estimator(model)[0], "kernel_", None)
         if isinstance(kernel, Kernel):
             parts = kernel, *kernel.get_params().values()
             yield from (part for part in parts if isinstance(part, WhiteKernel))
 
 
-@saved_as("bayesopt.OutputwiseRegressor", kind="estimator")
-@dataclass(eq=False, repr=False)
+@parameters("bayesopt.OutputwiseRegressor", kind="estimator", kw_only=False)
 class OutputwiseRegressor(RegressorMixin, BaseEstimator):
     """Fit a clone of a regressor to each output.
 
@@ -345,7 +338,7 @@ class OutputwiseRegressor(RegressorMixin, BaseEstimator):
         """
         values = np.asarray(y)
         self.output_shape_ = values.shape[1:]
-        y = check_targets(values.reshape(len(values), -1) if values.ndim > 2 else y, self)
+        y = _params.check_targets(values.reshape(len(values), -1) if values.ndim > 2 else y, self)
         X = validate_data(self, X, dtype="float64")
         check_consistent_length(X, y)
         self.estimators_ = [clone(self.estimator).fit(X, one) for one in y.reshape(len(y), -1).T]

@@ -21,13 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 
-from skuq._params import (
-    Interval,
-    StrOptions,
-    class_codes,
-    fill_masked,
-    validate_parameter_constraints,
-)
+from skuq import _params
 from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
 from skuq.ensembles._teams import (
     DIGITS,
@@ -44,7 +38,7 @@ from skuq.ensembles._teams import (
     soft_vote_accuracy,
     vote_weights,
 )
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_as, saved_record
 
 FILTERS = ("alpha", "kmeans", "mean")
 
@@ -70,14 +64,14 @@ class Pool:
 
 #: What the settings of pruning accept.
 CONSTRAINTS: dict[str, list[Any]] = {
-    "metric": [StrOptions(set(MEASURES)), list, tuple],
-    "score": [StrOptions({"hq", "q"})],
+    "metric": [_params.StrOptions(set(MEASURES)), list, tuple],
+    "score": [_params.StrOptions({"hq", "q"})],
     "filters": [list, tuple],
-    "beta": [Interval(Real, 0, 1, closed="left")],
-    "max_team_size": [Interval(Integral, 2, None, closed="left"), None],
-    "choose": [StrOptions({"accuracy"}), callable],
-    "voting": [StrOptions({"soft", "hard", "majority"}), None],
-    "weights": [StrOptions({"accuracy"}), None],
+    "beta": [_params.Interval(Real, 0, 1, closed="left")],
+    "max_team_size": [_params.Interval(Integral, 2, None, closed="left"), None],
+    "choose": [_params.StrOptions({"accuracy"}), callable],
+    "voting": [_params.StrOptions({"soft", "hard", "majority"}), None],
+    "weights": [_params.StrOptions({"accuracy"}), None],
 }
 
 
@@ -95,7 +89,7 @@ class Rules:
     weights: str | None = None
 
     def __post_init__(self) -> None:
-        validate_parameter_constraints(CONSTRAINTS, vars(self), "select_teams")
+        _params.validate_parameter_constraints(CONSTRAINTS, vars(self), "select_teams")
         for name, given, known in (
             ("metric", self.measures, MEASURES),
             ("filters", self.filters, FILTERS),
@@ -163,8 +157,7 @@ class Threshold(NamedTuple):
     value: float
 
 
-@saved_as("ensembles.TeamSelection")
-@dataclass(frozen=True, eq=False)
+@saved_record("ensembles.TeamSelection")
 class TeamSelection:
     """Result of pruning: the teams of a pool with their scores, and the selected team.
 
@@ -516,7 +509,7 @@ def select_teams(
             "n_samples, n_classes), on the same rows for all models, with at least one row. "
             f"Got shape {predictions.shape}."
         )
-    y = np.asarray(fill_masked(y))
+    y = np.asarray(_params.fill_masked(y))
     if y.shape != predictions.shape[1:2] or not len(y):
         raise ValueError(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "
@@ -570,7 +563,7 @@ def _probability_codes(
             f"{n_classes} `classes`, in the order of the columns."
         )
     problem = "`y` has labels that are not in `classes`"
-    return proba.argmax(axis=2), class_codes(y, known, problem)
+    return proba.argmax(axis=2), _params.class_codes(y, known, problem)
 
 
 def select_hq(

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq._params import Interval, Settings, StrOptions
+from skuq._params import Interval, Settings, StrOptions, parameters
 from skuq.ensembles._pruning import POOL_SIZE, select_hq, select_teams
 from skuq.ensembles._selection import (
     MOMENT_LOSSES,
@@ -223,8 +223,7 @@ def check_min_members(min_members: int, n_members: int) -> None:
         )
 
 
-@saved_as("ensembles.GreedySelection")
-@dataclass(eq=False, repr=False)
+@parameters("ensembles.GreedySelection", kw_only=False)
 class GreedySelection(SelectionRule):
     """Add members one by one, with repeats, as long as the loss falls: AutoDEUQ's rule.
 
@@ -276,8 +275,7 @@ class GreedySelection(SelectionRule):
         )
 
 
-@saved_as("ensembles.StackingSelection")
-@dataclass(eq=False, repr=False)
+@parameters("ensembles.StackingSelection", kw_only=False)
 class StackingSelection(SelectionRule):
     """Weigh all candidates by stacking, with a prior for the first ones.
 
@@ -341,8 +339,7 @@ class AutomaticSelection(SelectionRule):
         return rule.choose(candidates, n_members)
 
 
-@saved_as("ensembles.ForwardSelection")
-@dataclass(eq=False, repr=False)
+@parameters("ensembles.ForwardSelection", kw_only=False)
 class ForwardSelection(SelectionRule):
     """Add members one by one until there are `n_members`: the rule of NES.
 
@@ -380,8 +377,7 @@ class ForwardSelection(SelectionRule):
         return self._select_by(candidates, n_members, self.method)
 
 
-@saved_as("ensembles.TopSelection")
-@dataclass(eq=False, repr=False)
+@parameters("ensembles.TopSelection", kw_only=False)
 class TopSelection(SelectionRule):
     """Take the candidates with the lowest single losses, equally weighted.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from skuq._formulas import crps_normal
 from skuq._params import check_count, check_weights
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_record
 
 #: Arrays (n_candidates, n_samples, ...) that an ensemble averages over its members.
 Statistics: TypeAlias = Sequence[np.ndarray]
@@ -32,8 +32,7 @@ _CHUNK_ENTRIES = 2**17  # numbers of one temporary array: 1 MB, which caches hol
 _ROUNDING_OF_WEIGHTS = 1e-9  # that sums of weights may have beyond their bounds
 
 
-@saved_as("ensembles.Selection")
-@dataclass(frozen=True, eq=False)
+@saved_record("ensembles.Selection")
 class Selection:
     """A selected ensemble: its candidates and their weights.
 

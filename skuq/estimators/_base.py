@@ -48,7 +48,6 @@ class Given(NamedTuple):
     validation_data: Any = None  # a tuple (X, y[, sample_weight])
     groups: Any = None
     shift_validation: Any = None
-    validation_parts: tuple[Any, Any, Any] = (None, None, None)  # X_val, y_val, sample_weight_val
     others: Mapping[str, Any] = {}  # arguments that are handed on to other estimators
 
 

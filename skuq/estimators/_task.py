@@ -111,42 +111,16 @@ class Task:
         used = self.rows.used
         return len(used) if together is None else len(np.unique(together[used]))
 
-    def make_splits(
-        self,
-        validation: Any = None,
-        *,
-        n_members: int | None = None,
-        repeat: int = 0,
-        n_used: int | None = None,
-    ) -> Splits:
+    def make_splits(self, validation: Any = None, **options: Any) -> Splits:
         """Split the rows into training and validation rows, or into folds.
 
-        Parameters
-        ----------
-        validation : float, int, cross-validation generator, iterable or None
-            Share of the rows that is held out, or the folds, see `make_splits`. Rows that the user
-            gave for validation take precedence.
-        n_members : int, optional
-            Number of members with a split of their own.
-        repeat : int, default=0
-            Number of a repeat, which gives other folds, unless `n_used` is given.
-        n_used : int, optional
-            Number of folds that are used; by default all.
+        `validation` is the share of the rows that is held out, or the folds; see `make_splits`, of
+        which these are options: `n_members`, `repeat` and `n_used`. Rows that the user gave for
+        validation take precedence.
         """
-        is_share = isinstance(validation, Real) and not isinstance(validation, Integral)
-        return make_splits(
-            self.rows,
-            self.entropy,
-            fraction=validation if is_share else None,
-            cv=None if is_share else validation,
-            n_members=n_members,
-            validation=self.validation,
-            groups=self.groups,
-            labels=self.targets.labels(self.rows.y),
-            units=self.units,
-            repeat=repeat,
-            n_used=n_used,
-        )
+        options |= {"groups": self.groups, "units": self.units, "validation": self.validation}
+        labels = self.targets.labels(self.rows.y)
+        return make_splits(self.rows, self.entropy, validation, labels=labels, **options)
 
     def seeds(self, n: int, first: int = 0) -> list[int]:
         """Derive the seeds of `n` networks, from number `first` on."""
@@ -179,7 +153,6 @@ def read_task(
         Minimum number of rows.
     """
     started, preprocess = time.monotonic(), inputs.preprocessor
-    validation_data = join_validation(given.validation_data, *given.validation_parts)
     estimator = unfitted_copy(estimator)  # validation writes the number and names of features
     # Forms are checked first: reading rows takes longer.
     named, shifts = [], given.shift_validation
@@ -191,15 +164,14 @@ def read_task(
     rows = _inputs.read_rows(estimator, inputs, targets, *given[:3], min_rows=min_rows)
     groups, units = _inputs.check_groups(given.groups, rows.X), None
     read = functools.partial(_inputs.read_validation_rows, estimator, inputs, targets)
-    validation = None if validation_data is None else read(validation_data)
+    validation = None if given.validation_data is None else read(given.validation_data)
     shifted = tuple(read(data, name) for name, data in named)
     # Networks of functions compare the inputs of these by themselves.
     if getattr(estimator, "validation", None) is not None and validation is None:
         if _inputs.learns_from_y(preprocess, *given[:2], rows.used):
             inputs.preprocessor = preprocess
-            return read_task(
-                estimator, inputs, targets, hold_out(estimator, given), min_rows=min_rows
-            )
+            given = hold_out(estimator, given)
+            return read_task(estimator, inputs, targets, given, min_rows=min_rows)
         units = None if groups is not None else number_rows(rows.X, rows.used)
         warn_of_repeats(units, rows.used)
     # Drawn last: arguments that are refused do not advance a RandomState.
@@ -224,16 +196,13 @@ def hold_out(estimator: Any, given: Given) -> Given:
     the same for every `random_state`.
     """
     y, validation = np.asarray(given.y), estimator.validation
-    rows = _inputs.Rows(
-        np.zeros((len(y), 1)), y, check_weights(given.sample_weight, y, relative=True)
-    )
+    weights = check_weights(given.sample_weight, y, relative=True)
+    rows = _inputs.Rows(np.zeros((len(y), 1)), y, weights)
     groups = _inputs.check_groups(given.groups, y)
     units = None if groups is not None else number_rows(given.X, rows.used)
     labels = y if is_classifier(estimator) else None
-    split: dict[str, Any] = {"cv": validation, "n_used": 1}
-    if isinstance(validation, str | float):
-        split = {"fraction": 0.2 if isinstance(validation, str) else validation}
-    splits = make_splits(rows, 0, **split, groups=groups, labels=labels, units=units)
+    split = 0.2 if isinstance(validation, str) else validation
+    splits = make_splits(rows, 0, split, groups=groups, labels=labels, units=units, n_used=1)
     valid: Any = splits.positions if splits.parts is None else rows.used[splits.parts[0][1]]
     of_rows = given.X, given.y, given.sample_weight, given.groups
     (X, y_train, weight, named), (*validation_data, _) = (
@@ -244,9 +213,7 @@ def hold_out(estimator: Any, given: Given) -> Given:
     return given._replace(validation_data=tuple(validation_data))
 
 
-def join_validation(
-    validation_data: Any, X_val: Any = None, y_val: Any = None, sample_weight_val: Any = None
-) -> Any:
+def join_validation(validation_data: Any, X_val: Any, y_val: Any, sample_weight_val: Any) -> Any:
     """Return the validation rows of `fit` as one tuple, or None; they may be given part by part."""
     parts = {"X_val": X_val, "y_val": y_val, "sample_weight_val": sample_weight_val}
     given = " and ".join(f"`{name}`" for name, part in parts.items() if part is not None)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import cloudpickle
 import numpy as np
 
 _Class = TypeVar("_Class", bound=type)
+_T = TypeVar("_T")
 
 
 class SavedClass(NamedTuple):
@@ -51,6 +52,28 @@ def saved_as(
         return cls
 
     return register
+
+
+@dataclass_transform(eq_default=False, frozen_default=True)
+def saved_record(
+    name: str,
+    *,
+    eq: bool = False,
+    brief: bool = False,
+    check: Callable[..., None] | None = None,
+) -> Callable[[type[_T]], type[_T]]:
+    """Make a class a frozen dataclass that is saved under this name (decorator).
+
+    Records with `eq` are compared by value, others are equal to themselves alone. Those that are
+    `brief` show each field in a few words. See `saved_as` for `check`.
+    """
+
+    def make(cls: type[_T]) -> type[_T]:
+        if brief:
+            cls.__repr__ = _describe_record  # type: ignore[method-assign]
+        return saved_as(name, check=check)(dataclasses.dataclass(frozen=True, eq=eq)(cls))
+
+    return make
 
 
 def state_of(value: Any) -> dict[str, Any]:
@@ -117,8 +140,8 @@ class PickledByValue:
         return cloudpickle.loads, (cloudpickle.dumps(self.value),)
 
 
-def record_repr(record: Any) -> str:
-    """Represent a dataclass by its fields, each in a few words: ``__repr__ = record_repr``."""
+def _describe_record(record: Any) -> str:
+    """Represent a dataclass by its fields, each in a few words."""
     fields = [
         f"{field.name}={_brief(getattr(record, field.name))}"
         for field in dataclasses.fields(record)

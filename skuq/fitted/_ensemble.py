@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from skuq import backend
 from skuq._params import class_codes, class_probabilities, safe_indexing
 from skuq._random import generator
-from skuq.files._registry import record_repr, saved_as
+from skuq.files._registry import saved_record
 from skuq.fitted._draws import member_posterior
 from skuq.networks import Member
 from skuq.predictive import CategoricalMixture, Posterior
@@ -160,8 +160,7 @@ def unseen_rows(inputs: Any, numbers: np.ndarray) -> np.ndarray:
     return np.flatnonzero(np.isnan(numbers).any(axis=1))
 
 
-@saved_as("fitted.DropoutPasses")
-@dataclass(frozen=True)
+@saved_record("fitted.DropoutPasses", eq=True)
 class DropoutPasses:
     """Dropout masks of MC dropout, in which a pass drops the same units for all rows.
 
@@ -186,8 +185,7 @@ class DropoutPasses:
         return kept / (1 - rate)
 
 
-@saved_as("fitted.FittedEnsemble")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedEnsemble", brief=True)
 class FittedEnsemble(Fitted):
     """Trained networks, and everything needed to predict with them.
 
@@ -217,8 +215,6 @@ class FittedEnsemble(Fitted):
     passes: DropoutPasses | None = None
     far: Any = None
     calibration: Calibration = UNCALIBRATED
-
-    __repr__ = record_repr
 
     def raw(self, x: np.ndarray) -> np.ndarray:
         """Predict raw outputs (K, n, n_raw) for standardised inputs."""
@@ -357,8 +353,7 @@ class FittedEnsemble(Fitted):
         }
 
 
-@saved_as("fitted.FittedTeam")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedTeam", brief=True)
 class FittedTeam(Fitted):
     """Fitted classifiers whose votes are averaged.
 
@@ -379,7 +374,6 @@ class FittedTeam(Fitted):
     voting: str
     weights: Any = None
 
-    __repr__ = record_repr
     inputs: ClassVar[ForeignInputs] = ForeignInputs()
     no_keras: ClassVar[str] = "the classifiers of a team need not be networks"
 

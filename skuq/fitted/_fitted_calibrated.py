@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from skuq._params import (
-    NoUncertaintyError,
-    class_codes,
-    class_probabilities,
-    predict_normal,
-    unwrap_estimator,
-)
-from skuq.files._registry import record_repr, saved_as
+from skuq import _params
+from skuq.files._registry import saved_record
 from skuq.fitted._ensemble import Fitted
 from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TwoPieceNormal
 from skuq.predictive._calibration import SMALLEST_UNCERTAINTY
@@ -25,8 +18,7 @@ from skuq.tables._columns import frame_to_pandas, is_frame
 from skuq.tables._inputs import ForeignInputs
 
 
-@saved_as("fitted.Recalibration")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.Recalibration", brief=True)
 class Recalibration:
     """Calibration of the predictions of any regressor.
 
@@ -47,8 +39,6 @@ class Recalibration:
     coverage: Any = None
     correlation: tuple[tuple[float, ...], ...] = ()
 
-    __repr__ = record_repr
-
     def distribution(self, estimator: Any, X: Any) -> Any:
         """Predict with the estimator, and calibrate."""
         return self.apply(regressor_distribution(estimator, X, np.shape(self.scale)), X)
@@ -65,8 +55,7 @@ class Recalibration:
         return conformal_quantile(distribution, self.scores, self.coverage, probability)
 
 
-@saved_as("fitted.ConditionalRecalibration")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.ConditionalRecalibration", brief=True)
 class ConditionalRecalibration(Recalibration):
     """Calibration of a regressor by a distribution of its errors that depends on the row.
 
@@ -83,8 +72,6 @@ class ConditionalRecalibration(Recalibration):
 
     errors: Any = None
     smallest_std: Any = 0.0
-
-    __repr__ = record_repr
 
     def apply(self, mixture: Mixture | TwoPieceNormal, X: Any) -> Any:
         """Predict the distribution of each row's error, about the mean of the prediction.
@@ -121,8 +108,7 @@ def inputs_of_errors(X: Any, mean: np.ndarray, std: np.ndarray) -> Any:
     return pd.concat([X, added], axis=1)
 
 
-@saved_as("fitted.ClassRecalibration")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.ClassRecalibration", brief=True)
 class ClassRecalibration:
     """Calibration of a classifier's averaged probabilities.
 
@@ -136,8 +122,6 @@ class ClassRecalibration:
 
     temperature: float
     classes: np.ndarray
-
-    __repr__ = record_repr
 
     def distribution(self, estimator: Any, X: Any) -> CategoricalMixture:
         """Predict with the estimator, and calibrate.
@@ -159,8 +143,7 @@ class ClassRecalibration:
 _NUMBERS_OF_OTHERS = 16  # numbers of a row's prediction by an estimator that is not skuq's
 
 
-@saved_as("fitted.FittedCalibrated")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedCalibrated", brief=True)
 class FittedCalibrated(Fitted):
     """Fitted estimator of any kind with its calibration.
 
@@ -175,7 +158,6 @@ class FittedCalibrated(Fitted):
     estimator: Any
     calibration: Any
 
-    __repr__ = record_repr
     inputs: ClassVar[ForeignInputs] = ForeignInputs()
     no_keras: ClassVar[str] = "the calibrated estimator may be anything"
 
@@ -189,7 +171,7 @@ class FittedCalibrated(Fitted):
 
     def n_numbers(self) -> int:
         """Count the numbers of the estimator's raw prediction of one row."""
-        fitted = getattr(unwrap_estimator(self.estimator)[0], "fitted_", None)
+        fitted = getattr(_params.unwrap_estimator(self.estimator)[0], "fitted_", None)
         # Other estimators return little, whatever they hold meanwhile.
         return fitted.n_numbers() if isinstance(fitted, Fitted) else _NUMBERS_OF_OTHERS
 
@@ -205,7 +187,7 @@ def regressor_distribution(estimator: Any, X: Any, output_shape: tuple[int, ...]
     which some regressors return as a column, `output_shape` is () or (1,). Raise TypeError for
     distributions that cannot be calibrated, and ValueError for NaN or inf.
     """
-    model, X = unwrap_estimator(estimator, X)
+    model, X = _params.unwrap_estimator(estimator, X)
     if hasattr(model, "predict_distribution"):
         distribution = model.predict_distribution(X)
         if not isinstance(distribution, Mixture | TwoPieceNormal):
@@ -215,8 +197,8 @@ def regressor_distribution(estimator: Any, X: Any, output_shape: tuple[int, ...]
             )
         return distribution
     try:
-        mean, std = predict_normal(model, X)
-    except NoUncertaintyError:
+        mean, std = _params.predict_normal(model, X)
+    except _params.NoUncertaintyError:
         mean = np.asarray(model.predict(X), dtype=float)
         std = np.ones_like(mean)  # calibration learns the scale of the errors
     if std.shape != mean.shape:
@@ -241,11 +223,13 @@ def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> Cate
 
     Raise TypeError if the classifier predicts no probabilities.
     """
-    model, X = unwrap_estimator(estimator, X)
+    model, X = _params.unwrap_estimator(estimator, X)
     if hasattr(model, "predict_distribution"):
         mixture = model.predict_distribution(X)
         proba = np.zeros((*mixture.proba.shape[:2], len(classes)))
-        proba[..., class_codes(model.classes_, classes)] = mixture.proba  # a fold may lack a class
+        proba[..., _params.class_codes(model.classes_, classes)] = (
+            mixture.proba
+        )  # a fold may lack a class
         return CategoricalMixture(proba, mixture.weights)
     if not hasattr(model, "predict_proba"):
         raise TypeError(
@@ -253,7 +237,7 @@ def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> Cate
             f"{type(model).__name__} has neither: wrap it, for example in scikit-learn's "
             "CalibratedClassifierCV."
         )
-    return CategoricalMixture(class_probabilities(model, X, classes)[None])
+    return CategoricalMixture(_params.class_probabilities(model, X, classes)[None])
 
 
 def without_classes(mixture: CategoricalMixture, lost: np.ndarray) -> CategoricalMixture:

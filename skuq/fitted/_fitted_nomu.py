@@ -6,21 +6,14 @@ downwards). Encoded rows (n, d) are numbers that are not yet standardised.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from skuq.files._registry import record_repr, saved_as
+from skuq.files._registry import saved_as, saved_record
+from skuq.fitted import _ensemble
 from skuq.fitted._draws import SMALLEST_STD, nomu_posterior
-from skuq.fitted._ensemble import (
-    MOST_FILLS,
-    Fitted,
-    check_pretrained,
-    predict_pretrained,
-    unseen_rows,
-)
 from skuq.networks import GaussianHead, Member
 from skuq.networks._heads import NomuHead
 from skuq.networks._keras_models import rebuild
@@ -87,7 +80,7 @@ class GivenMean:
             if shows_layers:
                 self._check_layers()
             return
-        check_pretrained(self.model)
+        _ensemble.check_pretrained(self.model)
         own_names = getattr(self.model, "feature_names_in_", None)
         if names is not None and own_names is not None and list(names) != list(own_names):
             raise ValueError(
@@ -124,7 +117,7 @@ class GivenMean:
         """Predict (n, n_outputs), bit by bit as the model does."""
         names = getattr(self.model, "feature_names_in_", None)
         rows = encoded if names is None else pd.DataFrame(encoded, columns=names)
-        return predict_pretrained(self.model, rows, (len(encoded), n_outputs))
+        return _ensemble.predict_pretrained(self.model, rows, (len(encoded), n_outputs))
 
 
 @saved_as("fitted.FittedNomu.KnownNoise")
@@ -156,8 +149,7 @@ class KnownNoise:
         return np.broadcast_to(noise.reshape(n, -1), (n, self.n_outputs))
 
 
-@saved_as("fitted.FittedNomu.TrainedNomu")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedNomu.TrainedNomu", brief=True)
 class TrainedNomu:
     """Trained networks, and what was given in place of one.
 
@@ -177,8 +169,6 @@ class TrainedNomu:
     mean_member: Member | None = None
     given: GivenMean | None = None
     noise: KnownNoise | None = None
-
-    __repr__ = record_repr
 
     def predict(
         self, encoded: np.ndarray, inputs: TableInputs, targets: NumberTargets
@@ -218,8 +208,7 @@ def split_sides(raw: np.ndarray, band: str) -> tuple[np.ndarray, np.ndarray]:
     return up, down
 
 
-@saved_as("fitted.FittedNomu.Readout")
-@dataclass(frozen=True)
+@saved_record("fitted.FittedNomu.Readout", eq=True)
 class Readout:
     """How raw uncertainty becomes standard deviations of the standardised y.
 
@@ -269,9 +258,8 @@ class Readout:
         return tuple(np.maximum(np.hypot(side, reach), SMALLEST_STD) for side in (up, down))
 
 
-@saved_as("fitted.FittedNomu")
-@dataclass(frozen=True, eq=False)
-class FittedNomu(Fitted):
+@saved_record("fitted.FittedNomu", brief=True)
+class FittedNomu(_ensemble.Fitted):
     """Trained networks of NOMU, and everything needed to predict with them.
 
     Attributes
@@ -293,7 +281,6 @@ class FittedNomu(Fitted):
     readout: Readout
     box: np.ndarray | None = None
 
-    __repr__ = record_repr
     no_keras: ClassVar[str] = "NOMU predicts no mixture"
 
     def encode(self, X: Any) -> np.ndarray:
@@ -302,7 +289,7 @@ class FittedNomu(Fitted):
 
     def distribution_of_encoded(self, encoded: np.ndarray) -> EpistemicNormal | TwoPieceNormal:
         """Predict the distribution of each encoded row (n, d), with unseen categories marked."""
-        rows = unseen_rows(self.inputs, encoded)
+        rows = _ensemble.unseen_rows(self.inputs, encoded)
         if not len(rows):
             mean, *stds = self._moments(encoded)
         else:
@@ -310,7 +297,8 @@ class FittedNomu(Fitted):
             # An unseen category may be any known one: average over some, by the law of total
             # variance. What the means differ by is uncertainty of the model.
             fills = [
-                self.inputs.fill_unseen(encoded[rows], k, MOST_FILLS) for k in range(MOST_FILLS)
+                self.inputs.fill_unseen(encoded[rows], k, _ensemble.MOST_FILLS)
+                for k in range(_ensemble.MOST_FILLS)
             ]
             means, *parts = (np.stack(part) for part in zip(*map(self._moments, fills)))
             mean[rows] = means.mean(axis=0)

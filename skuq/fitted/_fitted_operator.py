@@ -20,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skuq import backend
 from skuq._random import quasi_random_normals
-from skuq.files._registry import record_repr, saved_as
+from skuq.files._registry import saved_as, saved_record
 from skuq.fitted._ensemble import Fitted, check_pretrained, predict_pretrained
 from skuq.networks import Member
 from skuq.networks._nomu_network import last_features
@@ -155,8 +155,7 @@ class Draws:
         return rng.standard_normal((n, self.index.shape[1]))
 
 
-@saved_as("fitted.FittedOperator.ConditionedDraws")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedOperator.ConditionedDraws")
 class ConditionedDraws(Draws):
     """Draws of linearised networks, each along random directions in weight space.
 
@@ -284,8 +283,7 @@ class OperatorDraws:
         return xp.reshape(values, (-1, n, *self.output_shape))
 
 
-@saved_as("fitted.FittedOperator.Widths")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedOperator.Widths")
 class Widths:
     """Widths of the two parts of a fitted operator's uncertainty: epistemic part and noise.
 
@@ -301,8 +299,7 @@ class Widths:
     noise: np.ndarray
 
 
-@saved_as("fitted.FittedOperator.IndexDraws")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedOperator.IndexDraws", brief=True)
 class IndexDraws(Draws):
     """Draws of one network with an EpiNet: each has an index z of random numbers.
 
@@ -316,8 +313,6 @@ class IndexDraws(Draws):
     member: Member
     index: np.ndarray
 
-    __repr__ = record_repr
-
     members = property(lambda self: (self.member,), doc="The one network.")
 
     def raw(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -325,8 +320,7 @@ class IndexDraws(Draws):
         return predict_draws(self.member, rows, index)
 
 
-@saved_as("fitted.FittedOperator.MemberDraws")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedOperator.MemberDraws", brief=True)
 class MemberDraws(Draws):
     """Draws of an ensemble: each is a member, and its index the member's position.
 
@@ -336,8 +330,6 @@ class MemberDraws(Draws):
     """
 
     members: tuple[Member, ...]
-
-    __repr__ = record_repr
 
     index = property(lambda self: np.arange(len(self.members)), doc="Positions of all members.")
 
@@ -356,8 +348,7 @@ class MemberDraws(Draws):
         return np.stack([drawn[k] for k in index])
 
 
-@saved_as("fitted.FittedOperator")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedOperator", brief=True)
 class FittedOperator(Fitted):
     """Trained networks of functions, and everything needed to predict with them.
 
@@ -384,7 +375,6 @@ class FittedOperator(Fitted):
     given: GivenBase | None = None
     widths: Widths | None = None
 
-    __repr__ = record_repr
     no_keras: ClassVar[str] = "operators predict functions at query points"
 
     def values(

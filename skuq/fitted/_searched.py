@@ -20,7 +20,7 @@ from skuq.ensembles import Selection, SelectionRule, TopSelection
 from skuq.ensembles._rules import Candidates
 from skuq.ensembles._selection import check_selection
 from skuq.ensembles._stacking import AVERAGING_FACTOR
-from skuq.files._registry import make_read_only, record_repr, saved_as
+from skuq.files._registry import make_read_only, saved_as, saved_record
 from skuq.fitted._ensemble import Fitted, FittedEnsemble
 from skuq.networks import Member
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_calibration
@@ -130,8 +130,7 @@ def without_networks(inputs: Any, targets: Any) -> FittedEnsemble:
     return FittedEnsemble(inputs, targets, (), np.empty(0))
 
 
-@saved_as("fitted.FittedSearch")
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FittedSearch", brief=True)
 class FittedSearch(Fitted):
     """The trials of a search, and the ensemble of them that predicts.
 
@@ -154,8 +153,6 @@ class FittedSearch(Fitted):
     choice: Choice
     choices: tuple[Choice, ...]
     is_plain: bool = False
-
-    __repr__ = record_repr
 
     @classmethod
     def of_trials(

@@ -9,13 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from numbers import Integral
 
 from skuq import backend
-from skuq._params import Interval, Settings, StrOptions, check_count
-from skuq.files._registry import saved_as
+from skuq._params import Interval, Settings, StrOptions, check_count, parameters
+from skuq.files._registry import saved_record
 from skuq.networks._space import Categorical, Decisions, Real, Space
 
 KINDS = ("normal", "reduction")  # cells of a network
@@ -33,8 +32,7 @@ DARTS_OPERATIONS = (
 OPERATIONS = (*DARTS_OPERATIONS, "sep_conv_7x7", "conv_7x1_1x7")
 
 
-@saved_as("networks.Cell")
-@dataclass(frozen=True)
+@saved_record("networks.Cell", eq=True)
 class Cell:
     """A small graph of operations; image networks are stacks of such cells.
 
@@ -87,8 +85,7 @@ class Cell:
             raise ValueError(f"`concat` must name nodes in 2..{end - 1}. Got {self.concat}.")
 
 
-@saved_as("networks.Genotype")
-@dataclass(frozen=True)
+@saved_record("networks.Genotype", eq=True)
 class Genotype:
     """The two cells of a network: one that keeps the resolution and one that halves it.
 
@@ -328,8 +325,7 @@ class _ImageSpace(Settings):
         }
 
 
-@saved_as("networks.CellSpace")
-@dataclass(eq=False, repr=False)
+@parameters("networks.CellSpace", kw_only=False)
 class CellSpace(_ImageSpace):
     """Search space of DARTS: about 10^18 pairs of a normal and a reduction cell.
 
@@ -539,8 +535,7 @@ NAS_BENCH_NODES = range(4)
 NAS_BENCH_EDGES = tuple(itertools.combinations(NAS_BENCH_NODES, 2))
 
 
-@saved_as("networks.NASBench201Space")
-@dataclass(eq=False, repr=False)
+@parameters("networks.NASBench201Space", kw_only=False)
 class NASBench201Space(_ImageSpace):
     """Search space of NAS-Bench-201: 15 625 cells, with published results for each.
 

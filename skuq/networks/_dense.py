@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
-from skuq._params import Interval, Settings, StrOptions
-from skuq.files._registry import saved_as
+from skuq._params import Interval, Settings, StrOptions, parameters
 from skuq.networks._keras_models import check_units
 from skuq.networks._operations import ACTIVATION_NAMES, ARRAYS, SLOPES, Namespace
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
@@ -24,8 +23,7 @@ from skuq.networks._space import Categorical, Decisions, Integer, Space, trainin
 _SCALE_L2 = 1e-2
 
 
-@saved_as("networks.MLP")
-@dataclass(eq=False, repr=False)
+@parameters("networks.MLP", kw_only=False)
 class MLP(Settings):
     """Settings of a plain fully connected network, for the parameter `network` of ensembles.
 
@@ -126,8 +124,7 @@ def build_mlp(
     return backend.keras.Model(inputs, outputs, name="mlp", dtype="float32")
 
 
-@saved_as("networks.WidthDepthSpace")
-@dataclass(eq=False, repr=False)
+@parameters("networks.WidthDepthSpace", kw_only=False)
 class WidthDepthSpace(Settings):
     """Search space of fully connected ReLU networks with equally wide layers: two decisions.
 
@@ -203,8 +200,7 @@ LAYER_TYPES = (IDENTITY, *(f"{w}-{a}" for w in WIDTHS for a in ACTIVATIONS))
 _MAX_SKIPS = 3  # most skip connections that end at one node
 
 
-@saved_as("networks.DenseSpace")
-@dataclass(eq=False, repr=False)
+@parameters("networks.DenseSpace", kw_only=False)
 class DenseSpace(Settings):
     """Search space of the AutoDEUQ paper: a directed graph of layers, and training settings.
 

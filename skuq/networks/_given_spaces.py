@@ -15,19 +15,10 @@ from skuq import backend
 from skuq._messages import warn_user
 from skuq._params import Interval, Settings
 from skuq.exceptions import SearchSpaceError
+from skuq.networks import _space
 from skuq.networks._cells import CellSpace, NASBench201Space
 from skuq.networks._dense import DenseSpace, WidthDepthSpace
 from skuq.networks._keras_models import check_builder, unpack_hypermodel
-from skuq.networks._space import (
-    Categorical,
-    Decisions,
-    Integer,
-    Real,
-    SearchSpace,
-    Space,
-    WithTraining,
-    training_hyperparameters,
-)
 from skuq.networks._tabular_network import TabularSpace
 
 # How conditional decisions are found: values of a number that are all tried, random configurations,
@@ -81,15 +72,16 @@ class KerasTunerSpace(Settings):
         "max_batch_size": [Interval(Integral, 1, None, closed="left")],
     }
 
-    def decisions(self, input_shape, n_outputs) -> Decisions:
+    def decisions(self, input_shape, n_outputs) -> _space.Decisions:
         """Collect the decisions that the two callables declare."""
         # The callable declares its decisions while it builds a model, which is not used.
         architecture = _find_decisions(
             lambda hp: _call("space", self.build_model, hp, input_shape, n_outputs)
         )
         if self.training is None:
-            return Decisions(architecture, training_hyperparameters(self.max_batch_size))
-        return Decisions(architecture, _find_decisions(self._training))
+            hyperparameters = _space.training_hyperparameters(self.max_batch_size)
+            return _space.Decisions(architecture, hyperparameters)
+        return _space.Decisions(architecture, _find_decisions(self._training))
 
     def build(self, configuration: Mapping, input_shape, n_outputs):
         """Build the user's model for a configuration."""
@@ -105,7 +97,7 @@ class KerasTunerSpace(Settings):
     def recipe(self, configuration: Mapping) -> dict:
         """Get the user's training settings for a configuration."""
         if self.training is None:
-            return training_hyperparameters(self.max_batch_size).restrict(configuration)
+            return _space.training_hyperparameters(self.max_batch_size).restrict(configuration)
         return self._training(_hyperparameters(configuration))
 
     def _training(self, hp):
@@ -136,7 +128,7 @@ def _hyperparameters(configuration):
     return hp
 
 
-def _find_decisions(declare: Callable) -> Space:
+def _find_decisions(declare: Callable) -> _space.Space:
     """Find the decisions that a function of hyperparameters declares, conditional ones included.
 
     Each value of a decision is tried together with the values for which the decision was found.
@@ -153,30 +145,30 @@ def _find_decisions(declare: Callable) -> Space:
             if found.setdefault(decision.name, decision) is decision:
                 to_try += [{**values, decision.name: v} for v in _values_to_try(decision)]
         if len(found) > 1 and values is to_try[-1] and n_random < _N_RANDOM:
-            to_try.append(Space(tuple(found.values())).sample(rng))
+            to_try.append(_space.Space(tuple(found.values())).sample(rng))
             n_random += 1
-    return Space(tuple(found.values()))
+    return _space.Space(tuple(found.values()))
 
 
 def _values_to_try(decision: Any) -> list:
     """List the values of a decision but for its default; of many numbers the first and the last."""
-    if isinstance(decision, Categorical):
+    if isinstance(decision, _space.Categorical):
         values: Sequence[Any] = decision.choices
     else:
         ends = decision.low, decision.high
-        values = range(ends[0], ends[1] + 1) if isinstance(decision, Integer) else ends
+        values = range(ends[0], ends[1] + 1) if isinstance(decision, _space.Integer) else ends
     if len(values) > _MOST_TRIED and not isinstance(values[0], str):
         values = values[0], values[-1]
     return [value for value in values if value != decision.default]
 
 
-def space_from_keras_tuner(declared) -> Space:
+def space_from_keras_tuner(declared) -> _space.Space:
     """Convert Keras-Tuner's decisions to a `Space`; stepped numbers become choices."""
     decisions: dict[str, Any] = {}
     for hp in declared:
         # A name declared under several conditions is one decision.
         decisions.setdefault(hp.name, _from_keras_tuner(hp))
-    return Space(tuple(decisions.values()))
+    return _space.Space(tuple(decisions.values()))
 
 
 def _from_keras_tuner(hp):
@@ -184,11 +176,11 @@ def _from_keras_tuner(hp):
     kind = type(hp).__name__
     config = hp.get_config()
     if kind == "Choice":
-        return Categorical(hp.name, tuple(config["values"]), default=hp.default)
+        return _space.Categorical(hp.name, tuple(config["values"]), default=hp.default)
     if kind == "Boolean":
-        return Categorical(hp.name, (False, True), default=hp.default)
+        return _space.Categorical(hp.name, (False, True), default=hp.default)
     if kind == "Fixed":
-        return Categorical(hp.name, (config["value"],))
+        return _space.Categorical(hp.name, (config["value"],))
     if kind not in ("Int", "Float") or config["sampling"] not in ("linear", "log"):
         raise SearchSpaceError(
             f"Decision {hp.name!r} is a {kind} with sampling {config.get('sampling')!r}, which "
@@ -202,20 +194,20 @@ def _from_keras_tuner(hp):
         choices = [cast(value) for value in hp.values]
         # Steps of floats differ from the declared default by rounding: take the nearest.
         default = min(choices, key=lambda choice: abs(choice - hp.default))
-        return Categorical(hp.name, tuple(choices), default=default)
-    domain = Integer if kind == "Int" else Real
+        return _space.Categorical(hp.name, tuple(choices), default=default)
+    domain = _space.Integer if kind == "Int" else _space.Real
     low, high = config["min_value"], config["max_value"]
     return domain(hp.name, low, high, log=config["sampling"] == "log", default=hp.default)
 
 
-def space_to_keras_tuner(space: Space):
+def space_to_keras_tuner(space: _space.Space):
     """Convert a space to Keras-Tuner's hyperparameters."""
     hp = backend.keras_tuner.HyperParameters()
     for d in space.decisions:
-        if isinstance(d, Categorical):
+        if isinstance(d, _space.Categorical):
             hp.Choice(d.name, list(d.choices), default=d.default)
             continue
-        declare = hp.Int if isinstance(d, Integer) else hp.Float
+        declare = hp.Int if isinstance(d, _space.Integer) else hp.Float
         # Ranges keep their scale, which Keras-Tuner calls sampling.
         sampling = "log" if d.log else "linear"
         declare(d.name, d.low, d.high, sampling=sampling, default=d.default)
@@ -236,8 +228,8 @@ AUTODEUQ_SPACES = {
 NES_SPACES = {
     "auto": TabularSpace,
     # Three nodes make 9 decisions, and are deep enough for tables.
-    "dense": lambda: WithTraining(DenseSpace(n_nodes=3)),
-    "width-depth": lambda: WithTraining(WidthDepthSpace()),
+    "dense": lambda: _space.WithTraining(DenseSpace(n_nodes=3)),
+    "width-depth": lambda: _space.WithTraining(WidthDepthSpace()),
     "darts": CellSpace,
     "nas-bench-201": NASBench201Space,
     "tabular": TabularSpace,
@@ -253,7 +245,7 @@ _KERAS_TUNER_ADVICE = (
 )
 
 
-def resolve_search_space(space: Any) -> SearchSpace:
+def resolve_search_space(space: Any) -> _space.SearchSpace:
     """Convert an object, a callable or a pair of callables to a search space.
 
     Parameters
@@ -268,7 +260,7 @@ def resolve_search_space(space: Any) -> SearchSpace:
         If `space` is none of these, or a function with other arguments.
     """
     # A class has these methods, too, but must be called first.
-    if isinstance(space, SearchSpace | TabularSpace) and not isinstance(space, type):
+    if isinstance(space, _space.SearchSpace | TabularSpace) and not isinstance(space, type):
         return space
     # Everything else is a function of Keras-Tuner's hyperparameters, or two of them.
     callables = space if isinstance(space, tuple) else (space,)

@@ -12,7 +12,6 @@ Optimization-based Model Uncertainty", ICML 2022.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +19,7 @@ from scipy import special
 
 from skuq import backend
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_record
 from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TransformedMixture
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_normals
 
@@ -123,11 +122,12 @@ class Head:
 class NormalsHead(Head):
     """Base of heads whose members predict weighted normals of the standardised y.
 
-    A subclass defines `n_outputs`, `n_raw`, `normals`, `means`, `raw_of_means` and either `loss` or
-    `log_densities`.
+    A subclass defines `n_outputs`, `n_raw`, `distribution`, `means`, `raw_of_means` and either
+    `loss` or `log_densities`.
     """
 
     n_outputs: int
+    distribution: Any  # method (raw, xp=np) -> means and standard deviations, (.., n_outputs) each
     log_densities: Any  # method (y, raw, xp=np) -> (.., n_outputs)
 
     def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
@@ -135,9 +135,10 @@ class NormalsHead(Head):
 
         Each is (K, J, n, m) for J normals of each member, from raw outputs (K, n, n_raw) that are
         arrays or tensors. Predictions are made of these, also where `log_densities`, which trains
-        the members, is the density of something else.
+        the members, is the density of something else. By default each member has one normal.
         """
-        raise NotImplementedError
+        loc, scale = self.distribution(raw, xp)
+        return loc[:, None], scale[:, None], xp.ones_like(loc[:, None])
 
     def mixture(
         self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
@@ -185,11 +186,6 @@ class NormalsHead(Head):
         return self.log_densities(y, raw).sum(axis=-1)
 
 
-def _single_normals(loc: Any, scale: Any, xp: Any) -> tuple[Any, Any, Any]:
-    """Make one normal of each member, (K, 1, n, m), of means and standard deviations (K, n, m)."""
-    return loc[:, None], scale[:, None], xp.ones_like(loc[:, None])
-
-
 def softplus(r, xp):
     """Compute ``log(1 + exp(r))`` without overflow."""
     return xp.logaddexp(r, xp.zeros_like(r))
@@ -207,8 +203,7 @@ def log_normal(y, mean, scale, xp):
     return -(xp.log(scale) + 0.5 * xp.square((y - mean) / scale) + LOG_SQRT_2PI)
 
 
-@saved_as("networks.GaussianHead")
-@dataclass(frozen=True)
+@saved_record("networks.GaussianHead", eq=True)
 class GaussianHead(NormalsHead):
     """Mean and standard deviation of a normal, for each of several outputs.
 
@@ -283,10 +278,6 @@ class GaussianHead(NormalsHead):
         return mean, softplus(r, xp) + self.min_scale
 
     moments = distribution
-
-    def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
-        """Return the single normal of each member."""
-        return _single_normals(*self.distribution(raw, xp), xp)
 
     def means(self, raw: Any, xp: Any = np) -> Any:
         """Return the means (.., n_outputs)."""
@@ -375,8 +366,7 @@ def _crps_of_normals(y, loc, scale, probability):
     return xp.sum(total, axis=-2)
 
 
-@saved_as("networks.SquaredErrorHead")
-@dataclass(frozen=True)
+@saved_record("networks.SquaredErrorHead", eq=True)
 class SquaredErrorHead(NormalsHead):
     """Head with a mean for each output; the noise is known or estimated separately.
 
@@ -416,10 +406,6 @@ class SquaredErrorHead(NormalsHead):
 
     moments = distribution
 
-    def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
-        """Return the single normal of each member."""
-        return _single_normals(*self.distribution(raw, xp), xp)
-
     def means(self, raw: Any, xp: Any = np) -> Any:
         """Return the means, which are the raw numbers."""
         return raw
@@ -439,8 +425,7 @@ class SquaredErrorHead(NormalsHead):
     validation_loss = loss
 
 
-@saved_as("networks.GaussianMixtureHead")
-@dataclass(frozen=True)
+@saved_record("networks.GaussianMixtureHead", eq=True)
 class GaussianMixtureHead(NormalsHead):
     """A mixture of normals for each of several outputs: a mixture density network.
 
@@ -605,8 +590,7 @@ def _logsumexp(values, xp):
 _LEAST_PROBABILITY = 1e-300  # of which a logarithm is taken
 
 
-@saved_as("networks.CategoricalHead")
-@dataclass(frozen=True)
+@saved_record("networks.CategoricalHead", eq=True)
 class CategoricalHead(Head):
     """Class probabilities from one raw number, the logit, for each class.
 
@@ -699,8 +683,7 @@ class CategoricalHead(Head):
 MEAN_LAYERS = "mean_"
 
 
-@saved_as("networks.NomuHead")
-@dataclass(frozen=True)
+@saved_record("networks.NomuHead", eq=True)
 class NomuHead(Head):
     """NOMU's loss (Definition 3.3), and the meaning of a network's raw numbers.
 

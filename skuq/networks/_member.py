@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from skuq import backend
 from skuq.exceptions import FileFormatError
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_record
 
 
 def _names(text):
@@ -151,8 +151,7 @@ def _is_allowed(name, module, registered, config):
     return backend.keras.saving.get_registered_object(registered) is not None
 
 
-@saved_as("networks.Member", check=lambda state: check_network(state["network"]))
-@dataclass(frozen=True, eq=False)
+@saved_record("networks.Member", check=lambda state: check_network(state["network"]))
 class Member:
     """A trained network as data: configuration, weights and history of the training.
 
@@ -253,8 +252,7 @@ def checked_network(member: Any) -> str:
     return member.network
 
 
-@saved_as("networks.FoldedMember")
-@dataclass(frozen=True, eq=False)
+@saved_record("networks.FoldedMember")
 class FoldedMember:
     """The networks of one trial with cross-validation, one for each fold.
 

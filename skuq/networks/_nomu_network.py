@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
-from skuq._params import Interval, Settings, StrOptions
-from skuq.files._registry import saved_as
+from skuq._params import Interval, Settings, StrOptions, parameters, refuse
 from skuq.networks._heads import MEAN_LAYERS as _MEAN
+from skuq.networks._heads import NomuHead
 from skuq.networks._keras_models import build_of_shape, check_units
 from skuq.networks._operations import ACTIVATIONS
 
@@ -46,19 +46,12 @@ READOUTS: dict[str, Callable] = {"exponential": exponential_readout, "linear": l
 
 def build_nomu(
     input_shape: tuple,
-    n_outputs: int,
+    head: NomuHead,
+    network: NOMUNetwork,
+    loss: NOMULoss,
+    auto_units: Sequence[int] = (50,),
     *,
-    hidden_units: Sequence[int] = (50,),
-    side_hidden_units: Sequence[int] = (50,),
-    activation: str = "relu",
-    connect_layers: int = 1,
-    n_sides: int = 1,
-    l2: float = 0.0,
-    side_l2: float = 0.0,
-    initial_range: float | None = None,
-    mean_network: Callable | None = None,
-    side_network: Callable | None = None,
-    given: tuple | None = None,
+    given: Any = None,
     sample: np.ndarray | None = None,
 ):
     """Build NOMU's architecture (Figure 2) as one Keras model of one input.
@@ -67,25 +60,17 @@ def build_nomu(
     ----------
     input_shape : tuple
         ``(n_features,)``.
-    n_outputs : int
-        m; the model gives f (m numbers, none where it is `given`), then r (n_sides * m).
-    hidden_units, side_hidden_units : sequence of int
-        Widths of the hidden layers of f and of r.
-    connect_layers : int, default=1
-        Number of f's hidden layers that r sees: the last joins r's output layer, the one
-        before it r's last hidden layer, and so on (Remark 3.1). 1 counts as 0 if f has no hidden
-        layer that is a vector. With `side_network` at most 1 can be seen.
-    l2 : float
-        Penalty on weights and biases of f and of r's output layer.
-    side_l2 : float
-        The same for r's hidden layers (appendix D.4).
-    initial_range : float, optional
-        Initial weights and biases are uniform between minus and plus this; by default the range
-        is Glorot and Bengio's for the weights of each layer.
-    mean_network : callable, optional
-        ``mean_network(input_shape, n_outputs) -> keras.Model``, for f.
-    side_network : callable, optional
-        The same for r; its last layer of weights gives way to one that also sees f.
+    head : NomuHead
+        The model gives f (m numbers, none where it is `given`), then r (n_sides * m).
+    network : NOMUNetwork
+        Layers of f and r. r's `connect_layers` count as 0 if they are 1, and f has no hidden layer
+        that is a vector. At most 1 can be seen by a `side` of the user's, whose last layer of
+        weights gives way to one that also sees f.
+    loss : NOMULoss
+        Penalties on weights and biases: `l2` of f and of r's output layer, `side_l2` of r's hidden
+        layers (appendix D.4).
+    auto_units : sequence of int
+        Widths of hidden layers that the settings leave open.
     given : tuple (keras.Model, scale, offset) or "apart", optional
         Trained f, which takes ``x * scale + offset``. Its layers are frozen, and its outputs are
         not outputs of the network. "apart" means that f has no layers that could be seen: then
@@ -99,16 +84,17 @@ def build_nomu(
     ValueError
         If `connect_layers` is larger than the number of layers that can be connected.
     """
-    make = _Layers(activation, initial_range)
+    make, connect_layers = _Layers(network, loss), network.connect_layers
+    units, side_units = network.units(auto_units)
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
     mean, hidden = None, []  # f's outputs, and those of its hidden layers that r may see
     if given is None:
-        mean, hidden = make.mean(inputs, n_outputs, hidden_units, l2, mean_network)
+        mean, hidden = make.mean(inputs, head.n_outputs, units)
     elif given != "apart" and connect_layers:
         model, scale, offset = given
         hidden = _frozen_features(model, scale, offset, inputs, sample)
     # Places where f can join r: its output layer and, if they are made here, its hidden layers.
-    n_joins = 1 if side_network is not None else 1 + len(side_hidden_units)
+    n_joins = 1 if network.side is not None else 1 + len(side_units)
     if given == "apart" or (connect_layers == 1 and not hidden):  # nothing that r could see
         connect_layers = 0
     most = min(len(hidden), n_joins)
@@ -120,55 +106,56 @@ def build_nomu(
     # The last hidden layers of f: the first of `joins` enters r's output layer, the next its last
     # hidden layer, and so on.
     joins = hidden[::-1][:connect_layers]
-    n_r = n_sides * n_outputs
-    if side_network is None:
+    n_r = head.n_sides * head.n_outputs
+    if network.side is None:
         # Hidden layers of r are built from the first to the last.
-        side = make.hidden(inputs, side_hidden_units, _SIDE, side_l2, joins[:0:-1])[-1:]
+        side = make.hidden(inputs, side_units, _SIDE, loss.side_l2, joins[:0:-1])[-1:]
     else:
-        # The copy has names of its own: `mean_network` may give its layers the same ones.
-        built = build_of_shape(side_network, input_shape, n_r, "`side` of `network`")
+        # The copy has names of its own: a `mean` of the user's may give its layers the same ones.
+        built = build_of_shape(network.side, input_shape, n_r, "`side` of `network`")
         _, hidden_r = _copy(built, inputs, prefix=_SIDE)
         side = hidden_r[-1:] or [inputs]
-    outputs = make.dense(_concatenate(side + joins[:1], _SIDE + "join"), n_r, _SIDE + "output", l2)
+    joined = _concatenate(side + joins[:1], _SIDE + "join")
+    outputs = make.dense(joined, n_r, _SIDE + "output", loss.l2)
     if mean is not None:
         outputs = backend.keras.layers.Concatenate(dtype="float32", name="output")([mean, outputs])
     return backend.keras.Model(inputs, outputs, name="nomu", dtype="float32")
 
 
-def build_mean(input_shape, n_raw, hidden_units, activation, l2, initial_range, mean_network):
+def build_mean(input_shape, n_raw, network, loss, auto_units):
     """Build the part of f alone, with `n_raw` outputs; parameters as in `build_nomu`."""
     inputs = backend.keras.Input(shape=input_shape, name="input", dtype="float32")
-    make = _Layers(activation, initial_range)
-    outputs, _ = make.mean(inputs, n_raw, hidden_units, l2, mean_network)
+    outputs, _ = _Layers(network, loss).mean(inputs, n_raw, network.units(auto_units)[0])
     return backend.keras.Model(inputs, outputs, name="mean", dtype="float32")
 
 
 @dataclass(frozen=True)
 class _Layers:
-    """Dense layers with a common initial range."""
+    """Dense layers by the settings of network and loss."""
 
-    activation: str
-    initial_range: float | None
+    network: NOMUNetwork
+    loss: NOMULoss
 
     def dense(self, x, units, name, l2, activation=None):
-        reach = self.initial_range
+        reach = self.network.initial_range
         if reach is None:  # Glorot's. Biases of 0 would put the kinks of all first units at 0
             reach = math.sqrt(6 / (x.shape[-1] + units))
         uniform = backend.keras.initializers.RandomUniform
         options = {f"{part}_initializer": uniform(-reach, reach) for part in _PARTS}
         if l2:
-            options |= {f"{part}_regularizer": backend.keras.regularizers.L2(l2) for part in _PARTS}
+            l2 = backend.keras.regularizers.L2(float(l2))  # Keras takes no numbers of NumPy
+            options |= {f"{part}_regularizer": l2 for part in _PARTS}
         return backend.keras.layers.Dense(
             units, activation=activation, dtype="float32", name=name, **options
         )(x)
 
-    def mean(self, inputs, n_raw, units, l2, mean_network):
+    def mean(self, inputs, n_raw, units):
         """Build f; return its outputs and those hidden layers that r can see."""
-        if mean_network is not None:
-            built = build_of_shape(mean_network, inputs.shape[1:], n_raw, "`network`")
+        if self.network.mean is not None:
+            built = build_of_shape(self.network.mean, inputs.shape[1:], n_raw, "`network`")
             return _copy(built, inputs)
-        hidden = self.hidden(inputs, units, _MEAN, l2)
-        return self.dense(hidden[-1], n_raw, _MEAN + "output", l2), hidden
+        hidden = self.hidden(inputs, units, _MEAN, self.loss.l2)
+        return self.dense(hidden[-1], n_raw, _MEAN + "output", self.loss.l2), hidden
 
     def hidden(self, x, units, prefix, l2, joins=()):
         """Build all hidden layers; `joins` are further inputs of the last of them, in order."""
@@ -177,7 +164,7 @@ class _Layers:
         for i, n in enumerate(units):
             if i >= first:
                 x = _concatenate([x, joins[i - first]], f"{prefix}join_{i + 1}")
-            x = self.dense(x, n, f"{prefix}hidden_{i + 1}", l2, self.activation)
+            x = self.dense(x, n, f"{prefix}hidden_{i + 1}", l2, self.network.activation)
             values.append(x)
         return values
 
@@ -305,8 +292,7 @@ L_MINS = np.geomspace(0.005, 0.8, 100)
 L_MAXS = np.geomspace(0.8, 10.0, 80)
 
 
-@saved_as("networks.NOMUNetwork")
-@dataclass(eq=False, repr=False)
+@parameters("networks.NOMUNetwork", kw_only=False)
 class NOMUNetwork(Settings):
     """Networks of the mean f and of the uncertainty r, for the parameter `network` of NOMU.
 
@@ -369,22 +355,20 @@ class NOMUNetwork(Settings):
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid or has no effect."""
         super().validate()
-        has_units = not isinstance(self.hidden_units, str)
-        if has_units and self.mean is not None:
-            raise ValueError(
-                "`mean` builds the network of f, so that `hidden_units` has no effect: leave one "
-                "of them out. The layers of r are set by `side_hidden_units`."
-            )
-        if self.side_hidden_units is not None and self.side is not None:
-            raise ValueError(
-                "`side` builds the network of r, so that `side_hidden_units` has no effect: leave "
-                "one of them out."
-            )
-        if self.mean is not None and self.side is not None and self.activation != "relu":
-            raise ValueError(
-                "`mean` and `side` build all hidden layers, so that `activation` has no effect: "
-                f"leave it out. Got {self.activation!r}."
-            )
+        has_mean, has_side = self.mean is not None, self.side is not None
+        problems = {
+            "`mean` builds the network of f, so that `hidden_units` has no effect: leave one of "
+            "them out. The layers of r are set by `side_hidden_units`.": (
+                has_mean and not isinstance(self.hidden_units, str)
+            ),
+            "`side` builds the network of r, so that `side_hidden_units` has no effect: leave one "
+            "of them out.": has_side and self.side_hidden_units is not None,
+            "`mean` and `side` build all hidden layers, so that `activation` has no effect: leave "
+            f"it out. Got {self.activation!r}.": (
+                has_mean and has_side and self.activation != "relu"
+            ),
+        }
+        refuse(problems)
         # Raises if the numbers of units are invalid; the default is not used.
         self.units((1,))
 
@@ -398,8 +382,7 @@ class NOMUNetwork(Settings):
         return mean, check_units("side_hidden_units", self.side_hidden_units)
 
 
-@saved_as("networks.NOMULoss")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.NOMULoss")
 class NOMULoss(Settings):
     """Weights of NOMU's loss (Definition 3.3), for the parameter `loss` of NOMU.
 
@@ -447,8 +430,7 @@ class NOMULoss(Settings):
     }
 
 
-@saved_as("networks.ArtificialInputs")
-@dataclass(eq=False, repr=False)
+@parameters("networks.ArtificialInputs", kw_only=False)
 class ArtificialInputs(Settings):
     """Inputs at which NOMU raises r, for the parameter `artificial` of NOMU.
 
@@ -494,22 +476,20 @@ class ArtificialInputs(Settings):
         """Raise ValueError if a parameter is invalid or has no effect."""
         super().validate()
         # The box is that of uniform inputs and of grids only.
-        has_margin = not isinstance(self.box_margin, str)
-        if not isinstance(self.kind, str) and (self.box is not None or has_margin):
-            name = "box_margin" if has_margin else "box"
-            raise ValueError(
-                f'`{name}` has no effect on artificial inputs of your own: use kind="uniform" or '
-                f'"grid", or leave `{name}` out.'
-            )
-        if self.box is not None and has_margin:
-            raise ValueError(
-                "`box_margin` widens the default box, so that it has no effect on `box`: leave "
-                "one of them out."
-            )
+        has_box, has_margin = self.box is not None, not isinstance(self.box_margin, str)
+        name = "box_margin" if has_margin else "box"
+        problems = {
+            f'`{name}` has no effect on artificial inputs of your own: use kind="uniform" or '
+            f'"grid", or leave `{name}` out.': (
+                not isinstance(self.kind, str) and (has_box or has_margin)
+            ),
+            "`box_margin` widens the default box, so that it has no effect on `box`: leave one of "
+            "them out.": has_box and has_margin,
+        }
+        refuse(problems)
 
 
-@saved_as("networks.NOMUReadout")
-@dataclass(eq=False, repr=False)
+@parameters("networks.NOMUReadout", kw_only=False)
 class NOMUReadout(Settings):
     """Map from r to a standard deviation, for the parameter `readout` of NOMU.
 
@@ -561,27 +541,24 @@ class NOMUReadout(Settings):
     def validate(self) -> None:
         """Raise ValueError if a parameter is invalid, or parameters contradict each other."""
         super().validate()
-        l_min, l_max = self.l_min, self.l_max
-        if (l_min in _CHOSEN or l_max in _CHOSEN) and self.c not in _CHOSEN:
-            raise ValueError(
-                f"`l_min` and `l_max` are chosen together with c: with c={self.c!r} give numbers, "
-                f"for example l_min=0.001 and l_max=2. Got {l_min!r} and {l_max!r}."
-            )
+        l_min, l_max, c_is_chosen = self.l_min, self.l_max, self.c in _CHOSEN
         # Values that are chosen come from a grid; its ends must leave a pair.
         lowest = L_MINS[0] if l_min in _CHOSEN else l_min
         highest = L_MAXS[-1] if l_max in _CHOSEN else l_max
-        if highest <= lowest:
-            raise ValueError(
-                f"`l_max` must be larger than `l_min`. Got l_min={l_min}, l_max={l_max}, "
-                f'where "auto" and "nll" try l_min from {L_MINS[0]:g} and l_max up to '
-                f"{L_MAXS[-1]:g}."
-            )
-        # c divides errors by widths, which may be 0 then.
-        if l_min == 0 and self.c in _CHOSEN:
-            raise ValueError(
-                "With `l_min` at 0 some rows would have no width at all, and c no value. Give a "
-                'small number, or l_min="auto"; or a number for `c`.'
-            )
+        problems = {
+            f"`l_min` and `l_max` are chosen together with c: with c={self.c!r} give numbers, for "
+            f"example l_min=0.001 and l_max=2. Got {l_min!r} and {l_max!r}.": (
+                not c_is_chosen and (l_min in _CHOSEN or l_max in _CHOSEN)
+            ),
+            f"`l_max` must be larger than `l_min`. Got l_min={l_min}, l_max={l_max}, where "
+            f'"auto" and "nll" try l_min from {L_MINS[0]:g} and l_max up to {L_MAXS[-1]:g}.': (
+                highest <= lowest
+            ),
+            # c divides errors by widths, which may be 0 then.
+            "With `l_min` at 0 some rows would have no width at all, and c no value. Give a small "
+            'number, or l_min="auto"; or a number for `c`.': c_is_chosen and l_min == 0,
+        }
+        refuse(problems)
 
 
 #: Short forms of the parameters of NOMU that are settings.

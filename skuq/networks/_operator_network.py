@@ -26,17 +26,11 @@ import numpy as np
 
 from skuq import backend
 from skuq._formulas import LOG_SQRT_2PI
-from skuq._params import Interval, Settings, StrOptions
-from skuq.files._registry import saved_as
+from skuq._params import Interval, Settings, StrOptions, parameters
+from skuq.files._registry import saved_record
+from skuq.networks import _keras_models
 from skuq.networks._dense import AppliedDense, Dense, Derivatives
 from skuq.networks._heads import GaussianHead, Head
-from skuq.networks._keras_models import (
-    check_rebuild,
-    check_units,
-    forget_compilation,
-    frozen_variables,
-    wrong_sum,
-)
 from skuq.networks._nomu_network import last_features
 from skuq.networks._operations import ACTIVATIONS, Namespace, tensors
 from skuq.networks._plan import without_names
@@ -451,8 +445,7 @@ class EpistemicNetwork:
         return replace(self, base=without_names(self.base))
 
 
-@saved_as("networks.OperatorNetwork")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.OperatorNetwork")
 class OperatorNetwork(Settings):
     """Settings of operator networks: an encoder of u, and a decoder that also takes y.
 
@@ -511,8 +504,8 @@ class OperatorNetwork(Settings):
         ValueError
             If units are not positive integers, or `latent` is too short to be split.
         """
-        encoder_units = check_units("encoder_units", self.encoder_units)
-        decoder_units = check_units("decoder_units", self.decoder_units)
+        encoder_units = _keras_models.check_units("encoder_units", self.encoder_units)
+        decoder_units = _keras_models.check_units("decoder_units", self.decoder_units)
         if self.decoder == "split" and self.latent < len(decoder_units):
             raise ValueError(
                 "A split decoder cuts the latent vector into one chunk a hidden layer: `latent` "
@@ -539,8 +532,7 @@ OPERATOR_NETWORKS: dict[Hashable, Callable[[], OperatorNetwork]] = {
 }
 
 
-@saved_as("networks.EpiNet")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.EpiNet")
 class EpiNet(Settings):
     """Settings of a trained EpiNet: a small network that makes predictions depend on an index z.
 
@@ -608,16 +600,15 @@ class EpiNet(Settings):
             n_features,
             n_raw,
             n_index=int(self.n_index),
-            units=tuple(check_units("units", self.units)),
-            prior_units=tuple(check_units("prior_units", self.prior_units)),
+            units=tuple(_keras_models.check_units("units", self.units)),
+            prior_units=tuple(_keras_models.check_units("prior_units", self.prior_units)),
             prior_scale=float(self.scale),
             activation=self.activation,
             factorized=bool(self.factorize),
         )
 
 
-@saved_as("networks.ConditionedPrior")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.ConditionedPrior")
 class ConditionedPrior(Settings):
     """Settings of random changes of a network's weights, conditioned on the data in closed form.
 
@@ -688,16 +679,16 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     frozen = [
         layer.name
         for layer in backend.flatten_layers(model)
-        if (layer.weights and not layer.trainable) or frozen_variables(layer)
+        if (layer.weights and not layer.trainable) or _keras_models.frozen_variables(layer)
     ]
     if frozen:
         raise ValueError(
             "The base network must have no frozen layers or variables, since its configuration "
             f"does not hold their values. Got those of {frozen[0]!r}."
         )
-    if fault := wrong_sum(model):
+    if fault := _keras_models.wrong_sum(model):
         raise ValueError(f"The base network cannot be trained: {fault}")
-    forget_compilation(model)
+    _keras_models.forget_compilation(model)
     rows = backend.keras.Input((n_inputs + n_queries,), name="rows")
     base = backend.keras.Model(model.inputs, [model.outputs[0], *last_features(model)], name="base")
     parts = base([rows[:, :n_inputs], rows[:, n_inputs:]])
@@ -705,7 +696,7 @@ def keras_base(model, n_inputs: int, n_queries: int, n_raw: int) -> str:
     outputs = backend.keras.layers.Concatenate(name="raw_and_features")([*parts, rows])
     network = backend.keras.Model(rows, outputs, name="rows_of_base")
     try:
-        check_rebuild(network)
+        _keras_models.check_rebuild(network)
     except Exception as error:
         raise ValueError(
             f"The base network cannot be rebuilt from its configuration: {error}."
@@ -731,8 +722,7 @@ OUTPUT_MAPS: dict[str, tuple[Callable, int]] = {
 }
 
 
-@saved_as("networks.OperatorHead")
-@dataclass(frozen=True, eq=False)
+@saved_record("networks.OperatorHead")
 class OperatorHead(Head):
     """Convert raw draws (.., S, N, n_raw) to values of m outputs, and compute their loss.
 

@@ -15,16 +15,15 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from skuq._params import HasMethods, Settings
-from skuq.files._registry import saved_as
+from skuq._params import HasMethods, Settings, parameters
+from skuq.files._registry import saved_as, saved_record
 
 # Categories with up to this many choices are one-hot encoded for a forest. For larger ones the
 # code is the position of the choice.
 _MAX_ONE_HOT = 12
 
 
-@saved_as("networks.Categorical")
-@dataclass(frozen=True)
+@saved_record("networks.Categorical", eq=True)
 class Categorical:
     """A decision for one of several JSON values, uniform.
 
@@ -104,8 +103,7 @@ class _Number:
         return np.log(values) if self.log else values
 
 
-@saved_as("networks.Integer")
-@dataclass(frozen=True)
+@saved_record("networks.Integer", eq=True)
 class Integer(_Number):
     """A decision for a whole number in ``low..high``, both included; uniform or log-uniform.
 
@@ -132,8 +130,7 @@ class Integer(_Number):
         return np.clip(np.floor(drawn), self.low, self.high).astype(int).tolist()
 
 
-@saved_as("networks.Real")
-@dataclass(frozen=True)
+@saved_record("networks.Real", eq=True)
 class Real(_Number):
     """A decision for a number in ``[low, high]``; uniform or log-uniform.
 
@@ -156,8 +153,7 @@ class Real(_Number):
         return np.clip(drawn, self.low, self.high).tolist()
 
 
-@saved_as("networks.Space")
-@dataclass(frozen=True)
+@saved_record("networks.Space", eq=True)
 class Space:
     """An ordered set of decisions.
 
@@ -356,8 +352,7 @@ _TABLE_SETTINGS = {
 }
 
 
-@saved_as("networks.WithTraining")
-@dataclass(eq=False, repr=False)
+@parameters("networks.WithTraining", kw_only=False)
 class WithTraining(Settings):
     """Architectures of another space, with these training hyperparameters.
 

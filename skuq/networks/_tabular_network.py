@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
-from skuq._params import Interval, Settings, StrOptions
+from skuq._params import Interval, Settings, StrOptions, parameters
 from skuq.files._registry import saved_as
 from skuq.networks._operations import ACTIVATION_NAMES
 from skuq.networks._space import Categorical, Integer, Space
@@ -39,8 +39,7 @@ _CATEGORY_DIMS = 2, 16  # fewest and most numbers of the vector of a category
 _AUTO = StrOptions({"auto"})
 
 
-@saved_as("networks.TabularNetwork")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("networks.TabularNetwork")
 class TabularNetwork(Settings):
     """Settings of the network of tabular ensembles, named as the decisions of `TabularSpace`.
 

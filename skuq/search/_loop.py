@@ -17,7 +17,7 @@ from skuq._messages import warn_user
 from skuq._random import generator, trial_seed
 from skuq.ensembles._rules import Candidates
 from skuq.exceptions import SearchFailedError
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_record
 from skuq.networks import Member
 from skuq.networks._member import FoldedMember
 from skuq.search import Catalog
@@ -35,8 +35,7 @@ from skuq.search._slots import Slots, open_slots
 from skuq.search._strategies import Proposer, StartingWith
 
 
-@saved_as("search.SearchResult")
-@dataclass(frozen=True)
+@saved_record("search.SearchResult", eq=True)
 class SearchResult:
     """The trials of a search, and the members refitted on all rows.
 

@@ -15,15 +15,14 @@ import numpy as np
 
 from skuq._messages import Progress, warn_user
 from skuq.exceptions import SearchFailedError, SlotsLostError
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_record
 from skuq.search._slots import Slots
 
 #: Validation rows of a single split that calibrate classes, though epochs are chosen by them, too.
 CALIBRATION_ROWS = 1_000
 
 
-@saved_as("search.TrialRecord")
-@dataclass(frozen=True, eq=False)
+@saved_record("search.TrialRecord")
 class TrialRecord:
     """One finished trial of a search.
 
@@ -111,8 +110,7 @@ class TrialOutcome:
     share: float = 1.0
 
 
-@saved_as("search.HeldOut")
-@dataclass(frozen=True, eq=False)
+@saved_record("search.HeldOut")
 class HeldOut:
     """Held-out rows on which members are selected.
 

@@ -28,7 +28,7 @@ from skuq._messages import warn_user
 from skuq._params import HasMethods, Interval, Settings, StrOptions, parameters
 from skuq.backend import keep_random_state
 from skuq.ensembles._selection import select_by
-from skuq.files._registry import PickledByValue, saved_as
+from skuq.files._registry import PickledByValue
 from skuq.networks._given_spaces import space_to_keras_tuner
 from skuq.networks._space import Decisions, Space
 from skuq.search import Catalog
@@ -671,8 +671,7 @@ def _ageing_evolution(strategy: Any, problem: SearchProblem) -> Callable[[Space]
     return lambda space: AgeingEvolution(space, p, s)
 
 
-@saved_as("search.AgEBO")
-@parameters
+@parameters("search.AgEBO")
 class AgEBO(SearchStrategy):
     """Ageing evolution of architectures, with Bayesian optimisation of hyperparameters.
 
@@ -729,8 +728,7 @@ class AgEBO(SearchStrategy):
         return Joint(_ageing_evolution(self, problem)(architecture), optimise)
 
 
-@saved_as("search.AgE")
-@parameters
+@parameters("search.AgE")
 class AgE(SearchStrategy):
     """Ageing evolution: "age" of architectures, "age-mixed" of all decisions as one vector.
 
@@ -760,8 +758,7 @@ class AgE(SearchStrategy):
         return _propose_by(_ageing_evolution(self, problem), problem.decisions, self.vary)
 
 
-@saved_as("search.BayesianSearch")
-@parameters
+@parameters("search.BayesianSearch")
 class BayesianSearch(SearchStrategy):
     """Bayesian optimisation: "bo" of hyperparameters, "bo-mixed" of all decisions as one vector.
 
@@ -793,8 +790,7 @@ class BayesianSearch(SearchStrategy):
         return _propose_by(make, problem.decisions, self.vary)
 
 
-@saved_as("search.RandomSearch")
-@parameters
+@parameters("search.RandomSearch")
 class RandomSearch(SearchStrategy):
     """Random search: "random" and "init" of AutoDEUQ, and "random" of NES (NES-RS, Algorithm 1).
 
@@ -832,8 +828,7 @@ class RandomSearch(SearchStrategy):
         return RandomProposer(both, tuple(decisions.architecture.names), n_trainings)
 
 
-@saved_as("search.NESEvolution")
-@parameters
+@parameters("search.NESEvolution")
 class NESEvolution(SearchStrategy):
     """Evolution by ensembles: "re" of NES (NES-RE, Algorithm 2).
 
@@ -899,8 +894,7 @@ class NESEvolution(SearchStrategy):
         return EnsembleEvolution(both.sample, mutation, problem.criteria[used], p, m)
 
 
-@saved_as("search.OracleSearch")
-@parameters
+@parameters("search.OracleSearch")
 class OracleSearch(SearchStrategy):
     """A Keras-Tuner oracle as strategy; the oracle alone is its short form.
 

@@ -20,16 +20,8 @@ from sklearn.base import clone
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, check_consistent_length, check_X_y, validate_data
 
+from skuq import _params
 from skuq._messages import warn_user
-from skuq._params import (
-    HasMethods,
-    StrOptions,
-    check_weights,
-    fill_masked,
-    refuse_lazy,
-    safe_indexing,
-    safe_split,
-)
 from skuq.exceptions import SmallValidationWarning, TableWarning
 from skuq.files._registry import saved_as
 from skuq.tables._columns import find_far_values, read_table, refuse_sparse
@@ -38,7 +30,7 @@ from skuq.tables._scaling import ImageScaling, RobustScaling, Scaling
 
 #: Constraint of the parameter `preprocess`.
 PREPROCESS_CONSTRAINTS: dict[str, list[Any]] = {
-    "preprocess": [StrOptions({"auto"}), HasMethods(["fit", "transform"]), None]
+    "preprocess": [_params.StrOptions({"auto"}), _params.HasMethods(["fit", "transform"]), None]
 }
 
 _MAX_ONE_HOT_CATEGORIES = 50  # categories of one column, for networks without embeddings
@@ -131,7 +123,7 @@ class TableInputs(Inputs):
         if preprocessor is None:
             # A masked array would pass its hidden values on.
             refuse_sparse(X)
-            X = fill_masked(X)
+            X = _params.fill_masked(X)
             X = validate_data(
                 estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows
             )
@@ -157,7 +149,7 @@ class TableInputs(Inputs):
             numbers = learnt = self._fit_preprocessor(X, y)
         else:
             # Rows of weight 0 may hold anything: no encoder sees them.
-            X, y = safe_split(estimator, X, y, used)
+            X, y = _params.safe_split(estimator, X, y, used)
             numbers, learnt = None, self._fit_preprocessor(X, y)
         # A few absurd values would ruin a column. Robust scaling bounds them by itself, and a
         # scaling that is given has its own rules.
@@ -286,7 +278,7 @@ class ImageInputs(Inputs):
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check images or flat rows, and flatten them."""
-        X = np.asarray(X) if isinstance(X, list | tuple) else fill_masked(X)
+        X = np.asarray(X) if isinstance(X, list | tuple) else _params.fill_masked(X)
         n_axes = getattr(X, "ndim", 2)
         if n_axes == 3:
             raise ValueError(
@@ -334,7 +326,7 @@ class ForeignInputs(Inputs):
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Store or compare the number and names of features, and return X."""
-        refuse_lazy(X)
+        _params.refuse_lazy(X)
         if getattr(X, "ndim", 2) != 1:  # the inner estimators raise a clear error for one row
             validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X
@@ -356,7 +348,7 @@ def learns_from_y(transformer: Any, X: Any, y: Any, rows: np.ndarray) -> bool:
         return True
     if all(type(part).__module__.startswith("sklearn.") for part in parts):
         return False
-    X, y = (safe_indexing(part, rows) for part in (X, y))
+    X, y = (_params.safe_indexing(part, rows) for part in (X, y))
     try:
         made = [clone(transformer).fit(X, *target).transform(X) for target in ((), (y,))]
     except Exception:  # each has its own error without y
@@ -413,7 +405,7 @@ def check_groups(groups: Any, X: Any) -> np.ndarray | None:
         return None
     if np.shape(groups) != (len(X),):
         raise ValueError(f"`groups` must have shape ({len(X)},). Got {np.shape(groups)}.")
-    return np.asarray(fill_masked(groups))
+    return np.asarray(_params.fill_masked(groups))
 
 
 def group_codes(groups: np.ndarray) -> np.ndarray:
@@ -443,7 +435,7 @@ def read_rows(
     X = inputs.validate(X, estimator, reset=True, min_rows=min_rows)
     check_consistent_length(X, y)
     # Weights first: encoders must not learn from rows of weight 0.
-    weight = check_weights(weight, X, relative=True)
+    weight = _params.check_weights(weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
     numbers = inputs.fit_encoder(X, y, weight, estimator)
     return targets.weigh(Rows(numbers, values, weight))
@@ -480,7 +472,7 @@ def read_validation_rows(
     given = weight[0] if weight else None
     # All weights 0, or all class weights 0: there is no row to validate on.
     if given is None or np.any(given):
-        rows = targets.weigh(Rows(X, values, check_weights(given, X, relative=True)))
+        rows = targets.weigh(Rows(X, values, _params.check_weights(given, X, relative=True)))
         if len(rows.used):
             return rows.take(rows.used)
     raise ValueError(f"`{name}` must have a row of positive weight. Got {len(X)} rows.")

@@ -3,7 +3,7 @@
 import itertools
 import reprlib
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from numbers import Integral
 from typing import Any
 
@@ -14,7 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._messages import warn_user
-from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context
+from skuq._params import Interval, StrOptions, check_feature_names_in, fit_context, parameters
 from skuq.exceptions import TableWarning
 from skuq.files._registry import saved_as
 from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
@@ -24,8 +24,7 @@ from skuq.tables._columns import CATEGORY, EMPTY, NUMBER, Columns, read_table
 _FREQUENT = 2
 
 
-@saved_as("tables.TablePreprocessor")
-@dataclass(eq=False, repr=False)
+@parameters("tables.TablePreprocessor", kw_only=False)
 class TablePreprocessor(TransformerMixin, BaseEstimator):
     """Encode numbers, booleans, strings, categories and missing values as finite numbers.
 

@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -189,9 +189,8 @@ def standardise_rows(
 def make_splits(
     rows: Rows,
     entropy: int,
+    split: Any = None,
     *,
-    fraction: float | None = None,
-    cv: Any = None,
     n_members: int | None = None,
     validation: Rows | None = None,
     groups: np.ndarray | None = None,
@@ -202,9 +201,7 @@ def make_splits(
 ) -> Splits:
     """Split rows into training and validation rows, or into folds.
 
-    Rows of weight 0 are left out. The first of these that is given is used: rows for validation
-    (`validation`), folds (`cv`), or a share of the rows (`fraction`). Without any of them there
-    are no validation rows.
+    Rows of weight 0 are left out. Without `validation` and `split` there are no validation rows.
 
     Parameters
     ----------
@@ -212,16 +209,14 @@ def make_splits(
         All rows of `fit`.
     entropy : int
         Origin of the random numbers of the fit, which determines all splits.
-    fraction : float, optional
-        Share of the rows (with `groups`: of the groups) for validation.
-    cv : int, cross-validation generator or iterable, optional
-        Folds. A number of folds shuffles the rows, keeps `groups` together and stratifies by
-        `labels`.
+    split : float, int, cross-validation generator or iterable, optional
+        Share of the rows (with `groups`: of the groups) for validation, or folds. A number of folds
+        shuffles the rows, keeps `groups` together and stratifies by `labels`.
     n_members : int, optional
         Make one split for each of this many members. It is ignored with `groups`, since these
         differ in size, and the members of a stack need equally many rows.
     validation : Rows, optional
-        Validation rows given by the user.
+        Validation rows given by the user, in place of `split`.
     groups : ndarray of shape (n,), optional
         Groups; all rows of a group are on the same side of a split.
     labels : ndarray of shape (n,), optional
@@ -230,46 +225,47 @@ def make_splits(
         Numbers that equal rows share; these are on the same side of a split, as far as there are
         enough distinct rows.
     repeat : int, default=0
-        Number of a repeat, which gives other folds if `cv` is a number and all are used.
+        Number of a repeat, which gives other folds if `split` is a number and all are used.
     n_used : int, optional
         Number of folds that are used, those that train on most classes. By default all.
     """
     used = rows.used
     if validation is not None:
         return Splits(rows.take(used), validation)
-    if cv is None and fraction is None:
+    if split is None:
         return Splits(rows.take(used))
-    if cv is None and len(used) < 2:
+    is_share = isinstance(split, Real) and not isinstance(split, Integral)
+    if is_share and len(used) < 2:
         raise ValueError(
             "Training and validation need at least 2 rows of positive weight. "
             f"Got {len(used)} (n_samples={len(rows.X)}). Add rows, or train without validation."
         )
     used_rows = rows.take(used)
     groups, labels, units = (None if p is None else p[used] for p in (groups, labels, units))
-    distinct = DistinctRows.of(units, cv, labels)
+    distinct = DistinctRows.of(units, None if is_share else split, labels)
     # Only these rows are split; rows that equal one of them follow it.
     some = used_rows.take(distinct.first)
     classes = None if labels is None else labels[distinct.first]
-    every, share = np.ones(len(used), dtype=bool), fraction or 0.0
+    every = np.ones(len(used), dtype=bool)
     # Groups differ in size, and a stack needs equally many rows for each member.
-    if cv is None and (n_members is None or groups is not None):
+    if is_share and (n_members is None or groups is not None):
         rng = generator(entropy, "split")
-        part = distinct.spread(split_rows(len(some.X), share, rng, groups, classes))
+        part = distinct.spread(split_rows(len(some.X), split, rng, groups, classes))
         if labels is not None:  # whole groups may take all rows of a class with them
             (part,) = without_unseen_classes([part], labels, every)
         train, valid = (used[rows_of] for rows_of in part)
         return Splits(rows.take(train), rows.take(valid), valid)
-    if cv is not None:
+    if not is_share:
         # With some of the folds repeats use the same: they have to predict the same rows.
         rng = generator(entropy, "split", *([repeat] if repeat and n_used is None else []))
-        is_list = not isinstance(cv, Integral) and not hasattr(cv, "split")
-        if is_list or isinstance(cv, PredefinedSplit):
+        is_list = not isinstance(split, Integral) and not hasattr(split, "split")
+        if is_list or isinstance(split, PredefinedSplit):
             # The user's own folds are of all rows: number the used ones, and drop the others.
             number = np.full(len(rows.X), -1)
             number[used] = np.arange(len(used))
-            folds = out_of_fold_splits(cv, *rows[:2], name="validation")
-            cv = [tuple(p[p >= 0] for p in (number[a], number[b])) for a, b in folds]
-        folds = [distinct.spread(fold) for fold in _folds(some, cv, rng, groups, classes)]
+            folds = out_of_fold_splits(split, *rows[:2], name="validation")
+            split = [tuple(p[p >= 0] for p in (number[a], number[b])) for a, b in folds]
+        folds = [distinct.spread(fold) for fold in _folds(some, split, rng, groups, classes)]
         if labels is not None and n_used is not None:  # one fold may have all rows of a class
             folds = sorted(folds, key=lambda fold: -len(np.unique(labels[fold[0]])))
         folds = folds[:n_used]
@@ -278,13 +274,13 @@ def make_splits(
             if not all(len(test) for _, test in folds):
                 raise ValueError(
                     "`validation` must give folds that test a class on which they train. Stratify "
-                    f"them, or give fewer. Got {short_repr(cv)}."
+                    f"them, or give fewer. Got {short_repr(split)}."
                 )
         return Splits(used_rows, None, used, folds)
     assert n_members is not None
     # One stream for each member: a member's split does not depend on their number.
     rngs = [generator(entropy, "split", k) for k in range(n_members)]
-    drawn = [split_rows(len(some.X), share, rng, None, classes) for rng in rngs]
+    drawn = [split_rows(len(some.X), split, rng, None, classes) for rng in rngs]
     parts = [distinct.spread(part) for part in drawn]
     if labels is not None and units is not None:  # equal rows may be all rows of a class
         parts = without_unseen_classes(parts, labels, every)

@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from skuq import backend
+from skuq._params import refuse
 from skuq.backend import BoundedCache
 from skuq.networks._heads import Head
 from skuq.networks._keras_models import own_classes, rebuild
@@ -293,23 +294,19 @@ def rate_factors(
 def _check_recipe(recipe: Recipe, template: Template, head: Head) -> None:
     """Raise ValueError if the recipe sets what the network or the head does not have."""
     plan = template.plan
-    if recipe.keep == "best-calibrated" and not head.classifies:
-        raise ValueError(
-            f'keep="best-calibrated" needs logits of classes. Got {type(head).__name__}. '
-            'Use keep="best-jointly".'
-        )
-    if recipe.dropout is not None and (plan is None or not plan.n_dropouts):
-        raise ValueError(
-            f"A recipe's `dropout` sets the rate of Dropout layers. Got dropout={recipe.dropout} "
-            "for a network without Dropout layers, or with layers that run through Keras. "
-            "Give the rate to the layers instead."
-        )
-    if recipe.dropout_schedule != "constant" and plan is None:
-        raise ValueError(
-            f"A recipe's dropout_schedule={recipe.dropout_schedule!r} cannot be used for networks "
-            "with layers that run through Keras: their Dropout layers have fixed rates. "
-            'Set dropout_schedule="constant".'
-        )
+    problems = {
+        f'keep="best-calibrated" needs logits of classes. Got {type(head).__name__}. Use '
+        'keep="best-jointly".': recipe.keep == "best-calibrated" and not head.classifies,
+        f"A recipe's `dropout` sets the rate of Dropout layers. Got dropout={recipe.dropout} for "
+        "a network without Dropout layers, or with layers that run through Keras. Give the rate "
+        "to the layers instead.": (
+            recipe.dropout is not None and (plan is None or not plan.n_dropouts)
+        ),
+        f"A recipe's dropout_schedule={recipe.dropout_schedule!r} cannot be used for networks "
+        "with layers that run through Keras: their Dropout layers have fixed rates. Set "
+        'dropout_schedule="constant".': recipe.dropout_schedule != "constant" and plan is None,
+    }
+    refuse(problems)
 
 
 def scalars_of(job: TrainingJob, data: TrainingData, sizes: Sizes) -> dict[str, Any]:

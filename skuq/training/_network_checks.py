@@ -23,15 +23,7 @@ from skuq import backend
 from skuq._messages import warn_user
 from skuq._random import MAX_SEED
 from skuq.exceptions import SearchSpaceError
-from skuq.networks._keras_models import (
-    build_of_shape,
-    check_rebuild,
-    forget_compilation,
-    freeze_inner_layers,
-    frozen_variables,
-    rebuild,
-    wrong_sum,
-)
+from skuq.networks import _keras_models
 from skuq.networks._member import Member, checked_network
 from skuq.networks._operations import ARRAYS, Namespace, Run, split_weights
 from skuq.networks._operator_network import EpistemicNetwork
@@ -158,7 +150,7 @@ def _start_of(variable: Any, layer: Any) -> _Start | None:
 @backend.in_thread
 def keras_model(member: Member) -> Any:
     """Build a member's Keras model, and set its weights."""
-    model = rebuild(checked_network(member))
+    model = _keras_models.rebuild(checked_network(member))
     trainable = model.trainable_variables
     values = split_weights(np.asarray(member.weights), [v.shape for v in trainable])
     for variable, value in zip(trainable, values):
@@ -269,7 +261,7 @@ class DrawingNetwork:
         self.keras_base: KerasNetwork | None = None
         shapes: list[tuple[int, ...]] = []
         if isinstance(base, str):
-            self.keras_base = KerasNetwork(rebuild(base), n_members)
+            self.keras_base = KerasNetwork(_keras_models.rebuild(base), n_members)
             shapes = self.keras_base.shapes
         elif base is not None:
             shapes = base.shapes
@@ -369,20 +361,20 @@ def build_checked(
     source : str
         Name of the function's origin, with which error messages begin ("The search space").
     """
-    model = build_of_shape(build, input_shape, n_raw, source)
-    freeze_inner_layers(model)
-    forget_compilation(model)
+    model = _keras_models.build_of_shape(build, input_shape, n_raw, source)
+    _keras_models.freeze_inner_layers(model)
+    _keras_models.forget_compilation(model)
     _check_last_activation(model, source)
     if not model.trainable_variables:
         raise SearchSpaceError(f"{source} returned a model without trainable weights.")
     _check_layers(model, source)
-    if fault := wrong_sum(model):
+    if fault := _keras_models.wrong_sum(model):
         raise SearchSpaceError(f"{source} returned a model in which {fault}")
     # A member is stored as its configuration, from which its model is rebuilt to predict. A plan
     # is made of the configuration alone, so that such a model needs no check.
     if make_plan(model.to_json()) is None:
         try:
-            check_rebuild(model)
+            _keras_models.check_rebuild(model)
         except Exception as error:
             raise SearchSpaceError(
                 f"{source} returned a model that cannot be rebuilt from its configuration: {error}."
@@ -437,7 +429,7 @@ def _check_layers(model: Any, source: str) -> None:
                     f"Layer {layer.name!r} has a {name}, and training programs apply no "
                     "constraints. Remove it, or use a regularizer."
                 )
-        if frozen := frozen_variables(layer):
+        if frozen := _keras_models.frozen_variables(layer):
             raise SearchSpaceError(
                 f"{source} returned a model with the frozen variable {frozen[0]!r} in layer "
                 f"{layer.name!r}. Its configuration does not hold this. Freeze the whole layer."

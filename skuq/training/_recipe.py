@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from skuq._params import Interval, Settings, StrOptions, validate_parameter_constraints
-from skuq.files._registry import saved_as
+from skuq._params import Interval, Settings, StrOptions, parameters, validate_parameter_constraints
 from skuq.networks._space import OPTIMIZERS
 
 SCHEDULES = ("constant", "cosine", "exponential", "flat-cosine", "coslog4")
@@ -336,8 +335,7 @@ def _schedule_factors(schedule: str, t: np.ndarray, end: float = 0.0) -> Any:
 _AUTO = StrOptions({"auto"})
 
 
-@saved_as("training.Training")
-@dataclass(eq=False, repr=False, kw_only=True)
+@parameters("training.Training")
 class Training(Settings):
     """Settings of the training of networks, for the parameter `training` of estimators.
 

@@ -63,7 +63,7 @@ def test_make_splits_validates_every_row_once(n, k, seed, kind):
     groups = np.arange(n) // 2 if kind in ("groups", "both") else None
     labels = np.arange(n) % 2 if kind in ("labels", "both") else None
     given_rows = Rows(np.zeros((n, 1)), np.zeros((n, 1)), np.ones(n))
-    folds = make_splits(given_rows, seed, cv=k, groups=groups, labels=labels).parts
+    folds = make_splits(given_rows, seed, k, groups=groups, labels=labels).parts
     assert len(folds) == k
     assert_array_equal(np.sort(np.concatenate([valid for _, valid in folds])), np.arange(n))
     for train, valid in folds:
@@ -73,7 +73,7 @@ def test_make_splits_validates_every_row_once(n, k, seed, kind):
         elif labels is not None:
             assert abs(labels[valid].mean() - labels.mean()) <= 1 / len(valid)
     # The seed shuffles rows.
-    again, other = (make_splits(given_rows, s, cv=k).parts for s in (seed, seed + 1))
+    again, other = (make_splits(given_rows, s, k).parts for s in (seed, seed + 1))
     if kind == "numbers":
         assert_array_equal(again[0][1], folds[0][1])
         assert not np.array_equal(np.concatenate([v for _, v in other]), np.arange(n))
@@ -84,7 +84,7 @@ def test_make_splits_trains_on_every_class():
     for n in (6, 60):
         labels = np.repeat(np.arange(n // 2), 2)
         given_rows = Rows(np.zeros((n, 1)), labels[:, None], np.ones(n))
-        folds = make_splits(given_rows, 0, cv=5, labels=labels).parts
+        folds = make_splits(given_rows, 0, 5, labels=labels).parts
         assert_array_equal(np.sort(np.concatenate([valid for _, valid in folds])), np.arange(n))
         assert all(len(valid) == len(set(labels[valid])) for _, valid in folds)
     # If only some folds are used, they are folds that train on every class.
@@ -92,7 +92,7 @@ def test_make_splits_trains_on_every_class():
     rows = Rows(np.zeros((60, 1)), np.zeros((60, 1)), np.ones(60))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # no row is left out
-        splits = make_splits(rows, 0, cv=10, labels=labels, n_used=9)
+        splits = make_splits(rows, 0, 10, labels=labels, n_used=9)
     assert all(59 in train for train, _ in splits.parts)
     assert splits.n_valid == splits.tested.sum() == 54
 

@@ -16,11 +16,10 @@ from tiers import cases
 
 import skuq
 from skuq import training
-from skuq.ensembles._stacking import drop_light
+from skuq.ensembles._stacking import drop_light, fit_class_mixture
 from skuq.estimators.tabular._kinds import (
     Origin,
     calibrate,
-    fit_class_mixture,
     mix_classes,
     weigh_members,
 )
@@ -33,7 +32,6 @@ from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
 MODULE = "skuq.estimators.tabular._kinds"
-ENSEMBLE = "skuq.estimators.tabular._tabular_ensemble"
 TINY = {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
@@ -152,7 +150,7 @@ def test_kinds_are_weighed_by_stacking_on_their_common_rows(rng, monkeypatch):
         seen.append(arguments)
         return np.array([0.95, 0.05])
 
-    monkeypatch.setattr(f"{MODULE}.stack", weigh)
+    monkeypatch.setattr(f"{MODULE}._stacking.stack", weigh)
     head, y, raw = GaussianHead(), rng.normal(size=(96, 1)), 0.1 * rng.normal(size=(2, 2, 48, 2))
     parts = [(None, np.arange(48)), (None, np.arange(48, 96))]
     origins = [Origin(kind, k, parts[k]) for kind in range(2) for k in range(2)]
@@ -220,7 +218,7 @@ def test_kinds_of_classifiers_are_weighed_on_rows_out_of_the_bag(rng, monkeypatc
         seen.append((arrays, *fit_class_mixture(*arrays)))
         return seen[-1][1:]
 
-    monkeypatch.setattr(f"{MODULE}.fit_class_mixture", noted)
+    monkeypatch.setattr(f"{MODULE}._stacking.fit_class_mixture", noted)
     weights, found = mixed()
     (logits, y, weight, shares), own, alone = seen[-1]
     assert_allclose(softmax(logits, axis=-1), softmax(raw, axis=-1))
@@ -251,7 +249,7 @@ def test_fit_calibrates_the_mixture_of_members_that_did_not_diverge(classes, mon
         return mix_classes(task, members, origins)
 
     monkeypatch.setattr(training, "train", diverging)
-    monkeypatch.setattr(f"{ENSEMBLE}.mix_classes", mix)
+    monkeypatch.setattr(f"{MODULE}.mix_classes", mix)
     X, y = (part[:158] for part in classes)
     with pytest.warns(UserWarning, match="1 of 10 networks diverged"):
         model = skuq.TabularEnsembleClassifier(**ONE_FORM, n_members=10).fit(X, y)

@@ -223,7 +223,7 @@ def test_build_nomu_connects_layers_backwards(connect, into_output, into_2):
     with pytest.raises(ValueError, match=r"at most 2 .* Got 3"):
         build_nomu((3,), 1, **units, connect_layers=3)
     with pytest.raises(ValueError, match=r"at most 1 .* Got 2"):
-        build_nomu((3,), 1, mean_network=rescaled, side_hidden_units=(5,), connect_layers=2)
+        build_nomu((3,), 1, mean=rescaled, side_hidden_units=(5,), connect_layers=2)
 
 
 def test_build_nomu_has_penalties_and_first_weights_per_part():
@@ -260,7 +260,7 @@ def rescaled(input_shape, n_outputs):
 @pytest.mark.parametrize(("build", "width"), [(net, 6), (relu, 9), (two_heads, 8), (rescaled, 9)])
 def test_build_nomu_takes_any_keras_model_for_f_and_r(build, width):
     """The last hidden layer of f enters r: that of all heads together, and no rescaled input."""
-    model = build_nomu((3,), 2, mean_network=build, side_network=net)
+    model = build_nomu((3,), 2, mean=build, side=net)
     assert model.output_shape == (None, 4)
     assert units_into(model, "side_output") == 6 + width
     assert make_plan(model.to_json()) is not None

@@ -66,9 +66,8 @@ def folds_of(split, X, labels):
         )
     if isinstance(split, str):
         return split_parts(split, rows, 0, None, units, refits=True)
-    kind = {"fraction": split} if isinstance(split, float) else {"cv": split}
     members = 3 if split == 0.3 else None
-    splits = make_splits(rows, 0, **kind, n_members=members, labels=labels, units=units)
+    splits = make_splits(rows, 0, split, n_members=members, labels=labels, units=units)
     valid = splits.positions
     return splits.parts or [(np.setdiff1d(np.arange(n), valid), valid)]
 

@@ -245,7 +245,7 @@ def test_batch_statistics_are_those_of_rows_with_targets():
         x = keras.layers.Dense(4, activation="relu")(x)
         return keras.Model(inputs, keras.layers.Dense(n_outputs)(x))
 
-    model = build_nomu((2,), 1, mean_network=normed, side_hidden_units=(4,))
+    model = build_nomu((2,), 1, mean=normed, side_hidden_units=(4,))
     options = {"artificial": lambda n, rng: np.full((n, 2), 50.0)}
     far = train_member(model, NomuHead(), recipe_of_nomu(epochs=1), few_rows(), 1, **options)
     mean = next(value for value in far.state if value.shape == (2,))

@@ -17,33 +17,13 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.parallel import delayed
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from skuq import _params
 from skuq._messages import warn_user
-from skuq._params import (
-    HasMethods,
-    StrOptions,
-    check_labels,
-    check_targets,
-    check_weights,
-    class_codes,
-    parameters,
-    safe_indexing,
-    safe_split,
-)
 from skuq.estimators._base import Fit, Given, Predictor, UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators.methods import _out_of_fold
 from skuq.estimators.methods._deep import DeepEnsembleRegressor
 from skuq.exceptions import CalibrationWarning
-from skuq.files._registry import saved_as
-from skuq.fitted._fitted_calibrated import (
-    ClassRecalibration,
-    ConditionalRecalibration,
-    FittedCalibrated,
-    Recalibration,
-    classifier_distribution,
-    inputs_of_errors,
-    regressor_distribution,
-    without_classes,
-)
+from skuq.fitted import _fitted_calibrated
 from skuq.predictive._calibration import fit_correlation, fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
 from skuq.tables._repeats import ignore_warnings_of_repeats, number_rows
@@ -56,8 +36,8 @@ _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant
 _NETWORKS_OF_ERRORS = {"loss": "crps", "target_transform": "standard", "random_state": 0}
 
 _CONSTRAINTS: dict = {
-    "estimator": [HasMethods(["fit"]), HasMethods(["predict"]), callable],
-    "cv": ["cv_object", StrOptions({"prefit"})],
+    "estimator": [_params.HasMethods(["fit"]), _params.HasMethods(["predict"]), callable],
+    "cv": ["cv_object", _params.StrOptions({"prefit"})],
     "n_jobs": [Integral, None],
     "verbose": ["verbose", None],
 }
@@ -95,7 +75,7 @@ def _read_rows(estimator: Any, given: Given, is_kind: Callable[[Any], bool]) -> 
     X, _, sample_weight, features = _out_of_fold.read_foreign_rows(
         estimator, given.X, given.y, sample_weight
     )
-    return _Rows(X, check_weights(sample_weight, X), sample_weight, params, model, features)
+    return _Rows(X, _params.check_weights(sample_weight, X), sample_weight, params, model, features)
 
 
 def _predict_held_out(
@@ -126,7 +106,7 @@ def _predict_held_out(
     fit_params, groups = _out_of_fold.route(estimator, rows.sample_weight, rows.params)
     if isinstance(estimator.cv, str):  # "prefit": one fold, of all rows
         test, model = np.flatnonzero(used), rows.model
-        folds = [(predict(model, safe_split(model, rows.X, y, test)[0]), test)]
+        folds = [(predict(model, _params.safe_split(model, rows.X, y, test)[0]), test)]
     else:
         splits = _out_of_fold.make_folds(estimator.cv, rows.X, y, used, groups, kind)
         is_column = y.shape[1:] == (1,) and not get_tags(estimator).target_tags.multi_output
@@ -140,7 +120,7 @@ def _predict_held_out(
         *folds, model = _out_of_fold.run(calls, estimator.n_jobs, *progress)
     mixtures, tests = zip(*folds)
     order = np.concatenate(tests)
-    X, groups = (None if v is None else safe_indexing(v, order) for v in (rows.X, groups))
+    X, groups = (None if v is None else _params.safe_indexing(v, order) for v in (rows.X, groups))
     # A row counts once, also if repeated folds predict it several times. A weight of 2 is that
     # of a row that is there twice, which decides how much priors count.
     n_times = len(order) / len(np.unique(order))
@@ -210,8 +190,7 @@ class CalibratedUncertainty(Predictor):
         return _out_of_fold.inherit_tags(tags, [self.estimator])
 
 
-@saved_as("estimators.CalibratedUncertaintyRegressor", kind="estimator")
-@parameters
+@_params.parameters("estimators.CalibratedUncertaintyRegressor", kind="estimator")
 class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor):
     """Regressor with calibrated standard deviations, intervals and quantiles.
 
@@ -304,13 +283,15 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
 
     _parameter_constraints = {
         **_CONSTRAINTS,
-        "method": [StrOptions({"scale", "conformal", "conditional"})],
+        "method": [_params.StrOptions({"scale", "conformal", "conditional"})],
     }
     _has_posterior = False
 
     def _fit(self, given):
-        rows, y = _read_rows(self, given, is_regressor), check_targets(given.y, self)
-        predict = functools.partial(regressor_distribution, output_shape=y.shape[1:])
+        rows, y = _read_rows(self, given, is_regressor), _params.check_targets(given.y, self)
+        predict = functools.partial(
+            _fitted_calibrated.regressor_distribution, output_shape=y.shape[1:]
+        )
         held_out = _predict_held_out(self, rows, y, "numbers", predict)
         # A regressor that is fitted already decides between (n,) and (n, 1).
         if y.size == len(y):
@@ -329,14 +310,14 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
             for name in ("mean", "std")
         )
         correlation = fit_correlation((y - mean) / std, weight, held_out.order)
-        calibration = Recalibration(*scales, correlation=correlation)
+        calibration = _fitted_calibrated.Recalibration(*scales, correlation=correlation)
         if self.method == "conditional":
-            calibration = ConditionalRecalibration(
+            calibration = _fitted_calibrated.ConditionalRecalibration(
                 calibration.scale,
                 errors=_fit_errors(held_out, mean, std, y, self.verbose),
                 smallest_std=np.spacing(np.abs(y).max(axis=0)),
             )
-        return Fit(FittedCalibrated(held_out.model, calibration), rows.features)
+        return Fit(_fitted_calibrated.FittedCalibrated(held_out.model, calibration), rows.features)
 
     scale_ = property(attrgetter("fitted_.calibration.scale"), doc="")
     scores_ = property(attrgetter("fitted_.calibration.scores"), doc="")
@@ -380,7 +361,7 @@ def _fit_errors(held_out, mean, std, y, verbose):
     # Their own standard deviations are too small on few rows.
     folds = KFold(3, shuffle=True, random_state=0) if groups is None else 3
     errors = CalibratedUncertaintyRegressor(networks, cv=folds)
-    inputs = inputs_of_errors(held_out.X, mean, std)
+    inputs = _fitted_calibrated.inputs_of_errors(held_out.X, mean, std)
     # Routing would refuse arguments that the user cannot request for these networks.
     with warnings.catch_warnings(), config_context(enable_metadata_routing=False):
         # Errors without structure are predicted no better than by a constant, and may be.
@@ -389,8 +370,7 @@ def _fit_errors(held_out, mean, std, y, verbose):
         return errors.fit(inputs, y - mean, held_out.weight, groups=groups)
 
 
-@saved_as("estimators.CalibratedUncertaintyClassifier", kind="estimator")
-@parameters
+@_params.parameters("estimators.CalibratedUncertaintyClassifier", kind="estimator")
 class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifier):
     """Classifier with calibrated probabilities.
 
@@ -462,24 +442,28 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
     _parameter_constraints = _CONSTRAINTS
 
     def _fit(self, given):
-        rows, y = _read_rows(self, given, is_classifier), check_labels(given.y)
+        rows, y = _read_rows(self, given, is_classifier), _params.check_labels(given.y)
         model, prefit = rows.model, isinstance(self.cv, str)
         if isinstance(model, _out_of_fold.FittedProbabilities):
             model.find_classes(rows.X, y)
         # A fitted classifier decides the order of the classes, and rows of any may be missing.
         is_fitted = _out_of_fold.learns_nothing(model)
         classes = np.array(model.classes_) if prefit or is_fitted else np.unique(y)
-        class_codes(y, classes)  # raises for labels that the estimator does not know
-        predict = functools.partial(classifier_distribution, classes=classes)
+        _params.class_codes(y, classes)  # raises for labels that the estimator does not know
+        predict = functools.partial(_fitted_calibrated.classifier_distribution, classes=classes)
         held_out = _predict_held_out(self, rows, y, "any" if is_fitted else "classes", predict)
         mixtures, order = held_out.mixtures, held_out.order
         if not prefit:
             # Classes of which no fold could test a row are not compared with the others.
             lost = np.isin(classes, y[rows.weight > 0]) & ~np.isin(classes, y[order])
-            mixtures = [without_classes(mixture, lost) for mixture in mixtures]
+            mixtures = [_fitted_calibrated.without_classes(mixture, lost) for mixture in mixtures]
         proba = np.concatenate([mixture.mean for mixture in mixtures])
-        temperature = fit_temperature(proba, class_codes(y[order], classes), held_out.weight)
-        fitted = FittedCalibrated(held_out.model, ClassRecalibration(temperature, classes))
+        temperature = fit_temperature(
+            proba, _params.class_codes(y[order], classes), held_out.weight
+        )
+        fitted = _fitted_calibrated.FittedCalibrated(
+            held_out.model, _fitted_calibrated.ClassRecalibration(temperature, classes)
+        )
         return Fit(fitted, {**rows.features, "classes_": classes})
 
     temperature_ = property(attrgetter("fitted_.calibration.temperature"), doc="")
@@ -507,4 +491,4 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
         if not return_std:
             return labels
         std = self.predict_distribution(X).std
-        return labels, std[np.arange(len(std)), class_codes(labels, self.classes_)]
+        return labels, std[np.arange(len(std)), _params.class_codes(labels, self.classes_)]

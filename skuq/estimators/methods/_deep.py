@@ -13,16 +13,9 @@ from skuq._params import Interval, StrOptions, parameters
 from skuq._random import generator
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import Candidates, check_min_members
-from skuq.estimators._base import (
-    Fit,
-    Given,
-    UncertaintyClassifier,
-    UncertaintyRegressor,
-    training_progress,
-)
+from skuq.estimators import _base
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
-from skuq.files._registry import saved_as
 from skuq.fitted._ensemble import DropoutPasses
 from skuq.networks import MLP
 from skuq.tables._inputs import warn_of_few_rows
@@ -46,7 +39,7 @@ _DROPOUT_CONSTRAINTS: dict = {
 _DROPOUT = 0.1  # of the default network in MC dropout
 
 
-def _fit_seeds(estimator: Any, given: Given) -> Fit:
+def _fit_seeds(estimator: Any, given: _base.Given) -> _base.Fit:
     """Train networks of other seeds and, unless they are given, other validation rows."""
     # Settings without effect are refused before rows are read.
     network, fields = shared.resolve_network(estimator), shared.training_fields(estimator)
@@ -75,7 +68,7 @@ def _fit_seeds(estimator: Any, given: Given) -> Fit:
     return shared.finish(estimator, task, members, np.full(len(kept), 1 / len(kept)), parts=parts)
 
 
-def _fit_dropout(estimator: Any, given: Given) -> Fit:
+def _fit_dropout(estimator: Any, given: _base.Given) -> _base.Fit:
     """Train one network, and draw the masks of its passes."""
     network = shared.resolve_network(estimator, drops="dropout")
     fields, is_auto = shared.training_fields(estimator), isinstance(estimator.dropout, str)
@@ -92,7 +85,7 @@ def _fit_dropout(estimator: Any, given: Given) -> Fit:
     shared.check_dropout_layers(model)
     recipe, head = shared.make_recipe(estimator, task, fields), task.targets.head
     job = TrainingJob.of_model(model, head, recipe, task.seeds(1), stacked=True)
-    with training_progress(estimator.verbose) as progress:
+    with _base.training_progress(estimator.verbose) as progress:
         members = training.train(job, task.data, report=progress.epochs)
     find_completed(members)  # raises if the only network diverged
     # The masks follow from the entropy: predictions repeat, and passes are functions.
@@ -100,9 +93,8 @@ def _fit_dropout(estimator: Any, given: Given) -> Fit:
     return shared.finish(estimator, task, members, np.ones(1), passes=passes)
 
 
-@saved_as("estimators.DeepEnsembleRegressor", kind="estimator")
-@parameters
-class DeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
+@parameters("estimators.DeepEnsembleRegressor", kind="estimator")
+class DeepEnsembleRegressor(OneArchitecture, _base.UncertaintyRegressor):
     """Deep ensemble: a mixture of networks of one architecture that differ in their seeds.
 
     This is the paper's method (which has M = 5 members), with a plain network or your own. Each
@@ -254,9 +246,8 @@ class DeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         return _fit_seeds(self, given)
 
 
-@saved_as("estimators.DeepEnsembleClassifier", kind="estimator")
-@parameters
-class DeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
+@parameters("estimators.DeepEnsembleClassifier", kind="estimator")
+class DeepEnsembleClassifier(OneArchitecture, _base.UncertaintyClassifier):
     """Deep ensemble: averaged probabilities of networks that differ in their seeds.
 
     Parameters
@@ -379,9 +370,8 @@ class DeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
         return _fit_seeds(self, given)
 
 
-@saved_as("estimators.MCDropoutRegressor", kind="estimator")
-@parameters
-class MCDropoutRegressor(OneArchitecture, UncertaintyRegressor):
+@parameters("estimators.MCDropoutRegressor", kind="estimator")
+class MCDropoutRegressor(OneArchitecture, _base.UncertaintyRegressor):
     """MC dropout: one network that drops units at random in training and in prediction.
 
     Every prediction pass is a function drawn from an approximate posterior. The disagreement of
@@ -512,9 +502,8 @@ class MCDropoutRegressor(OneArchitecture, UncertaintyRegressor):
         return _fit_dropout(self, given)
 
 
-@saved_as("estimators.MCDropoutClassifier", kind="estimator")
-@parameters
-class MCDropoutClassifier(OneArchitecture, UncertaintyClassifier):
+@parameters("estimators.MCDropoutClassifier", kind="estimator")
+class MCDropoutClassifier(OneArchitecture, _base.UncertaintyClassifier):
     """MC dropout: one network that drops units at random in training and in prediction.
 
     Parameters
@@ -643,7 +632,7 @@ _HYPER_CONSTRAINTS: dict = {
 _TRAINING_FIELDS = shared.TRAINING_FIELDS - {"l2"}  # penalties are searched
 
 
-def _fit_settings(estimator: Any, given: Given) -> Fit:
+def _fit_settings(estimator: Any, given: _base.Given) -> _base.Fit:
     """Search settings, train the selected ones with several seeds, and select again."""
     # Settings that contradict each other are refused before rows are read.
     network = shared.resolve_network(estimator, drops="dropout_range")
@@ -662,7 +651,7 @@ def _fit_settings(estimator: Any, given: Given) -> Fit:
     shared.check_dropout_layers(model)
     warn_of_few_rows(len(task.data.x_valid))
     recipe = shared.make_recipe(estimator, task, fields)
-    with training_progress(estimator.verbose) as progress:
+    with _base.training_progress(estimator.verbose) as progress:
 
         def train_settings(settings, seeds, data=task.data, start=None, **changes):
             recipes = [replace(recipe, **setting, **changes) for setting in settings]
@@ -743,9 +732,8 @@ def _continue(task, train_settings, members, settings):
     ]
 
 
-@saved_as("estimators.HyperDeepEnsembleRegressor", kind="estimator")
-@parameters
-class HyperDeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
+@parameters("estimators.HyperDeepEnsembleRegressor", kind="estimator")
+class HyperDeepEnsembleRegressor(OneArchitecture, _base.UncertaintyRegressor):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
     `n_trials` random settings of dropout and L2 (kappa in NOMU's Algorithm 2) are trained from the
@@ -896,9 +884,8 @@ class HyperDeepEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
         return _fit_settings(self, given)
 
 
-@saved_as("estimators.HyperDeepEnsembleClassifier", kind="estimator")
-@parameters
-class HyperDeepEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
+@parameters("estimators.HyperDeepEnsembleClassifier", kind="estimator")
+class HyperDeepEnsembleClassifier(OneArchitecture, _base.UncertaintyClassifier):
     """Hyper deep ensemble: members that differ in regularisation and in seeds.
 
     `n_trials` random settings of dropout and L2 (kappa in NOMU's Algorithm 2) are trained from the

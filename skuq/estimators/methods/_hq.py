@@ -16,12 +16,10 @@ from skuq.ensembles._pruning import CONSTRAINTS, Rules, prune_classifiers
 from skuq.ensembles._teams import break_ties
 from skuq.estimators._base import Fit, Given, UncertaintyClassifier
 from skuq.estimators.methods import _out_of_fold
-from skuq.files._registry import saved_as
 from skuq.fitted._ensemble import FittedTeam, predict_votes
 
 
-@saved_as("estimators.HQEnsembleSelector", kind="estimator")
-@parameters
+@parameters("estimators.HQEnsembleSelector", kind="estimator")
 class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseComposition):
     """Select a small, diverse and accurate team from a pool of classifiers.
 

@@ -7,7 +7,7 @@ authors' code where the paper leaves them open. Their optimiser is Optax' Adam, 
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any
@@ -22,6 +22,7 @@ from skuq._params import (
     StrOptions,
     first_true,
     parameters,
+    refuse,
     resolve_settings,
     settings_constraint,
 )
@@ -29,7 +30,7 @@ from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_pro
 from skuq.estimators._task import read_task
 from skuq.estimators.methods import _neon_training
 from skuq.estimators.methods._neon_conditioned import FEWEST_TO_LEARN, train_conditioned
-from skuq.files._registry import saved_as
+from skuq.files._registry import saved_record
 from skuq.fitted._fitted_operator import FittedOperator, GivenBase, Widths
 from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
 from skuq.networks._keras_models import check_builder
@@ -45,8 +46,7 @@ from skuq.tables._functions import FunctionInputs, FunctionTargets, flat_values
 from skuq.training._recipe import TRAINING, Training
 
 
-@saved_as("estimators.NEONRegressor.GrowingSteps")
-@dataclass(frozen=True)
+@saved_record("estimators.NEONRegressor.GrowingSteps", eq=True)
 class GrowingSteps:
     """Number of training steps that grows linearly with the number of functions.
 
@@ -67,8 +67,7 @@ class GrowingSteps:
         return round(self.first * (1 + self.growth * max(0, n_functions - self.n_first)))
 
 
-@saved_as("estimators.NEONRegressor.DecayEvery")
-@dataclass(frozen=True)
+@saved_record("estimators.NEONRegressor.DecayEvery", eq=True)
 class DecayEvery:
     """Last share of a learning rate that falls exponentially, by `factor` in `every` steps."""
 
@@ -79,106 +78,79 @@ class DecayEvery:
         return self.factor ** (n_steps / self.every)
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """Parameters of `NEONRegressor` that the paper's problems share, and their usual values.
-
-    The number of steps grows with the number of functions, as in the authors' code.
-    """
-
-    network__encoder_units: tuple[int, ...] = (64, 64)
-    network__latent: int = 96
-    network__decoder_units: tuple[int, ...] = (64, 64, 64)
-    prior: str = "epinet"
-    prior__units: tuple[int, ...] = (32, 32)
-    prior__prior_units: tuple[int, ...] = (5, 5)
-    prior__scale: float = 1.0
-    noise_std: float = 0.0
-    learning_rate: float = 1e-3
-    batch_size: int | None = None
-    training__epsilon: float = 1e-8
-    training__schedule: str = "exponential"
-    training__clip_norm: float | None = None
-
-
-@dataclass(frozen=True)
-class _Pollutants(_Problem):
-    """Section 6.1, with a scale for each of the twelve columns."""
-
-    network__latent: int = 64
-    network__decoder_units: tuple[int, ...] = (64, 64)
-    prior__scale: float = PRIOR_SCALE
-    learning_rate: float = 3e-4
-    batch_size: int | None = 256
-    training__steps: GrowingSteps = GrowingSteps(12_000, 5, 1 / 35)
-    training__final_lr_factor: DecayEvery = DecayEvery(0.75, 1000)
-    training__clip_norm: float | None = 0.5
-    standardize: str = "columns"
-
-
-@dataclass(frozen=True)
-class _Brusselator(_Problem):
-    """Section 6.2."""
-
-    network__fourier_scale: float = 5.0
-    training__steps: GrowingSteps = GrowingSteps(4_000, 5, 2 / 30)
-    training__final_lr_factor: DecayEvery = DecayEvery(0.8, 1000)
-
-
+# Parameters that the paper's problems share. The number of steps grows with the number of
+# functions, as in the authors' code.
+_USUAL: dict[str, Any] = {
+    "network__encoder_units": (64, 64),
+    "network__latent": 96,
+    "network__decoder_units": (64, 64, 64),
+    "prior": "epinet",
+    "prior__units": (32, 32),
+    "prior__prior_units": (5, 5),
+    "prior__scale": 1.0,
+    "noise_std": 0.0,
+    "learning_rate": 1e-3,
+    "batch_size": None,
+    "training__epsilon": 1e-8,
+    "training__schedule": "exponential",
+    "training__clip_norm": None,
+}
 # The authors' loss sums half the squared error over a batch of pairs and over components, and
 # multiplies it by the mean of 1 / |s|^2 of the functions s as they are; skuq's is a mean, of
-# standardised values. Near the clips of the following two problems the scale of the loss decides
-# which gradients are clipped, and how much epsilon damps. So both are divided by the ratio of the
-# losses on the problem's initial design. (The pollutants' ratio grows with the number of functions,
-# from 0.05 to 0.5.)
-
-
-@dataclass(frozen=True)
-class _Interferometer(_Problem):
-    """Section 6.3; the ratio of the losses is 0.013."""
-
-    network__encoder_units: tuple[int, ...] = (64, 64, 64, 64)
-    network__decoder_units: tuple[int, ...] = (128,) * 6
-    network__fourier_scale: float = 10.0
-    prior__units: tuple[int, ...] = (64, 64, 64)
-    prior__prior_units: tuple[int, ...] = (8, 8)
-    output_map: str = "bounded"
-    learning_rate: float = 5e-2
-    batch_size: int | None = 16_384
-    training__epsilon: float = 1e-8 / 0.013
-    training__steps: GrowingSteps = GrowingSteps(15_000, 15, 0.2 / 85)
-    training__schedule: str = "cosine"
-    training__final_lr_factor: float = 0.06
-    training__warmup: float = 0.02
-    training__clip_norm: float | None = 5e-7 / 0.013
-
-
-@dataclass(frozen=True)
-class _CellTowers(_Problem):
-    """Section 6.4; the ratio of the losses is 1.5e-4."""
-
-    network__encoder_units: tuple[int, ...] = (64,)
-    network__latent: int = 192
-    network__decoder_units: tuple[int, ...] = (64,) * 6
-    network__fourier_scale: float = 15.0
-    prior__units: tuple[int, ...] = (64, 64, 64)
-    prior__scale: float = 0.5
-    output_map: str = "decaying"
-    learning_rate: float = 8e-3
-    batch_size: int | None = 2_500
-    training__epsilon: float = 1e-8 / 1.5e-4
-    training__steps: GrowingSteps = GrowingSteps(12_000, 20, 0.2 / 150)
-    training__schedule: str = "cosine"
-    training__final_lr_factor: float = 0.375
-    training__warmup: float = 0.025
-    training__clip_norm: float | None = 5e-5 / 1.5e-4
-
-
-_PROBLEMS = {
-    "pollutants": _Pollutants,
-    "brusselator": _Brusselator,
-    "interferometer": _Interferometer,
-    "cell_towers": _CellTowers,
+# standardised values. Near the clips of the last two problems the scale of the loss decides which
+# gradients are clipped, and how much epsilon damps. So both are divided by the ratio of the losses
+# on the problem's initial design: 0.013 and 1.5e-4. (The pollutants' ratio grows with the number of
+# functions, from 0.05 to 0.5.)
+_PROBLEMS: dict[str, dict[str, Any]] = {
+    "pollutants": {  # section 6.1, with a scale for each of the twelve columns
+        "network__latent": 64,
+        "network__decoder_units": (64, 64),
+        "prior__scale": PRIOR_SCALE,
+        "learning_rate": 3e-4,
+        "batch_size": 256,
+        "training__steps": GrowingSteps(12_000, 5, 1 / 35),
+        "training__final_lr_factor": DecayEvery(0.75, 1000),
+        "training__clip_norm": 0.5,
+        "standardize": "columns",
+    },
+    "brusselator": {  # section 6.2
+        "network__fourier_scale": 5.0,
+        "training__steps": GrowingSteps(4_000, 5, 2 / 30),
+        "training__final_lr_factor": DecayEvery(0.8, 1000),
+    },
+    "interferometer": {  # section 6.3
+        "network__encoder_units": (64, 64, 64, 64),
+        "network__decoder_units": (128,) * 6,
+        "network__fourier_scale": 10.0,
+        "prior__units": (64, 64, 64),
+        "prior__prior_units": (8, 8),
+        "output_map": "bounded",
+        "learning_rate": 5e-2,
+        "batch_size": 16_384,
+        "training__epsilon": 1e-8 / 0.013,
+        "training__steps": GrowingSteps(15_000, 15, 0.2 / 85),
+        "training__schedule": "cosine",
+        "training__final_lr_factor": 0.06,
+        "training__warmup": 0.02,
+        "training__clip_norm": 5e-7 / 0.013,
+    },
+    "cell_towers": {  # section 6.4
+        "network__encoder_units": (64,),
+        "network__latent": 192,
+        "network__decoder_units": (64,) * 6,
+        "network__fourier_scale": 15.0,
+        "prior__units": (64, 64, 64),
+        "prior__scale": 0.5,
+        "output_map": "decaying",
+        "learning_rate": 8e-3,
+        "batch_size": 2_500,
+        "training__epsilon": 1e-8 / 1.5e-4,
+        "training__steps": GrowingSteps(12_000, 20, 0.2 / 150),
+        "training__schedule": "cosine",
+        "training__final_lr_factor": 0.375,
+        "training__warmup": 0.025,
+        "training__clip_norm": 5e-5 / 1.5e-4,
+    },
 }
 
 # Constraints of the parameters that all regressors of functions share.
@@ -267,8 +239,7 @@ class OperatorRegressor(UncertaintyRegressor):
         return r2_score(y, mean, sample_weight=sample_weight, multioutput=by_variance)
 
 
-@saved_as("estimators.NEONRegressor", kind="estimator")
-@parameters
+@parameters("estimators.NEONRegressor", kind="estimator")
 class NEONRegressor(OperatorRegressor):
     """Operator networks whose random weight changes are conditioned on the data in closed form.
 
@@ -455,7 +426,7 @@ class NEONRegressor(OperatorRegressor):
         """
         if name not in _PROBLEMS:
             raise ValueError(f"`name` must be one of {sorted(_PROBLEMS)}. Got {name!r}.")
-        return cls().set_params(**vars(_PROBLEMS[name]())).set_params(**changes)
+        return cls().set_params(**_USUAL | _PROBLEMS[name]).set_params(**changes)
 
     def _fit(self, given):
         training = _resolve_training(self)
@@ -470,8 +441,7 @@ class NEONRegressor(OperatorRegressor):
     index_ = property(attrgetter("fitted_.draws.index"), doc="")
 
 
-@saved_as("estimators.OperatorEnsembleRegressor", kind="estimator")
-@parameters
+@parameters("estimators.OperatorEnsembleRegressor", kind="estimator")
 class OperatorEnsembleRegressor(OperatorRegressor):
     """An ensemble of operator networks with randomised priors, for functions as targets.
 
@@ -701,25 +671,20 @@ def _resolve_prior(model: NEONRegressor) -> ConditionedPrior | EpiNet:
     )
     if obstacle is not None and isinstance(model.prior, str) and model.prior == "auto":
         prior = EpiNet()
-    if prior.is_trained:
-        if model.refine:
-            raise ValueError(
-                "`refine=True` changes base networks only, and is not possible with a trained "
-                f"EpiNet. Got prior={model.prior!r}. Use prior='conditioned'."
-            )
-        return prior
-    if obstacle is not None:
-        raise ValueError(
-            f"A conditioned prior is not possible with {obstacle}. Got prior={model.prior!r}. "
-            "Use prior='epinet'."
-        )
-    # Independent of the number of functions, so that a search does not fail at its 15th point.
-    if prior.scale not in ("auto", 0) and isinstance(model.noise_std, str):
-        raise ValueError(
-            f"The `scale` of a conditioned prior is learnt together with the noise. Got "
-            f"prior={model.prior!r} and noise_std='auto'. Give `noise_std`, which is 0.0 for "
-            "data without noise, or leave `scale` out."
-        )
+    is_trained, learns_noise = prior.is_trained, isinstance(model.noise_std, str)
+    problems = {
+        "`refine=True` changes base networks only, and is not possible with a trained EpiNet. Got "
+        f"prior={model.prior!r}. Use prior='conditioned'.": is_trained and model.refine,
+        f"A conditioned prior is not possible with {obstacle}. Got prior={model.prior!r}. "
+        "Use prior='epinet'.": not is_trained and obstacle is not None,
+        # Independent of the number of functions, so that a search does not fail at its 15th point.
+        "The `scale` of a conditioned prior is learnt together with the noise. Got "
+        f"prior={model.prior!r} and noise_std='auto'. Give `noise_std`, which is 0.0 for data "
+        "without noise, or leave `scale` out.": (
+            not is_trained and learns_noise and prior.scale not in ("auto", 0)
+        ),
+    }
+    refuse(problems)
     return prior
 
 
@@ -727,50 +692,44 @@ def _resolve_training(model: Any) -> dict[str, Any]:
     """List the given settings of the training; ValueError if parameters contradict each other."""
     training = resolve_settings(model, "training").fields(_neon_training.TRAINING_FIELDS)
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
-    if is_known:
-        # Validation of parameters has checked numbers, but not the entries of arrays.
-        noise = np.asarray(noise_std, dtype="float64")
-        if not (noise >= 0).all() or not np.isfinite(noise).all():
-            raise ValueError(f"`noise_std` must be finite numbers >= 0. Got {noise_std!r}.")
-        if model.loss == "nll":
-            raise ValueError("loss='nll' learns the noise: leave `noise_std` out.")
-    if model.epochs != "auto" and "steps" in training:
-        raise ValueError(
-            f"`epochs` and the `steps` of `training` both give the length of the training. Got "
-            f"epochs={model.epochs} and steps={training['steps']!r}. Leave one of them out."
-        )
-    if model.batch_over == "functions" and model.batch_size is None:
-        raise ValueError(
-            "With batch_size=None a batch holds everything, so that batch_over='functions' has no "
-            "effect. Leave `batch_over` out, or give a `batch_size`."
-        )
-    if training.get("schedule") == "constant" and "final_lr_factor" in training:
-        raise ValueError(
-            "A constant `schedule` has no `final_lr_factor`. Leave one of them out of `training`."
-        )
-    # With a given model only an EpiNet is trained, on its residuals: there is no base network.
-    if model.pretrained is not None:
-        for name, default in (("network", "split"), ("output_map", None)):
-            value = model.get_params(deep=False)[name]
-            if not (value is None or (isinstance(value, str) and value == default)):
-                raise ValueError(
-                    f"`pretrained` gives the prediction: it excludes `{name}`. Got {value!r}. "
-                    "Leave one of them out."
-                )
+    # Validation of parameters has checked numbers, but not the entries of arrays.
+    noise = np.asarray(noise_std if is_known else 0.0, dtype="float64")
+    is_default = isinstance(model.network, str) and model.network == "split"
     # Refinement goes on with the squared error alone, to which it fits the values exactly.
-    if model.refine:
-        reasons = {
-            f"loss={model.loss!r}": model.loss in ("huber", "nll"),
-            "`output_map`": model.output_map is not None,
-            "`pretrained`": model.pretrained is not None,
-            "a function as `network`": callable(model.network),
-            f"noise_std={noise_std!r}": not is_known or bool(np.any(noise_std)),
-        }
-        if reason := first_true(reasons):
-            raise ValueError(
-                "`refine=True` fits the squared error of data without noise, and is not possible "
-                f"with {reason}. Set noise_std=0.0 and leave out what changes the loss."
-            )
+    unrefined = {
+        f"loss={model.loss!r}": model.loss in ("huber", "nll"),
+        "`output_map`": model.output_map is not None,
+        "`pretrained`": model.pretrained is not None,
+        "a function as `network`": callable(model.network),
+        f"noise_std={noise_std!r}": not is_known or bool(noise.any()),
+    }
+    # With a given model only an EpiNet is trained, on its residuals: there is no base network.
+    excluded = {"network": not is_default, "output_map": model.output_map is not None}
+    name = first_true(excluded) or "network"
+    problems = {
+        f"`noise_std` must be finite numbers >= 0. Got {noise_std!r}.": (
+            not (noise >= 0).all() or not np.isfinite(noise).all()
+        ),
+        "loss='nll' learns the noise: leave `noise_std` out.": is_known and model.loss == "nll",
+        "`epochs` and the `steps` of `training` both give the length of the training. Got "
+        f"epochs={model.epochs} and steps={training.get('steps')!r}. Leave one of them out.": (
+            model.epochs != "auto" and "steps" in training
+        ),
+        "With batch_size=None a batch holds everything, so that batch_over='functions' has no "
+        "effect. Leave `batch_over` out, or give a `batch_size`.": (
+            model.batch_over == "functions" and model.batch_size is None
+        ),
+        "A constant `schedule` has no `final_lr_factor`. Leave one of them out of `training`.": (
+            training.get("schedule") == "constant" and "final_lr_factor" in training
+        ),
+        f"`pretrained` gives the prediction: it excludes `{name}`. Got {getattr(model, name)!r}. "
+        "Leave one of them out.": model.pretrained is not None and any(excluded.values()),
+        "`refine=True` fits the squared error of data without noise, and is not possible with "
+        f"{first_true(unrefined)}. Set noise_std=0.0 and leave out what changes the loss.": (
+            model.refine and any(unrefined.values())
+        ),
+    }
+    refuse(problems)
     return training
 
 

@@ -1,6 +1,6 @@
 """NOMU: one network for a prediction and its model uncertainty."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import field
 from numbers import Integral, Real
 from operator import attrgetter
 from typing import Any
@@ -16,11 +16,13 @@ from skuq._params import (
     StrOptions,
     first_true,
     parameters,
+    refuse,
     resolve_settings,
     settings_constraint,
 )
 from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress, unfitted_copy
 from skuq.estimators._task import VALIDATION, Task, join_validation, read_task
+from skuq.estimators.methods import _nomu_training
 from skuq.estimators.methods._nomu_readout import (
     Evidence,
     choose_readout,
@@ -28,14 +30,6 @@ from skuq.estimators.methods._nomu_readout import (
     split_parts,
     warn_of_few_rows,
 )
-from skuq.estimators.methods._nomu_training import (
-    FEW_ROWS,
-    ArtificialSampler,
-    NomuTrainer,
-    Part,
-    encode_artificial,
-)
-from skuq.files._registry import saved_as
 from skuq.fitted._fitted_nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.networks._nomu_network import NOMU_SETTINGS
@@ -50,112 +44,65 @@ _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 _TRAINING_FIELDS = ("optimizer", "schedule", "clip_norm")  # of the settings `training`
 
 
-@dataclass(frozen=True)
-class _Toy:
-    """Parameters of section 4.1.1 and appendix B.2.2.
-
-    Data lie in [-1, 1], so that nothing is standardised.
-    """
-
-    network__hidden_units: tuple[int, ...] = (1024, 1024, 1024)
-    network__initial_range: float = 0.05
-    loss__pi_sqr: float = 0.1
-    loss__pi_exp: float = 0.01
-    loss__stable: bool = False
-    loss__l2: float = 1e-8
-    loss__side_l2: float = 1e-8
-    artificial__kind: str = "uniform"
-    artificial__n: int = 256
-    artificial__box: Any = (-1.1, 1.1)  # of each feature
-    readout__l_min: float = 1e-3
-    readout__l_max: float = 2.0
-    readout__c: float = 1.0
-    learning_rate: float = 1e-3
-    batch_size: int | None = None
-    epochs: int = 1024
-    early_stopping_patience: int | None = None
-    training__schedule: str = "constant"
-    training__clip_norm: float | None = None
-    standardize: bool = False
-
-
-@dataclass(frozen=True)
-class _ToyOfOneFeature(_Toy):
-    """Parameters of the toy functions of one feature, which have a grid (footnote 21)."""
-
-    artificial__kind: str = "grid"
-    artificial__n: int = 128
-
-
-@dataclass(frozen=True)
-class _TestBed(_Toy):
-    """Parameters of section 4.1.2 and appendix B.2.5."""
-
-    artificial__n: int = 100  # for each feature
-    readout__l_min: float = 0.1
-    readout__l_max: float = 1.0
-
-
-@dataclass(frozen=True)
-class _Solar(_ToyOfOneFeature):
-    """Parameters of section 4.1.3 and appendix B.2.6."""
-
-    loss__pi_exp: float = 0.05
-    loss__l2: float = 1e-19
-    loss__side_l2: float = 1e-19
-    readout__l_min: float = 0.01
-    epochs: int = 2**14
-
-
-@dataclass(frozen=True)
-class _BayesOpt(_Toy):
-    """Parameters of section 4.2 and appendix B.3.1."""
-
-    loss__pi_sqr: float = 1.0
-    artificial__n: int = 500
-    artificial__box: Any = (-1.0, 1.0)  # of each feature
-    readout__l_min: float = 1e-6
-
-
-@dataclass(frozen=True)
-class _UCI:
-    """Parameters of section 4.1.4 and appendix B.2.7."""
-
-    network__hidden_units: tuple[int, ...] = (50,)
-    network__initial_range: float = 0.05
-    loss__pi_sqr: float = 0.1
-    loss__pi_exp: float = 0.01
-    artificial__box_margin: float = 0.05
-    readout__l_min: str = "nll"
-    readout__l_max: str = "nll"
-    readout__c: str = "nll"
-    epochs: int = 400
-    early_stopping_patience: int | None = None
-    validation: float = 0.2
-    training__schedule: str = "constant"
-
-
-@dataclass(frozen=True)
-class _UCIGap(_UCI):
-    """Parameters of the gap splits in section 4.1.4."""
-
-    loss__pi_sqr: float = 0.01
-    loss__pi_exp: float = 0.1
-    epochs: int = 40
-
-
-_EXPERIMENTS: dict[str, type] = {
-    "toy": _Toy,
-    "testbed": _TestBed,
-    "solar": _Solar,
+# Parameters of the toy functions: section 4.1.1 and appendix B.2.2.
+_TOY: dict[str, Any] = {
+    "network__hidden_units": (1024, 1024, 1024),
+    "network__initial_range": 0.05,
+    "loss__pi_sqr": 0.1,
+    "loss__pi_exp": 0.01,
+    "loss__stable": False,
+    "loss__l2": 1e-8,
+    "loss__side_l2": 1e-8,
+    "artificial__kind": "uniform",
+    "artificial__n": 256,
+    "artificial__box": (-1.1, 1.1),  # of each feature
+    "readout__l_min": 1e-3,
+    "readout__l_max": 2.0,
+    "readout__c": 1.0,
+    "learning_rate": 1e-3,
+    "batch_size": None,
+    "epochs": 1024,
+    "early_stopping_patience": None,
+    "training__schedule": "constant",
+    "training__clip_norm": None,
+    "standardize": False,
+}
+# Those of one feature have a grid (footnote 21).
+_TOY_OF_ONE_FEATURE = {**_TOY, "artificial__kind": "grid", "artificial__n": 128}
+# Section 4.1.4 and appendix B.2.7.
+_UCI: dict[str, Any] = {
+    "network__hidden_units": (50,),
+    "network__initial_range": 0.05,
+    "loss__pi_sqr": 0.1,
+    "loss__pi_exp": 0.01,
+    "artificial__box_margin": 0.05,
+    "readout__l_min": "nll",
+    "readout__l_max": "nll",
+    "readout__c": "nll",
+    "epochs": 400,
+    "early_stopping_patience": None,
+    "validation": 0.2,
+    "training__schedule": "constant",
+}
+_EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "toy": _TOY,
+    # Section 4.1.2 and appendix B.2.5; so many artificial inputs for each feature.
+    "testbed": _TOY | {"artificial__n": 100, "readout__l_min": 0.1, "readout__l_max": 1.0},
+    # Section 4.1.3 and appendix B.2.6.
+    "solar": _TOY_OF_ONE_FEATURE
+    | {"loss__pi_exp": 0.05, "loss__l2": 1e-19, "loss__side_l2": 1e-19}
+    | {"readout__l_min": 0.01, "epochs": 2**14},
     "uci": _UCI,
-    "uci_gap": _UCIGap,
-    "bayesopt": _BayesOpt,
+    # The gap splits in section 4.1.4.
+    "uci_gap": _UCI | {"loss__pi_sqr": 0.01, "loss__pi_exp": 0.1, "epochs": 40},
+    # Section 4.2 and appendix B.3.1.
+    "bayesopt": _TOY
+    | {"loss__pi_sqr": 1.0, "readout__l_min": 1e-6}
+    | {"artificial__n": 500, "artificial__box": (-1.0, 1.0)},
 }
 
 
-@saved_as("estimators.NOMURegressor", kind="estimator")
-@parameters
+@parameters("estimators.NOMURegressor", kind="estimator")
 class NOMURegressor(UncertaintyRegressor):
     """One network with two outputs: a prediction f, and its model uncertainty r.
 
@@ -375,7 +322,7 @@ class NOMURegressor(UncertaintyRegressor):
             raise ValueError(f"`name` must be one of {list(_EXPERIMENTS)}. Got {name!r}.")
         # Some settings depend on the number of features.
         has_grid = name == "toy" and n_features == 1
-        settings = asdict(_ToyOfOneFeature() if has_grid else _EXPERIMENTS[name]())
+        settings = dict(_TOY_OF_ONE_FEATURE if has_grid else _EXPERIMENTS[name])
         if "artificial__box" in settings:
             settings["artificial__box"] = [settings["artificial__box"]] * n_features
         if name == "testbed":
@@ -532,6 +479,14 @@ def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
         "`noise_std`='learned'": learns,
         "`pretrained`": given,
     }
+    # A refined f is trained alone, on all of its rows, for the squared error.
+    unrefined = {
+        f"`noise_std`={model.noise_std!r}": not _is_noiseless(model),
+        f"`early_stopping_patience`={model.early_stopping_patience!r}": stops,
+        "`network` with connect_gradient=True": network.connect_gradient,
+        "`pretrained`": given,
+        "a function for `network`": network.mean is not None,
+    }
     conflicts = {
         f"`network` with connect_gradient=True trains f and r together, and "
         f"{first_true(mean_first)} gives f before r: give up one of them.": (
@@ -544,23 +499,11 @@ def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
         "`pretrained` is no Keras model: leave `connect_layers` out.": (
             given and not GivenMean(model.pretrained).is_keras and network.connect_layers > 1
         ),
+        "`refine`=True makes the mean interpolate data without noise, before r is trained. It is "
+        f"not possible with {first_true(unrefined)}. Set noise_std=0.0 and leave the others at "
+        "their defaults.": model.refine and any(unrefined.values()),
     }
-    if message := first_true(conflicts):
-        raise ValueError(message)
-    # A refined f is trained alone, on all of its rows, for the squared error.
-    unrefined = {
-        f"`noise_std`={model.noise_std!r}": not _is_noiseless(model),
-        f"`early_stopping_patience`={model.early_stopping_patience!r}": stops,
-        "`network` with connect_gradient=True": network.connect_gradient,
-        "`pretrained`": given,
-        "a function for `network`": network.mean is not None,
-    }
-    if model.refine and (reason := first_true(unrefined)):
-        raise ValueError(
-            "`refine`=True makes the mean interpolate data without noise, before r is trained. "
-            f"It is not possible with {reason}. Set noise_std=0.0 and leave the others at "
-            "their defaults."
-        )
+    refuse(conflicts)
 
 
 def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
@@ -592,29 +535,23 @@ def _make_trainer(model, task, report, network, loss, artificial, readout, recip
     # Few rows, and rows without noise, are to be interpolated.
     patience = model.early_stopping_patience
     if patience == "auto" and (
-        len(rows.X) < FEW_ROWS or network.connect_gradient or _is_noiseless(model)
+        len(rows.X) < _nomu_training.FEW_ROWS or network.connect_gradient or _is_noiseless(model)
     ):
         patience = None
     # The settings are copies of the user's, so that they may hold encoded rows.
     # A table is validated like X, against its features, which only a copy can have during a fit.
     reader = unfitted_copy(model)
     vars(reader).update(task.features)
-    artificial.kind = encode_artificial(artificial.kind, task.inputs, reader)
-    return NomuTrainer(
-        rows,
+    artificial.kind = _nomu_training.encode_artificial(artificial.kind, task.inputs, reader)
+    return _nomu_training.NomuTrainer(
+        task,
         report,
-        task.inputs,
-        task.targets,
         network,
         loss,
-        ArtificialSampler(artificial, rows.X, task.inputs.scaling),
-        recipe,
-        task.entropy,
-        model.learning_rate,
-        batch_size=model.batch_size,
+        _nomu_training.ArtificialSampler(artificial, rows.X, task.inputs.scaling),
+        {"learning_rate": model.learning_rate, "batch_size": model.batch_size, **recipe},
         epochs=None if isinstance(model.epochs, str) else model.epochs,
         noiseless=_is_noiseless(model),
-        validation=task.validation,
         # f stops early on the rows that choose the readout; a given f does not train.
         patience=patience if readout.is_chosen and given is None else None,
         n_sides=1 + (model.band == "asymmetric"),
@@ -625,7 +562,7 @@ def _make_trainer(model, task, report, network, loss, artificial, readout, recip
     )
 
 
-def _split(model: Any, task: Task, readout: NOMUReadout) -> list[Part]:
+def _split(model: Any, task: Task, readout: NOMUReadout) -> list[_nomu_training.Part]:
     """List the rows of each network: one for each fold or split, or one for all rows."""
     rows = task.splits.train
     # The user's validation rows take the place of folds, and all rows train.

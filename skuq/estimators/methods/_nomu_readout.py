@@ -7,7 +7,7 @@ and a factor of the noise. The rules for few rows were chosen on toy functions o
 
 import types
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +88,7 @@ def split_parts(
                 '`groups` cannot be kept together with validation="gaps". Drop one of them.'
             )
         folds = KFold(min(_N_GAPS, n), shuffle=True, random_state=seed)
-        parts: Any = make_splits(rows, entropy, cv=folds, units=units).parts
+        parts: Any = make_splits(rows, entropy, folds, units=units).parts
         # Folds that hold out the middle third of the rows along features drawn at random, as the
         # UCI gap splits do (Foong et al. 2019).
         X, third = rows.X, len(rows.X) // 3
@@ -106,15 +106,15 @@ def split_parts(
                 outside = others if len(others) else outside
             gaps.append((np.sort(outside), np.sort(gap)))
         return [*parts, *gaps]
-    if isinstance(validation, Real) and not isinstance(validation, Integral):
-        splits = make_splits(rows, entropy, fraction=float(validation), groups=groups, units=units)
-        held_out: Any = splits.positions
-        return [(np.setdiff1d(np.arange(n), held_out), held_out)]
     if isinstance(validation, Integral):
         kind = KFold if groups is None else GroupKFold
         validation = kind(validation, shuffle=True, random_state=seed)
     # A splitter of the user's is checked to hold each row out once.
-    parts = make_splits(rows, entropy, cv=validation, groups=groups, units=units).parts
+    splits = make_splits(rows, entropy, validation, groups=groups, units=units)
+    parts = splits.parts
+    if parts is None:  # a share of the rows
+        held_out: Any = splits.positions
+        return [(np.setdiff1d(np.arange(n), held_out), held_out)]
     if groups is None and units is None and n >= _MIN_ROWS_FOR_EQUAL_FOLDS:
         # Equal folds train in one program: leave out the few rows by which they differ.
         n_train, n_valid = (min(map(len, part)) for part in zip(*parts))

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_array
 
 from skuq import training
 from skuq._random import generator, trial_seed
+from skuq.estimators._task import Task
 from skuq.fitted._fitted_nomu import GivenMean, KnownNoise, TrainedNomu, predict_mean
 from skuq.networks import ArtificialInputs, GaussianHead, Member, NOMULoss, NOMUNetwork
 from skuq.networks._heads import NomuHead
@@ -30,7 +31,6 @@ from skuq.tables._columns import is_frame
 from skuq.tables._inputs import Rows, TableInputs
 from skuq.tables._scaling import Scaling, Weights
 from skuq.tables._splits import standardise_rows
-from skuq.tables._targets import NumberTargets
 from skuq.training._network_checks import build_checked, draw_variables, keras_model
 from skuq.training._predict import refine
 from skuq.training._train import has_diverged
@@ -76,8 +76,8 @@ class NomuTrainer:
 
     Attributes
     ----------
-    rows : Rows
-        All rows that may train.
+    task : Task
+        Rows that may train, the user's held-out rows, on which f may stop early, and their scales.
     report : callable or None
         Gets the number of epochs that were trained, and of those left.
     network : NOMUNetwork
@@ -87,18 +87,12 @@ class NomuTrainer:
     sampler : ArtificialSampler
         Artificial inputs of r's loss.
     recipe : dict
-        Fields of the recipes that are given: optimizer, schedule, clip_norm.
-    entropy : int
-        Seed of all random numbers.
-    learning_rate : float
-    batch_size : int or None
-        Number of rows of a batch; None takes all rows.
+        Fields of the recipes that are given: learning_rate, batch_size (None takes all rows), and
+        perhaps optimizer, schedule and clip_norm.
     epochs : int or None
         Number of epochs; None makes enough steps.
     noiseless : bool
         Whether the data have no noise.
-    validation : Rows or None
-        The user's held-out rows, on which f may stop early.
     patience : int, "auto" or None
         Epochs without improvement after which f stops, which is then trained before r. "auto" is
         an eighth of the epochs. None does not stop early.
@@ -114,26 +108,25 @@ class NomuTrainer:
         Known noise, which weighs the rows.
     """
 
-    rows: Rows
+    task: Task
     report: Callable | None
-    inputs: TableInputs
-    targets: NumberTargets
     network: NOMUNetwork
     loss: NOMULoss
     sampler: ArtificialSampler
     recipe: Mapping[str, Any]
-    entropy: int
-    learning_rate: float
-    batch_size: int | None
     epochs: int | None
     noiseless: bool
-    validation: Rows | None = None
     patience: Any = None
     n_sides: int = 1
     learns_noise: bool = False
     refines: bool = False
     given: GivenMean | None = None
     noise: KnownNoise | None = None
+
+    @property
+    def rows(self) -> Rows:
+        """All rows that train."""
+        return self.task.splits.train
 
     @property
     def interpolates(self) -> bool:
@@ -145,7 +138,7 @@ class NomuTrainer:
         """Loss of the network of r, which holds f too if they train together."""
         mean_first = self.learns_noise or self.patience is not None or self.refines
         return NomuHead(
-            self.targets.n_outputs,
+            self.task.targets.n_outputs,
             with_mean=self.given is None and not mean_first,
             n_sides=self.n_sides,
             stable=self.loss.stable,
@@ -190,29 +183,29 @@ class NomuTrainer:
 
         Also returns the distances (256,) of these inputs to the nearest row, standardised.
         """
-        x = self.sampler(_N_BAND, generator(self.entropy, "band"))
-        rows = self.inputs.transform(self.rows.X)
+        x = self.sampler(_N_BAND, generator(self.task.entropy, "band"))
+        rows = self.task.inputs.transform(self.rows.X)
         distance = spatial.cKDTree(rows).query(x)[0]
         return network.head.split(training.predict_members([network.member], x)[0])[1], distance
 
     def _train_means(self, parts: Sequence[Part], epochs: int | None) -> list[Member]:
         """Train the mean f, and the noise if that is learnt, as the first of two steps."""
-        n_outputs, stops_early = self.targets.n_outputs, self.patience is not None
+        n_outputs, stops_early = self.task.targets.n_outputs, self.patience is not None
         # A head without sides has term (a) of the loss only.
         head = GaussianHead(n_outputs) if self.learns_noise else NomuHead(n_outputs, n_sides=0)
-
-        def build(input_shape, n_raw):
-            return build_mean(input_shape, n_raw, **self._common_settings)
-
+        units = _HIDDEN_UNITS[self.interpolates]
+        build = functools.partial(
+            build_mean, network=self.network, loss=self.loss, auto_units=units
+        )
         template = build_checked(
             build, self.rows.X.shape[1:], head.n_raw, "NOMU's network of the mean"
         )
-        held_out = self.validation if stops_early else None
-        data = self._data(self.rows, self.targets.transform(self.rows.y), validation=held_out)
+        held_out = self.task.validation if stops_early else None
+        data = self._data(self.rows, self.task.targets.transform(self.rows.y), validation=held_out)
         if not stops_early:
             parts = [(train, None) for train, _ in parts]
         recipe = functools.partial(self._mean_recipe, epochs=epochs)
-        seed = trial_seed(self.entropy, _MEAN)
+        seed = trial_seed(self.task.entropy, _MEAN)
         members = self._train_stacks(parts, template, data, head, recipe, seed)
         _check_completed(members)
         if not self.refines:
@@ -229,10 +222,10 @@ class NomuTrainer:
         """Train the uncertainty r on top of the mean f, or both at once, on common targets."""
         if self.given is not None:
             # The loss of r takes the errors of f where f is not part of the network.
-            mean = self.given(self.rows.X, self.targets.n_outputs)
-            y = (self.rows.y - mean) / self.targets.scaling.scale_
+            mean = self.given(self.rows.X, self.task.targets.n_outputs)
+            y = (self.rows.y - mean) / self.task.targets.scaling.scale_
         else:
-            y = self.targets.transform(self.rows.y)
+            y = self.task.targets.transform(self.rows.y)
         start: list | None = None
         if means is None:
             template = self._template()
@@ -242,22 +235,23 @@ class NomuTrainer:
             start = []
             for member in means:
                 template = self._template(member)
-                start.append(draw_variables(template, trial_seed(self.entropy, _SIDE)))
+                start.append(draw_variables(template, trial_seed(self.task.entropy, _SIDE)))
         parts = [(train, None) for train, _ in parts]
         return self._train_sides(parts, template, self._data(self.rows, y), start)
 
     def _train_side(self, train: np.ndarray, mean: Member) -> Any:
         """Train the uncertainty r on top of one mean f, whose errors and noise weigh the rows."""
         rows = self.rows.take(train)
-        loc, noise = predict_mean(mean, self.inputs.transform(rows.X), self.targets.n_outputs)
+        x, targets = self.task.inputs.transform(rows.X), self.task.targets
+        loc, noise = predict_mean(mean, x, targets.n_outputs)
         weight = None if noise is None else precision(noise)
-        data = self._data(rows, self.targets.transform(rows.y) - loc, weight)
+        data = self._data(rows, targets.transform(rows.y) - loc, weight)
         every: Part = np.arange(len(rows.X)), None
         return self._train_sides([every], self._template(mean), data)[0]
 
     def _train_sides(self, parts, template, data, start=None):
         """Train networks of r, or of f and r, on the data of each part."""
-        seed = trial_seed(self.entropy, 0)
+        seed = trial_seed(self.task.entropy, 0)
         return self._train_stacks(parts, template, data, self.head, self._recipe, seed, start)
 
     def _train_stacks(self, parts, template, data, head, make_recipe, seed, start=None):
@@ -289,23 +283,11 @@ class NomuTrainer:
         """
         if weight is None:
             weight = np.ones(len(rows.X)) if self.noise is None else precision(self.noise(rows.X))
-        x, weight = self.inputs.transform(rows.X), rows.weight * weight
+        x, weight = self.task.inputs.transform(rows.X), rows.weight * weight
         if validation is None:
             return TrainingData.without_validation(x, y, weight)
-        held_out = standardise_rows(validation, self.inputs, self.targets)
+        held_out = standardise_rows(validation, self.task.inputs, self.task.targets)
         return TrainingData(x, y, weight, *held_out)
-
-    @property
-    def _common_settings(self) -> dict[str, Any]:
-        """Settings that the networks of f alone and of f and r have in common."""
-        network = self.network
-        return {
-            "hidden_units": network.units(_HIDDEN_UNITS[self.interpolates])[0],
-            "activation": network.activation,
-            "l2": float(self.loss.l2),  # Keras takes no numbers of NumPy
-            "initial_range": network.initial_range,
-            "mean_network": network.mean,
-        }
 
     def _template(self, mean: Member | None = None) -> Any:
         """Build the network of the uncertainty r, which contains the layers of the mean f.
@@ -320,25 +302,15 @@ class NomuTrainer:
         elif self.given is not None and not (self.given.is_keras and self.network.connect_layers):
             given = "apart"
         elif self.given is not None:  # it takes encoded rows, and the network standardised ones
-            scaling = self.inputs.scaling
+            scaling = self.task.inputs.scaling
             given = self.given.model, scaling.scale_.tolist(), scaling.mean_.tolist()
-        network, head, common = self.network, self.head, self._common_settings
+        settings = self.head, self.network, self.loss, _HIDDEN_UNITS[self.interpolates]
+        sample = None if self.given is None else self.task.inputs.transform(self.rows.X)
 
         def build(input_shape, n_raw):
-            return build_nomu(
-                input_shape,
-                head.n_outputs,
-                **common,
-                side_hidden_units=network.units(_HIDDEN_UNITS[self.interpolates])[1],
-                connect_layers=network.connect_layers,
-                n_sides=head.n_sides,
-                side_l2=float(self.loss.side_l2),
-                side_network=network.side,
-                given=given,
-                sample=None if self.given is None else self.inputs.transform(self.rows.X),
-            )
+            return build_nomu(input_shape, *settings, given=given, sample=sample)
 
-        return build_checked(build, self.rows.X.shape[1:], head.n_raw, "NOMU's network")
+        return build_checked(build, self.rows.X.shape[1:], self.head.n_raw, "NOMU's network")
 
     def _mean_recipe(self, n_train: int, epochs: int | None) -> Any:
         """Make the recipe of f, which trains for given epochs, stops early, or trains as r does."""
@@ -355,7 +327,7 @@ class NomuTrainer:
 
     def _recipe(self, n_train: int) -> Any:
         """Make the recipe of r, or of f and r together."""
-        batch, epochs = self.batch_size or _FULL_BATCH, self.epochs
+        batch, epochs = self.recipe["batch_size"] or _FULL_BATCH, self.epochs
         if epochs is None:  # few rows get enough steps
             n_steps = _NOISELESS_STEPS if self.noiseless else _FEWEST_STEPS[self.interpolates]
             epochs = max(_UCI_EPOCHS, -(-n_steps // -(-n_train // batch)))
@@ -367,13 +339,12 @@ class NomuTrainer:
             "reduce_lr_patience": None,
             "early_stopping_patience": None,
             **self.recipe,
+            "batch_size": batch,
         }
         weights = {name: float(getattr(self.loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
         if self.noiseless:
             weights["pi_sqr"] *= _NOISELESS_FACTOR
         return training.Recipe(
-            learning_rate=self.learning_rate,
-            batch_size=batch,
             epochs=epochs,
             n_artificial=self.sampler.n_each,
             loss_settings=tuple(weights.items()),

@@ -12,10 +12,11 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from skuq import backend, training
-from skuq._params import Interval, StrOptions, resolve_settings, settings_constraint
+from skuq._params import Interval, StrOptions, refuse, resolve_settings, settings_constraint
 from skuq.estimators._base import Fit, Given, Predictor, training_progress
 from skuq.estimators._task import (
     Task,
+    join_validation,
     read_task,
     warn_if_worse_than_constant,
     warn_of_short_training,
@@ -117,10 +118,8 @@ class OneArchitecture(Predictor):
         -------
         self
         """
-        parts = X_val, y_val, sample_weight_val
-        return self._fit_by(
-            Given(X, y, sample_weight, validation_data, groups, validation_parts=parts)
-        )
+        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        return self._fit_by(Given(X, y, sample_weight, validation, groups))
 
     def member_estimators(self):
         """Return each network as a fitted estimator of its own.
@@ -340,27 +339,22 @@ def finish(
 
 def _check_noise(estimator: Any, n_outputs: int) -> None:
     """Raise ValueError if a given `noise_std` has no effect, or is not one of each output."""
-    if estimator.loss != "mse":
-        raise ValueError(
-            f'`noise_std` needs loss="mse": with loss={estimator.loss!r} networks learn the '
-            f"noise. Got noise_std={estimator.noise_std!r}."
-        )
-    if estimator.target_transform != "standard":  # known noise is in units of y
-        raise ValueError(
-            "`noise_std` must be None with `target_transform="
-            f"{estimator.target_transform!r}`: it is in units of y, in which the noise then "
-            'depends on y. None estimates it. Or use target_transform="standard".'
-        )
+    given, loss, transform = estimator.noise_std, estimator.loss, estimator.target_transform
     try:
-        noise = np.broadcast_to(np.asarray(estimator.noise_std, dtype=float), n_outputs)
+        noise = np.broadcast_to(np.asarray(given, dtype=float), n_outputs)
         usable = (noise >= 0).all() and np.isfinite(noise).all()
     except (TypeError, ValueError):
         usable = False
-    if not usable:
-        raise ValueError(
-            f"`noise_std` must be a number >= 0, or {n_outputs} of them, one for each output. "
-            f"Got {estimator.noise_std!r}."
-        )
+    problems = {
+        f'`noise_std` needs loss="mse": with loss={loss!r} networks learn the noise. Got '
+        f"noise_std={given!r}.": loss != "mse",
+        f"`noise_std` must be None with `target_transform={transform!r}`: it is in units of y, in "
+        "which the noise then depends on y. None estimates it. Or use "
+        'target_transform="standard".': transform != "standard",
+        f"`noise_std` must be a number >= 0, or {n_outputs} of them, one for each output. "
+        f"Got {given!r}.": not usable,
+    }
+    refuse(problems)
 
 
 def _noise(estimator, task, targets, members, weights, parts):

@@ -23,13 +23,8 @@ from skuq import _params
 from skuq._messages import Progress, short_repr
 from skuq.estimators._base import input_attributes, unfitted_copy
 from skuq.exceptions import UnsavableError
+from skuq.tables import _repeats
 from skuq.tables._inputs import ForeignInputs, check_groups
-from skuq.tables._repeats import (
-    DistinctRows,
-    ignore_warnings_of_repeats,
-    number_rows,
-    warn_of_repeats,
-)
 from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
 
 _N_FOLDS = 5
@@ -255,8 +250,8 @@ def make_folds(
     """
     groups, units = check_groups(groups, y), None
     if groups is None:
-        units = number_rows(X, np.flatnonzero(used))
-        warn_of_repeats(units, np.flatnonzero(used))
+        units = _repeats.number_rows(X, np.flatnonzero(used))
+        _repeats.warn_of_repeats(units, np.flatnonzero(used))
     if kind == "classes" and len(present := np.unique(y[used])) < 2:
         raise ValueError(
             "y must have at least two classes in rows of positive weight. Got 1 class: "
@@ -265,7 +260,7 @@ def make_folds(
     is_number = cv is None or isinstance(cv, Integral)
     rows = np.flatnonzero(used) if is_number else np.arange(len(y))
     units, labels = units if units is None else units[rows], y[rows] if kind == "classes" else None
-    distinct = DistinctRows.of(units, cv, labels)
+    distinct = _repeats.DistinctRows.of(units, cv, labels)
     some = rows[distinct.first]
     if is_number:
         # The most folds of which each can have a row of the commonest class.
@@ -318,7 +313,7 @@ def fit_fold(estimator, X, y, fit_params, train, test=None):
     routes = get_config()["enable_metadata_routing"] and not any("__" in name for name in given)
     try:
         with config_context(enable_metadata_routing=routes), warnings.catch_warnings():
-            ignore_warnings_of_repeats()
+            _repeats.ignore_warnings_of_repeats()
             model.fit(X_train, y_train, **_params.check_method_params(X, divided, train), **whole)
     except ValueError as error:
         # Wrong parameters and the fit of all rows have nothing to do with folds.

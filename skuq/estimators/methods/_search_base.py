@@ -23,6 +23,7 @@ from skuq._random import generator
 from skuq.estimators._base import Fit, Given, Predictor, unfitted_copy
 from skuq.estimators._task import (
     Task,
+    join_validation,
     read_task,
     warn_if_worse_than_constant,
     warn_of_short_training,
@@ -134,10 +135,8 @@ class SearchEstimator(Predictor):
         # The trials of a warm start are in the folder also if this fit fails, for the next one.
         has_folder = self.catalog_dir is not None or not self.warm_start
         self._folder = None if has_folder else self._folder or _search_store.TemporaryFolder()
-        parts = X_val, y_val, sample_weight_val
-        return self._fit_by(
-            Given(X, y, sample_weight, validation_data, groups, shift_validation, parts)
-        )
+        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        return self._fit_by(Given(X, y, sample_weight, validation, groups, shift_validation))
 
     def _fit(self, given: Given) -> Fit:
         plan = self._plan(given.X)

@@ -12,15 +12,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier
 
-from skuq._params import (
-    HasMethods,
-    Hidden,
-    Interval,
-    Settings,
-    StrOptions,
-    resolve_settings,
-    settings_constraint,
-)
+from skuq import _params
 from skuq.ensembles import SelectionRule
 from skuq.ensembles._rules import AutomaticSelection, Candidates, FunctionSelection
 from skuq.estimators._base import Given
@@ -44,20 +36,22 @@ _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a
 
 #: Constraints of the parameters of all searches.
 SEARCH_CONSTRAINTS: dict = {
-    "n_trials": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-    "n_members": [Interval(Integral, 1, None, closed="left")],
-    "search": [SearchStrategy, HasMethods(["create_trial", "end_trial"])],
+    "n_trials": [_params.Interval(Integral, 1, None, closed="left"), _params.StrOptions({"auto"})],
+    "n_members": [_params.Interval(Integral, 1, None, closed="left")],
+    "search": [SearchStrategy, _params.HasMethods(["create_trial", "end_trial"])],
     "space": [
         TabularSpace,
-        HasMethods(["decisions", "build", "recipe"]),
+        _params.HasMethods(["decisions", "build", "recipe"]),
         callable,
         tuple,
-        Hidden(HasMethods(["build"])),  # Keras-Tuner's HyperModel
-        Hidden(HasMethods(["run_trial"])),  # its tuners, which are told what to give instead
+        _params.Hidden(_params.HasMethods(["build"])),  # Keras-Tuner's HyperModel
+        _params.Hidden(
+            _params.HasMethods(["run_trial"])
+        ),  # its tuners, which are told what to give instead
     ],
     "fixed": [dict, None],
     "selection": [SelectionRule, callable],
-    "epochs": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+    "epochs": [_params.Interval(Integral, 1, None, closed="left"), _params.StrOptions({"auto"})],
     "validation": VALIDATION,
     "refit": ["boolean"],
     "calibrate": ["boolean"],
@@ -72,7 +66,7 @@ SEARCH_CONSTRAINTS: dict = {
 def constraints_with(short_forms: dict[str, Any]) -> dict[str, Any]:
     """Return the constraints of all searches, with the short forms of one kind's settings."""
     own = {
-        name: [*settings_constraint(forms), *SEARCH_CONSTRAINTS[name]]
+        name: [*_params.settings_constraint(forms), *SEARCH_CONSTRAINTS[name]]
         for name, forms in short_forms.items()
     }
     return {**SEARCH_CONSTRAINTS, **own}
@@ -179,7 +173,7 @@ class SearchPlan:
 
 def resolve_strategy(estimator: Any, defaults: SearchDefaults) -> SearchStrategy:
     """Resolve the parameter `search`; a Keras-Tuner oracle is the short form of `OracleSearch`."""
-    strategy = resolve_settings(estimator, "search")
+    strategy = _params.resolve_settings(estimator, "search")
     if not isinstance(strategy, SearchStrategy):
         OracleSearch(strategy).validate()
         # Copy the oracle, so that the parameter does not change and `fit` can be called again.
@@ -191,13 +185,13 @@ def resolve_strategy(estimator: Any, defaults: SearchDefaults) -> SearchStrategy
 
 def resolve_space(estimator: Any) -> Any:
     """Resolve the parameter `space`, which is not bound to rows yet."""
-    space = resolve_settings(estimator, "space")
-    return space if isinstance(space, Settings) else resolve_search_space(space)
+    space = _params.resolve_settings(estimator, "space")
+    return space if isinstance(space, _params.Settings) else resolve_search_space(space)
 
 
 def resolve_rule(estimator: Any) -> SelectionRule:
     """Resolve the parameter `selection`, and check that it can select `n_members`."""
-    rule = resolve_settings(estimator, "selection")
+    rule = _params.resolve_settings(estimator, "selection")
     if isinstance(estimator.selection, str) and estimator.selection == "auto":
         rule = AutomaticSelection(rule)
     if not isinstance(rule, SelectionRule):
@@ -224,9 +218,7 @@ def is_splitter(validation: Any) -> bool:
 
 def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
     """Refuse arguments of `fit` that contradict parameters."""
-    validation = estimator.validation
-    parts = given.validation_data, *given.validation_parts
-    has_rows = any(part is not None for part in parts)
+    validation, has_rows = estimator.validation, given.validation_data is not None
     if has_rows and not (validation is None or validation == "auto"):
         raise ValueError(
             "Give either `validation` or `validation_data`: with a share or folds as `validation`, "

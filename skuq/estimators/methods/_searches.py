@@ -26,7 +26,6 @@ from skuq.estimators.methods._search_plan import (
     resolve_space,
     resolve_strategy,
 )
-from skuq.files._registry import saved_as
 from skuq.networks._given_spaces import AUTODEUQ_SPACES, NES_IMAGE_SPACES, NES_SPACES
 from skuq.search import AgEBO, NESEvolution, RandomSearch
 from skuq.search._strategies import AUTODEUQ_STRATEGIES, NES_STRATEGIES
@@ -96,8 +95,7 @@ def autodeuq_papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-@saved_as("estimators.AutoDEUQRegressor", kind="estimator")
-@parameters
+@parameters("estimators.AutoDEUQRegressor", kind="estimator")
 class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
@@ -315,8 +313,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         return make_autodeuq_plan(self)
 
 
-@saved_as("estimators.AutoDEUQClassifier", kind="estimator")
-@parameters
+@parameters("estimators.AutoDEUQClassifier", kind="estimator")
 class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     """Deep ensemble found by a joint search of architectures and hyperparameters.
 
@@ -639,8 +636,7 @@ def make_baseline(
     )
 
 
-@saved_as("estimators.NESClassifier", kind="estimator")
-@parameters
+@parameters("estimators.NESClassifier", kind="estimator")
 class NESClassifier(SearchEstimator, UncertaintyClassifier):
     """Ensemble of networks of different architectures, found by neural ensemble search.
 
@@ -911,8 +907,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         return make_baseline(self, kind, severity, architecture)
 
 
-@saved_as("estimators.NESRegressor", kind="estimator")
-@parameters
+@parameters("estimators.NESRegressor", kind="estimator")
 class NESRegressor(SearchEstimator, UncertaintyRegressor):
     """Ensemble of networks of different architectures, found by neural ensemble search.
 

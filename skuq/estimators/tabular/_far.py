@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from scipy import special
 
 from skuq._random import generator
 from skuq.exceptions import FileFormatError
-from skuq.files._registry import record_repr, saved_as
+from skuq.files._registry import saved_record
 from skuq.predictive import CategoricalMixture
 from skuq.predictive._calibration import calibrate_normals
 from skuq.tables._inputs import Rows, TableInputs
@@ -43,8 +43,7 @@ def _check(state: dict[str, Any]) -> None:
         raise FileFormatError("its uncertainty away from the rows does not fit together")
 
 
-@saved_as("fitted.FarUncertainty", check=_check)
-@dataclass(frozen=True, eq=False)
+@saved_record("fitted.FarUncertainty", check=_check, brief=True)
 class FarUncertainty:
     """Uncertainty that is added to the predictions of an ensemble away from its training rows.
 
@@ -92,8 +91,6 @@ class FarUncertainty:
     reach: Any
     unknown: Any
     shares: Any
-
-    __repr__ = record_repr
 
     def look(self, xp: Any, numbers: Any) -> tuple[Any, Any]:
         """Compute coordinates (n, 2d) of encoded rows (n, d), and g (n, m).

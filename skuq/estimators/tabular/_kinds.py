@@ -15,13 +15,7 @@ from sklearn.base import is_classifier
 
 from skuq import backend
 from skuq._random import generator
-from skuq.ensembles._stacking import (
-    AVERAGING_FACTOR,
-    PRIOR_ROWS,
-    drop_light,
-    fit_class_mixture,
-    stack,
-)
+from skuq.ensembles import _stacking
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._preset import bind_space, class_recipes
@@ -61,8 +55,8 @@ def weigh_members(task, members, origins, n_kinds):
     complete = [found for found in by_split.values() if len(found[0]) == n_kinds]
     if complete:
         likelihoods = np.hstack([[found[k] for k in range(n_kinds)] for found, _ in complete])
-        shares = stack(likelihoods, np.concatenate([weight for _, weight in complete]))
-    errors = np.maximum(errors, np.finfo(float).tiny) ** (n_rows / (n_rows + PRIOR_ROWS))
+        shares = _stacking.stack(likelihoods, np.concatenate([weight for _, weight in complete]))
+    errors = np.maximum(errors, np.finfo(float).tiny) ** (n_rows / (n_rows + _stacking.PRIOR_ROWS))
     weights = (shares / np.maximum(counts, 1))[kinds] / errors
     return weights / weights.sum()
 
@@ -97,16 +91,16 @@ def mix_classes(task, members, origins):
         logits = np.log(np.maximum(proba, np.finfo(float).tiny))
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
         weight = weight[used].astype(float)
-        weights, calibration = fit_class_mixture(
+        weights, calibration = _stacking.fit_class_mixture(
             logits,
             y[used, 0].astype(int),
             weight,
             counted / counted.sum(),
         )
         if in_folds and counts.max() > 1:  # one member of a kind predicts a row here, later all
-            temperature = AVERAGING_FACTOR * calibration.temperature
+            temperature = _stacking.AVERAGING_FACTOR * calibration.temperature
             calibration = replace(calibration, temperature=temperature)
-        weights = drop_light(weights)
+        weights = _stacking.drop_light(weights)
     return (weights / counts)[kinds], calibration
 
 

@@ -16,19 +16,10 @@ from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._task import Task, read_task
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
+from skuq.estimators.tabular import _kinds
 from skuq.estimators.tabular._far import with_far_uncertainty
-from skuq.estimators.tabular._kinds import (
-    Origin,
-    calibrate,
-    list_kinds,
-    mix_classes,
-    split_rows,
-    train_kinds,
-    weigh_members,
-)
 from skuq.estimators.tabular._linear import with_linear_part
 from skuq.estimators.tabular._targets import make_targets
-from skuq.files._registry import saved_as
 from skuq.networks import TabularNetwork
 from skuq.predictive._calibration import UNCALIBRATED
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
@@ -54,7 +45,7 @@ class _Trained(NamedTuple):
 
     task: Task
     members: list[Any]
-    origins: list[Origin]
+    origins: list[_kinds.Origin]
     n_kinds: int
 
 
@@ -69,11 +60,11 @@ def _train(estimator, given):
         *(estimator, inputs, make_targets(estimator, loss), given), min_rows=1 + needs_two
     )
     _refuse_contradictions(estimator, task)
-    kinds, n_members = list_kinds(estimator, task, network)
+    kinds, n_members = _kinds.list_kinds(estimator, task, network)
     # The k-th members of all kinds have the same split, so that kinds can be compared.
-    task = split_rows(estimator, task, math.ceil(n_members / len(kinds)))
+    task = _kinds.split_rows(estimator, task, math.ceil(n_members / len(kinds)))
     task = with_linear_part(task)
-    members, origins = train_kinds(estimator, task, network, kinds, fields, n_members)
+    members, origins = _kinds.train_kinds(estimator, task, network, kinds, fields, n_members)
     kept = find_completed(members)
     return _Trained(task, [members[k] for k in kept], [origins[k] for k in kept], len(kinds))
 
@@ -99,8 +90,7 @@ def _refuse_contradictions(estimator, task):
             )
 
 
-@saved_as("estimators.TabularEnsembleRegressor", kind="estimator")
-@parameters
+@parameters("estimators.TabularEnsembleRegressor", kind="estimator")
 class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     """Ensemble of modern networks for tables, calibrated: the recommended regressor.
 
@@ -261,18 +251,17 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
 
     def _fit(self, given):
         task, members, origins, n_kinds = _train(self, given)
-        weights, calibration = weigh_members(task, members, origins, n_kinds), UNCALIBRATED
+        weights, calibration = _kinds.weigh_members(task, members, origins, n_kinds), UNCALIBRATED
         parts = None if task.splits.parts is None else [origin.part for origin in origins]
         if parts is not None and self.calibrate and self.loss != "mse":
-            calibration = calibrate(task, members, weights, origins)
+            calibration = _kinds.calibrate(task, members, weights, origins)
         fit = shared.finish(self, task, members, weights, calibration=calibration, parts=parts)
         if not self.calibrate:
             return fit
         return replace(fit, fitted=with_far_uncertainty(fit.fitted, task))
 
 
-@saved_as("estimators.TabularEnsembleClassifier", kind="estimator")
-@parameters
+@parameters("estimators.TabularEnsembleClassifier", kind="estimator")
 class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
     """Ensemble of several kinds of networks for tables, calibrated: the recommended classifier.
 
@@ -409,7 +398,7 @@ class TabularEnsembleClassifier(OneArchitecture, UncertaintyClassifier):
 
     def _fit(self, given):
         task, members, origins, _ = _train(self, given)
-        weights, calibration = mix_classes(task, members, origins)
+        weights, calibration = _kinds.mix_classes(task, members, origins)
         # Members of kinds without weight would only make predictions slower.
         used = np.flatnonzero(weights)
         members, weights = [members[k] for k in used], weights[used]
