@@ -18,6 +18,7 @@ from scores import class_scores
 from sklearn.model_selection import train_test_split
 
 from skuq import TabularEnsembleClassifier, TabularEnsembleRegressor, training
+from skuq.ensembles import _stacking
 from skuq.estimators.tabular import _kinds, _recipes, _tabular_ensemble, _targets
 
 MOST_ROWS, TEST_ROWS = 400, 300
@@ -113,7 +114,7 @@ def recipes_of(name):
     return found
 
 
-CALIBRATE, MIX, RECIPES = _kinds.fit_calibration, _kinds.fit_class_mixture, _kinds.class_recipes
+CALIBRATE, MIX, RECIPES = _kinds.fit_calibration, _stacking.fit_class_mixture, _kinds.class_recipes
 FAR = {"far": [(_tabular_ensemble, "with_far_uncertainty", lambda ensemble, task: ensemble)]}
 NUMBER_SWITCHES = FAR | {
     "weights": [(_tabular_ensemble, "weigh_members", equal_weights)],
@@ -124,9 +125,9 @@ NUMBER_SWITCHES = FAR | {
     "half of the epochs": [(_recipes, "MOST_EPOCHS", 256)],
 }
 CLASS_SWITCHES = FAR | {
-    "weights": [(_kinds, "fit_class_mixture", equal_kinds)],
-    "shares of classes": [(_kinds, "fit_class_mixture", fitted_without(MIX, constant=()))],
-    "temperature": [(_kinds, "fit_class_mixture", fitted_without(MIX, temperature=1.0))],
+    "weights": [(_stacking, "fit_class_mixture", equal_kinds)],
+    "shares of classes": [(_stacking, "fit_class_mixture", fitted_without(MIX, constant=()))],
+    "temperature": [(_stacking, "fit_class_mixture", fitted_without(MIX, temperature=1.0))],
     "second training": [(_kinds, "class_recipes", recipes_of("epochs"))],
     "second embedding": [(_kinds, "class_recipes", recipes_of("embedding"))],
 }

@@ -22,22 +22,9 @@ from scipy.stats import rankdata
 from sklearn.cluster import KMeans
 
 from skuq import _params
+from skuq.ensembles import _teams
 from skuq.ensembles._selection import Selection, normal_nll, normal_statistics
-from skuq.ensembles._teams import (
-    DIGITS,
-    MEASURES,
-    PairCounts,
-    Strength,
-    all_teams,
-    count_pairs,
-    extend_teams,
-    hard_vote_accuracy,
-    n_teams,
-    negative_loss,
-    row_weights,
-    soft_vote_accuracy,
-    vote_weights,
-)
+from skuq.ensembles._teams import DIGITS, MEASURES, PairCounts, Strength, all_teams, n_teams
 from skuq.files._registry import saved_as, saved_record
 
 FILTERS = ("alpha", "kmeans", "mean")
@@ -223,7 +210,7 @@ def prune(pool: Pool, rules: Rules) -> TeamSelection:
     negatives = [np.flatnonzero(pool.wrong.any(axis=0) & used)]
     wrong_rows = [np.flatnonzero(wrong & used) for wrong in pool.wrong]
     of_pool, focal = (
-        count_pairs(pool.wrong, sets, pool.weight) for sets in (negatives, wrong_rows)
+        _teams.count_pairs(pool.wrong, sets, pool.weight) for sets in (negatives, wrong_rows)
     )
     scored = _score_teams(pool, rules, of_pool, focal)
     # The other filters then see the teams of all sizes together.
@@ -249,7 +236,7 @@ def prune(pool: Pool, rules: Rules) -> TeamSelection:
         selected_=selected,
         support_=support,
         accuracies_=pool.model_strength,
-        weights_=vote_weights(pool.model_strength[list(selected)], rules.weights),
+        weights_=_teams.vote_weights(pool.model_strength[list(selected)], rules.weights),
         n_possible_=n_possible,
         n_scored_=len(scored),
         thresholds_=tuple(thresholds),
@@ -265,7 +252,9 @@ def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCount
     n_models = len(pool.wrong)
     rounds, alive = [], None
     for size in range(2, rules.largest(n_models) + 1):
-        teams = all_teams(n_models, size) if alive is None else extend_teams(alive, _MOST_SCORED)
+        teams = (
+            all_teams(n_models, size) if alive is None else _teams.extend_teams(alive, _MOST_SCORED)
+        )
         if not len(teams):
             break
         scored = pd.DataFrame({"team": list(map(tuple, teams.tolist())), "size": size})
@@ -431,12 +420,12 @@ def prune_classifiers(
     wrong = codes != y
     # Rounded, so that models of equal accuracy stay equal: ties are broken by accuracy.
     accuracy = np.round(~wrong @ weight / weight.sum(), DIGITS)
-    votes = None if rules.weights is None else vote_weights(accuracy, rules.weights)
+    votes = None if rules.weights is None else _teams.vote_weights(accuracy, rules.weights)
     if proba is None:
         majority = rules.voting == "majority"
-        strength = hard_vote_accuracy(codes, y, weight, accuracy, votes, majority)
+        strength = _teams.hard_vote_accuracy(codes, y, weight, accuracy, votes, majority)
     else:
-        strength = soft_vote_accuracy(proba, y, weight, votes)
+        strength = _teams.soft_vote_accuracy(proba, y, weight, votes)
     return prune(Pool(wrong, weight, strength, accuracy), rules)
 
 
@@ -515,7 +504,7 @@ def select_teams(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "
             f"({predictions.shape[1]},). Got {y.shape}."
         )
-    weight = row_weights(sample_weight, len(y))
+    weight = _teams.row_weights(sample_weight, len(y))
     proba = None  # to average; without them teams vote by labels
     if predictions.ndim == 3:
         codes, y = _probability_codes(predictions, y, classes)
@@ -594,10 +583,10 @@ def select_hq(
         Non-negative weights of the rows.
     """
     statistics = normal_statistics(y, loc, scale)
-    weight = row_weights(sample_weight, len(statistics[0][0]))
+    weight = _teams.row_weights(sample_weight, len(statistics[0][0]))
     # The pool: the best single candidates that have a finite loss.
     # A single candidate's strength is that of a team of one.
-    strength = negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
+    strength = _teams.negative_loss(statistics, normal_nll, weight)(np.arange(len(loc))[:, None])
     best = np.argsort(np.where(np.isfinite(strength), -strength, np.inf), kind="stable")
     best = best[: min(POOL_SIZE, int(np.isfinite(strength).sum()))]
     if not len(best):
@@ -616,7 +605,7 @@ def select_hq(
     pool = Pool(
         errors > tolerance,
         weight,
-        negative_loss((error, second_moment), normal_nll, weight),
+        _teams.negative_loss((error, second_moment), normal_nll, weight),
         strength[best],
     )
     rules = Rules(max_team_size=n_members)

@@ -12,19 +12,9 @@ from typing import Any
 import numpy as np
 
 from skuq._params import Interval, Settings, StrOptions, parameters
+from skuq.ensembles import _selection
 from skuq.ensembles._pruning import POOL_SIZE, select_hq, select_teams
-from skuq.ensembles._selection import (
-    MOMENT_LOSSES,
-    Loss,
-    Selection,
-    Statistics,
-    ensemble_of,
-    likelihood_statistics,
-    normal_statistics,
-    select_best,
-    select_by,
-    select_forward,
-)
+from skuq.ensembles._selection import MOMENT_LOSSES, Loss, Selection, Statistics
 from skuq.ensembles._stacking import drop_light, fit_class_mixture, stack, stacking_prior
 from skuq.files._registry import saved_as
 from skuq.predictive._calibration import Calibration, fit_correlation
@@ -146,8 +136,8 @@ class Candidates:
             error[:, np.arange(len(self.y)), self.codes] -= 1
             return (error,), lambda mean: (mean**2).sum(axis=-1)
         if self.classifies or loss == "mixture":
-            return likelihood_statistics(self.log_likelihood)
-        return normal_statistics(self.y, self.loc, self.scale), MOMENT_LOSSES[loss]
+            return _selection.likelihood_statistics(self.log_likelihood)
+        return _selection.normal_statistics(self.y, self.loc, self.scale), MOMENT_LOSSES[loss]
 
 
 class SelectionRule(Settings):
@@ -191,7 +181,7 @@ class SelectionRule(Settings):
 
     def _select_by(self, candidates: Candidates, n_members: int, method: str) -> Selection:
         """Select by a method of `select_by`, for rules that have `use_best`."""
-        return select_by(
+        return _selection.select_by(
             *candidates.statistics(self.loss),
             n_members,
             method,
@@ -265,7 +255,7 @@ class GreedySelection(SelectionRule):
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         max_size = math.inf if self.max_size is None else self.max_size
-        return select_forward(
+        return _selection.select_forward(
             *candidates.statistics(self.loss),
             n_members,
             max_size=None if isinstance(max_size, str) else max_size,
@@ -427,13 +417,13 @@ class HQSelection(SelectionRule):
             return select_hq(*given, n_members, weight)
         statistics = candidates.statistics("nll")
         # The best single candidates by NLL: the number of teams grows as a power of the pool.
-        pool = select_best(*statistics, POOL_SIZE, sample_weight=weight).indices
+        pool = _selection.select_best(*statistics, POOL_SIZE, sample_weight=weight).indices
         if len(pool) > 1:  # otherwise there is no team of two
             proba, codes = candidates.proba[pool], candidates.codes
             teams = select_teams(proba, codes, max_team_size=n_members, sample_weight=weight)
             pool = pool[teams.selection.indices]
         # A team is chosen by accuracy; its loss is the NLL that other selections report.
-        return ensemble_of(pool, *statistics, weight)
+        return _selection.ensemble_of(pool, *statistics, weight)
 
     def check(self, n_members: int, classifies: bool) -> None:
         super().check(n_members, classifies)

@@ -19,20 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from skuq.networks._operations import (
-    FORWARD,
-    TABULAR_READERS,
-    DenseOperation,
-    LayerSpec,
-    NoPlan,
-    Run,
-    Weight,
-    check_activation,
-    concatenate_features,
-    penalty,
-    row,
-    split_weights,
-)
+from skuq.networks import _operations
+from skuq.networks._operations import FORWARD, DenseOperation, LayerSpec, NoPlan, Run, Weight
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,7 @@ class Plan:
 
     def split(self, flat: Any) -> list[Any]:
         """Split flat weights (.., n_weights) into views, one for each variable."""
-        return split_weights(flat, [weight.shape for weight in self.weights])
+        return _operations.split_weights(flat, [weight.shape for weight in self.weights])
 
 
 @functools.lru_cache(maxsize=256)
@@ -252,7 +240,7 @@ def _read_layer(layer, shapes):
     if layer.get("module", "keras.layers") == "keras.layers":
         read = _READERS.get(layer["class_name"])
     else:
-        read = TABULAR_READERS.get(layer.get("registered_name"))
+        read = _operations.TABULAR_READERS.get(layer.get("registered_name"))
     # These change what a layer computes or its loss, and plans do not have them.
     others = ("activity_regularizer", "lora_rank", "quantization_config")
     if (
@@ -290,7 +278,7 @@ class _Activation:
     @classmethod
     def read(cls, config, shapes):
         (shape,) = shapes
-        return LayerSpec(cls(check_activation(config["activation"])), [], shape)
+        return LayerSpec(cls(_operations.check_activation(config["activation"])), [], shape)
 
     def __call__(self, run, weights, state, x):
         return run.namespace.activation(self.activation)(x), state
@@ -342,7 +330,7 @@ class _Concatenate:
         return LayerSpec(cls(), [], shape=(sum(n for (n,) in shapes),))
 
     def __call__(self, run, weights, state, *inputs):
-        return concatenate_features(run.namespace.xp, inputs), state
+        return _operations.concatenate_features(run.namespace.xp, inputs), state
 
 
 @dataclass(frozen=True)
@@ -372,7 +360,7 @@ def _scale_and_center(config, n):
         if config.get(f"{name}_constraint") is not None:
             raise NoPlan
         if config[used]:
-            weights.append(Weight((n,), *penalty(config[f"{name}_regularizer"])))
+            weights.append(Weight((n,), *_operations.penalty(config[f"{name}_regularizer"])))
     return weights
 
 
@@ -400,7 +388,7 @@ class _BatchNormalization:
             # Weighted statistics of the batch, in which rows that pad it have no weight.
             share = (run.is_real / xp.sum(run.is_real))[:, None]
             batch_mean = xp.sum(share * x, axis=-2)
-            centred = x - row(xp, batch_mean)
+            centred = x - _operations.row(xp, batch_mean)
             batch_variance = xp.sum(share * centred * centred, axis=-2)
             keep = self.momentum
             state = [
@@ -413,8 +401,8 @@ class _BatchNormalization:
         factor = 1 / xp.sqrt(variance + self.epsilon)
         if self.scale:
             factor = factor * weights.pop(0)
-        y = (x - row(xp, mean)) * row(xp, factor)
-        return (y + row(xp, weights[0]) if self.center else y), state
+        y = (x - _operations.row(xp, mean)) * _operations.row(xp, factor)
+        return (y + _operations.row(xp, weights[0]) if self.center else y), state
 
 
 @dataclass(frozen=True)
@@ -438,8 +426,8 @@ class _LayerNormalization:
         x = x - xp.mean(x, axis=-1, keepdims=True)
         y = x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
         if self.scale:
-            y = y * row(xp, weights.pop(0))
-        return (y + row(xp, weights[0]) if self.center else y), state
+            y = y * _operations.row(xp, weights.pop(0))
+        return (y + _operations.row(xp, weights[0]) if self.center else y), state
 
 
 _READERS = {

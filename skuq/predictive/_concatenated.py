@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import Continuous, Factor, RowIndex, Uncertainty
@@ -107,6 +108,9 @@ class Concatenated(Continuous):
 
     def scaled(self, factor: Factor) -> Concatenated:
         return replace(self, parts=tuple(part.scaled(factor) for part in self.parts))
+
+    def with_correlation(self, correlation: ArrayLike | None) -> Concatenated:
+        return replace(self, parts=tuple(part.with_correlation(correlation) for part in self.parts))
 
     def rows(self, rows: RowIndex) -> Concatenated:
         """Select rows by a slice or positions."""

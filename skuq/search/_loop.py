@@ -20,17 +20,8 @@ from skuq.exceptions import SearchFailedError
 from skuq.files._registry import saved_record
 from skuq.networks import Member
 from skuq.networks._member import FoldedMember
-from skuq.search import Catalog
-from skuq.search._records import (
-    CALIBRATION_ROWS,
-    HeldOut,
-    RunningTrial,
-    RunningTrials,
-    RunOptions,
-    TrialBudget,
-    TrialLog,
-    TrialRecord,
-)
+from skuq.search import Catalog, _records
+from skuq.search._records import HeldOut, RunningTrials, RunOptions, TrialLog, TrialRecord
 from skuq.search._slots import Slots, open_slots
 from skuq.search._strategies import Proposer, StartingWith
 
@@ -108,7 +99,7 @@ class SearchResult:
         groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
         is_clean = len(self.sets) == 1
         is_unseen = is_clean and all(isinstance(m, FoldedMember) for m in members)
-        calibrates = is_unseen or (is_clean and len(y) >= CALIBRATION_ROWS)
+        calibrates = is_unseen or (is_clean and len(y) >= _records.CALIBRATION_ROWS)
         # Centres exist for the clean rows only, and all trials must have one.
         centers: Any = [getattr(m, "center", None) for m in members]
         if not is_clean or any(center is None for center in centers):
@@ -271,9 +262,9 @@ class Search:
                     if not seconds:
                         break
                     trial = self._next_trial(log, running)
-                    budget: tuple[TrialBudget, ...] = ()
+                    budget: tuple[_records.TrialBudget, ...] = ()
                     if getattr(self.evaluate, "takes_budget", False):
-                        budget = (TrialBudget(seconds, shorten=is_tight),)
+                        budget = (_records.TrialBudget(seconds, shorten=is_tight),)
                     arguments = trial.configuration, trial.seed, *budget
                     running[slots.submit(trial.slot, *arguments)] = trial
                 if not running:
@@ -314,7 +305,7 @@ class Search:
                 log.store_finished()
         return SearchResult(Catalog(log.history, self.held_out), interrupted=log.interrupted)
 
-    def _next_trial(self, log: TrialLog, running: RunningTrials) -> RunningTrial:
+    def _next_trial(self, log: TrialLog, running: RunningTrials) -> _records.RunningTrial:
         """Propose the configuration of the first missing trial, and take a free slot for it."""
         slot, number = running.free_slots.popleft(), log.missing.popleft()
         # Proposers of a parallel search need the trials that still run.
@@ -332,7 +323,7 @@ class Search:
         seed, deadline, limits = trial_seed(self.entropy, number), math.inf, self.options.limits
         if limits.trial_timeout is not None:
             deadline = time.monotonic() + limits.trial_timeout + limits.grace
-        return RunningTrial(number, configuration, seed, slot, deadline)
+        return _records.RunningTrial(number, configuration, seed, slot, deadline)
 
 
 _NEARLY_WHOLE = 0.9  # smallest share of a full training with which a network is used

@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import scipy.linalg
-from sklearn.model_selection import (
-    GroupKFold,
-    KFold,
-    PredefinedSplit,
-    StratifiedGroupKFold,
-    StratifiedKFold,
-    check_cv,
-)
+from sklearn import model_selection
 
 from skuq._messages import short_repr, warn_user
 from skuq._random import MAX_SEED, generator
@@ -259,7 +252,7 @@ def make_splits(
         # With some of the folds repeats use the same: they have to predict the same rows.
         rng = generator(entropy, "split", *([repeat] if repeat and n_used is None else []))
         is_list = not isinstance(split, Integral) and not hasattr(split, "split")
-        if is_list or isinstance(split, PredefinedSplit):
+        if is_list or isinstance(split, model_selection.PredefinedSplit):
             # The user's own folds are of all rows: number the used ones, and drop the others.
             number = np.full(len(rows.X), -1)
             number[used] = np.arange(len(used))
@@ -309,14 +302,18 @@ def _folds(
         if labels is not None and few and groups is None and len(labels) >= cv:
             order, places = np.lexsort((rng.random(len(labels)), labels)), np.arange(len(labels))
             # Rows of a class go to folds one after the other.
-            cv = PredefinedSplit(places[np.argsort(order)] % cv)
+            cv = model_selection.PredefinedSplit(places[np.argsort(order)] % cv)
             return out_of_fold_splits(cv, rows.X, labels, None, name="validation")
         if few:
             labels = None
         if groups is None:
-            kind = KFold if labels is None else StratifiedKFold
+            kind = model_selection.KFold if labels is None else model_selection.StratifiedKFold
         else:
-            kind = GroupKFold if labels is None else StratifiedGroupKFold
+            kind = (
+                model_selection.GroupKFold
+                if labels is None
+                else model_selection.StratifiedGroupKFold
+            )
         cv = kind(cv, shuffle=True, random_state=int(rng.integers(MAX_SEED)))
     y = rows.y if labels is None else labels
     return out_of_fold_splits(cv, rows.X, y, groups, name="validation")
@@ -348,7 +345,7 @@ def out_of_fold_splits(
         # Folds without a rare class are what there is; see `without_unseen_classes`.
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         try:
-            splitter = check_cv(cv, y)
+            splitter = model_selection.check_cv(cv, y)
             # A splitter of the user's need not take groups.
             pairs = list(splitter.split(X, y, *(() if groups is None else (groups,))))
         except ValueError as error:  # such as more folds than rows

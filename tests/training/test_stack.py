@@ -271,10 +271,10 @@ def test_epochs_and_schedules_are_planned_anew_for_the_time_that_is_left(
         return np.ones(count)
 
     class Run(TrainingRun):
-        def _call(self, n_epochs):
+        def _call(self, n_epochs, *settings):
             nonlocal now
             now += n_epochs * (before if self.n_epochs < 20 else later)
-            return super()._call(n_epochs)
+            return super()._call(n_epochs, *settings)
 
     clock = SimpleNamespace(monotonic=lambda: now, perf_counter=lambda: now)
     monkeypatch.setattr("skuq.training._train.time", clock)

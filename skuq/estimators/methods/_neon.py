@@ -16,31 +16,17 @@ import numpy as np
 from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array
 
-from skuq._params import (
-    HasMethods,
-    Interval,
-    StrOptions,
-    first_true,
-    parameters,
-    refuse,
-    resolve_settings,
-    settings_constraint,
-)
+from skuq import _params
+from skuq._params import Interval, StrOptions, parameters, settings_constraint
 from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress
 from skuq.estimators._task import read_task
 from skuq.estimators.methods import _neon_training
 from skuq.estimators.methods._neon_conditioned import FEWEST_TO_LEARN, train_conditioned
 from skuq.files._registry import saved_record
 from skuq.fitted._fitted_operator import FittedOperator, GivenBase, Widths
-from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork
+from skuq.networks import ConditionedPrior, EpiNet, OperatorNetwork, _operator_network
 from skuq.networks._keras_models import check_builder
-from skuq.networks._operator_network import (
-    OPERATOR_NETWORKS,
-    OUTPUT_MAPS,
-    PRIOR_SCALE,
-    PRIORS,
-    keras_base,
-)
+from skuq.networks._operator_network import OPERATOR_NETWORKS, OUTPUT_MAPS, PRIOR_SCALE, PRIORS
 from skuq.tables import TrainingData
 from skuq.tables._functions import FunctionInputs, FunctionTargets, flat_values
 from skuq.training._recipe import TRAINING, Training
@@ -404,7 +390,7 @@ class NEONRegressor(OperatorRegressor):
         **_CONSTRAINTS,
         "prior": settings_constraint(PRIORS, ConditionedPrior, EpiNet),
         "n_draws": [Interval(Integral, 2, 2**22, closed="both")],
-        "pretrained": [HasMethods(["predict"]), None],
+        "pretrained": [_params.HasMethods(["predict"]), None],
     }
 
     @classmethod
@@ -658,10 +644,10 @@ def _fit_operator(
 
 def _resolve_prior(model: NEONRegressor) -> ConditionedPrior | EpiNet:
     """Resolve the parameter `prior` of NEON; ValueError if other parameters contradict it."""
-    prior = resolve_settings(model, "prior")
+    prior = _params.resolve_settings(model, "prior")
     # Conditioning linearises the network in its weights and needs normal errors: only our own
     # base networks have these derivatives, and nothing may follow them.
-    obstacle = first_true(
+    obstacle = _params.first_true(
         {
             "`pretrained`": model.pretrained is not None,
             "`output_map`": model.output_map is not None,
@@ -684,13 +670,13 @@ def _resolve_prior(model: NEONRegressor) -> ConditionedPrior | EpiNet:
             not is_trained and learns_noise and prior.scale not in ("auto", 0)
         ),
     }
-    refuse(problems)
+    _params.refuse(problems)
     return prior
 
 
 def _resolve_training(model: Any) -> dict[str, Any]:
     """List the given settings of the training; ValueError if parameters contradict each other."""
-    training = resolve_settings(model, "training").fields(_neon_training.TRAINING_FIELDS)
+    training = _params.resolve_settings(model, "training").fields(_neon_training.TRAINING_FIELDS)
     noise_std, is_known = model.noise_std, not isinstance(model.noise_std, str)
     # Validation of parameters has checked numbers, but not the entries of arrays.
     noise = np.asarray(noise_std if is_known else 0.0, dtype="float64")
@@ -705,7 +691,7 @@ def _resolve_training(model: Any) -> dict[str, Any]:
     }
     # With a given model only an EpiNet is trained, on its residuals: there is no base network.
     excluded = {"network": not is_default, "output_map": model.output_map is not None}
-    name = first_true(excluded) or "network"
+    name = _params.first_true(excluded) or "network"
     problems = {
         f"`noise_std` must be finite numbers >= 0. Got {noise_std!r}.": (
             not (noise >= 0).all() or not np.isfinite(noise).all()
@@ -725,11 +711,10 @@ def _resolve_training(model: Any) -> dict[str, Any]:
         f"`pretrained` gives the prediction: it excludes `{name}`. Got {getattr(model, name)!r}. "
         "Leave one of them out.": model.pretrained is not None and any(excluded.values()),
         "`refine=True` fits the squared error of data without noise, and is not possible with "
-        f"{first_true(unrefined)}. Set noise_std=0.0 and leave out what changes the loss.": (
-            model.refine and any(unrefined.values())
-        ),
+        f"{_params.first_true(unrefined)}. Set noise_std=0.0 and leave out what changes the "
+        "loss.": (model.refine and any(unrefined.values())),
     }
-    refuse(problems)
+    _params.refuse(problems)
     return training
 
 
@@ -768,10 +753,10 @@ def _make_trainer(model, task, training, learns_noise, previous) -> _neon_traini
     if model.pretrained is None:
         n_columns = task.inputs.query_points.shape[1]
         sizes = len(task.inputs.scaling.scale_), n_columns, task.targets.head.n_raw
-        network = resolve_settings(model, "network")
+        network = _params.resolve_settings(model, "network")
         if callable(network):  # the user's function
             check_builder("`network`", network, "d_u, d_y, n_outputs")
-            base = keras_base(network(*sizes), *sizes)
+            base = _operator_network.keras_base(network(*sizes), *sizes)
         else:
             base = network.describe(*sizes)
     trainer = _neon_training.OperatorTrainer(

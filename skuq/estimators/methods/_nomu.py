@@ -9,17 +9,8 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import (
-    HasMethods,
-    Interval,
-    Settings,
-    StrOptions,
-    first_true,
-    parameters,
-    refuse,
-    resolve_settings,
-    settings_constraint,
-)
+from skuq import _params
+from skuq._params import Interval, StrOptions, parameters, settings_constraint
 from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress, unfitted_copy
 from skuq.estimators._task import VALIDATION, Task, join_validation, read_task
 from skuq.estimators.methods import _nomu_training
@@ -280,7 +271,7 @@ class NOMURegressor(UncertaintyRegressor):
         ],
         "readout": settings_constraint(NOMU_SETTINGS["readout"], NOMUReadout),
         "band": [StrOptions({"symmetric", "asymmetric"})],
-        "pretrained": [HasMethods(["predict"]), None],
+        "pretrained": [_params.HasMethods(["predict"]), None],
         "noise_std": [StrOptions({"learned"}), _NOT_NEGATIVE, callable, None],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [_COUNT, None],
@@ -377,10 +368,12 @@ class NOMURegressor(UncertaintyRegressor):
     def _fit(self, given):
         # Settings first: reading rows takes longer. A user's function or table is not settings yet.
         names = "network", "artificial", "loss", "readout", "training"
-        network, artificial, loss, readout, recipe = (resolve_settings(self, k) for k in names)
-        if not isinstance(network, Settings):
+        network, artificial, loss, readout, recipe = (
+            _params.resolve_settings(self, k) for k in names
+        )
+        if not isinstance(network, _params.Settings):
             network = NOMUNetwork(mean=network)
-        if not isinstance(artificial, Settings):
+        if not isinstance(artificial, _params.Settings):
             artificial = ArtificialInputs(artificial)
         recipe = recipe.fields(_TRAINING_FIELDS)
         _refuse_without_effect(self, readout)
@@ -446,7 +439,7 @@ def _refuse_without_effect(model: Any, readout: NOMUReadout) -> None:
             "refit": not model.refit,
             "early_stopping_patience": isinstance(model.early_stopping_patience, Integral),
         }
-        if name := first_true(given):
+        if name := _params.first_true(given):
             raise ValueError(
                 f"`{name}`={model.get_params()[name]!r} has no effect, since `readout` has numbers "
                 "for l_min, l_max and c, and no rows are held out: leave one of these to be "
@@ -489,7 +482,7 @@ def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
     }
     conflicts = {
         f"`network` with connect_gradient=True trains f and r together, and "
-        f"{first_true(mean_first)} gives f before r: give up one of them.": (
+        f"{_params.first_true(mean_first)} gives f before r: give up one of them.": (
             network.connect_gradient and any(mean_first.values())
         ),
         "`pretrained` is the prediction f, so that `noise_std`='learned', "
@@ -500,10 +493,10 @@ def _refuse_contradictions(model: Any, network: NOMUNetwork) -> None:
             given and not GivenMean(model.pretrained).is_keras and network.connect_layers > 1
         ),
         "`refine`=True makes the mean interpolate data without noise, before r is trained. It is "
-        f"not possible with {first_true(unrefined)}. Set noise_std=0.0 and leave the others at "
-        "their defaults.": model.refine and any(unrefined.values()),
+        f"not possible with {_params.first_true(unrefined)}. Set noise_std=0.0 and leave the "
+        "others at their defaults.": model.refine and any(unrefined.values()),
     }
-    refuse(conflicts)
+    _params.refuse(conflicts)
 
 
 def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:

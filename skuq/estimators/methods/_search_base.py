@@ -28,17 +28,7 @@ from skuq.estimators._task import (
     warn_if_worse_than_constant,
     warn_of_short_training,
 )
-from skuq.estimators.methods import _search_store
-from skuq.estimators.methods._search_plan import (
-    SearchPlan,
-    check_arguments,
-    collect_held_out,
-    criterion,
-    default_epochs,
-    is_splitter,
-    resolve_rule,
-    resolve_validation,
-)
+from skuq.estimators.methods import _search_plan, _search_store
 from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberRepeater, MemberTrainer
 from skuq.exceptions import SearchFailedError
 from skuq.fitted._searched import EnsembleRule, FittedSearch, without_networks
@@ -54,7 +44,7 @@ class SearchEstimator(Predictor):
     """Base class that searches, trains and selects."""
 
     #: Method that reads the parameters, with X of `fit` or None; ValueError if they contradict.
-    _plan: ClassVar[Callable[..., SearchPlan]]
+    _plan: ClassVar[Callable[..., _search_plan.SearchPlan]]
     #: Method that returns the parameters of the paper's experiments, by name.
     _papers: ClassVar[Callable[..., dict[str, dict[str, Any]]]]
     #: Arrays of the candidates that a function given as `selection` gets, by argument.
@@ -140,11 +130,11 @@ class SearchEstimator(Predictor):
 
     def _fit(self, given: Given) -> Fit:
         plan = self._plan(given.X)
-        check_arguments(self, plan, given)
+        _search_plan.check_arguments(self, plan, given)
         task = read_task(self, plan.inputs, plan.targets, given, min_rows=2)
-        validation, n_used = resolve_validation(self, plan, task)
+        validation, n_used = _search_plan.resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
-        splits = task.make_splits(validation) if is_splitter(validation) else None
+        splits = task.make_splits(validation) if _search_plan.is_splitter(validation) else None
         folds = None if splits is None else splits.parts
         parts = functools.partial(_search_store.identify, self, plan, task, folds)
         with _search_store.open_store(self, parts, time_left(self, task)) as store:
@@ -243,7 +233,7 @@ class SearchEstimator(Predictor):
         other = unfitted_copy(self)
         other.selection = clone(self.selection, safe=False)
         other.set_params(**settings)._validate_params()
-        rule = other._ensemble_rule(resolve_rule(other))
+        rule = other._ensemble_rule(_search_plan.resolve_rule(other))
         candidates = self._predict_trials(X, y, sample_weight, refits=False)
         if candidates is not None:
             warn_of_few_rows(np.count_nonzero(candidates.sample_weight), "More rows may help.")
@@ -484,7 +474,7 @@ _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 # --------------------------------------------------------------------------------------- search
 
 
-def count_trials(estimator: Any, plan: SearchPlan) -> int:
+def count_trials(estimator: Any, plan: _search_plan.SearchPlan) -> int:
     """Return the number of trials; with `max_time`, "auto" is as many as fit into it."""
     if not isinstance(estimator.n_trials, str):
         return estimator.n_trials
@@ -514,7 +504,12 @@ def _run_options(
 
 
 def _make_proposer(
-    estimator: Any, plan: SearchPlan, space: Any, head: Any, decisions: Decisions, held_out: Any
+    estimator: Any,
+    plan: _search_plan.SearchPlan,
+    space: Any,
+    head: Any,
+    decisions: Decisions,
+    held_out: Any,
 ) -> Any:
     """Let the strategy make its proposer for this space and number of trials."""
     # Parents are selected on the clean rows, or on those of the highest severity.
@@ -527,17 +522,17 @@ def _make_proposer(
         # may let in.
         plan.defaults.n_trials if isinstance(estimator.n_trials, str) else n_trials,
         getattr(space, "mutate", None),
-        [functools.partial(criterion, head, plan.rule.loss, part) for part in parts],
+        [functools.partial(_search_plan.criterion, head, plan.rule.loss, part) for part in parts],
         getattr(space, "n_trainings", 1),
     )
     return plan.strategy.proposer(problem)
 
 
 def make_search(
-    estimator: Any, plan: SearchPlan, task: Task, store: Any
+    estimator: Any, plan: _search_plan.SearchPlan, task: Task, store: Any
 ) -> tuple[Search, Decisions]:
     """Make the search, and list the decisions that it can vary."""
-    held_out, x_of_trials = collect_held_out(task)
+    held_out, x_of_trials = _search_plan.collect_held_out(task)
     space, head, strategy = plan.defaults.bind(plan.space, task), task.targets.head, plan.strategy
     decisions = space.decisions(task.data.x.shape[1:], head.n_raw)
     max_epochs = None if isinstance(estimator.epochs, str) else estimator.epochs
@@ -546,7 +541,7 @@ def make_search(
         space,
         task.data,
         head,
-        max_epochs or default_epochs(plan, space, decisions, task.splits.n_train),
+        max_epochs or _search_plan.default_epochs(plan, space, decisions, task.splits.n_train),
         held_out=x_of_trials,
         folds=task.splits.parts,
         timeout=estimator.trial_timeout,
@@ -588,7 +583,9 @@ def make_search(
 # ------------------------------------------------------------------------------ training again
 
 
-def make_retraining(estimator: Any, plan: SearchPlan, fitted: FittedSearch) -> Retraining | None:
+def make_retraining(
+    estimator: Any, plan: _search_plan.SearchPlan, fitted: FittedSearch
+) -> Retraining | None:
     """Describe the training after the search; None if there is none."""
     if estimator.refit:
         return Retraining("refit", fitted.trials, fitted.chosen_trials.tolist())
