@@ -262,18 +262,15 @@ Slots = tuple[Any, ...]
 
 
 class Constants(NamedTuple):
-    """Constants of the rules: momentum is sgd's, and sgd has no other.
-
-    Recipes set the first three. The others are always Keras' defaults.
-    """
+    """Constants that recipes set: momentum is sgd's, and sgd has no other."""
 
     momentum: float
     beta_2: float
     epsilon: float
-    beta_1: float = 0.9
-    rho_rmsprop: float = 0.9
-    rho_adadelta: float = 0.95
-    nadam_decay: float = 0.96
+
+
+# Constants that are always Keras' defaults: `rho` of RMSprop and Adadelta, and Nadam's decay.
+_BETA_1, _RHO_RMSPROP, _RHO_ADADELTA, _NADAM_DECAY = 0.9, 0.9, 0.95, 0.96
 
 
 class Rule(NamedTuple):
@@ -296,7 +293,7 @@ def _momentum(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tu
 
 def _rmsprop(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
     """Apply a step of RMSprop."""
-    (v,), rho = slots, c.rho_rmsprop  # v <- rho v + (1 - rho) g^2;  w <- w - lr g / sqrt(v + eps)
+    (v,), rho = slots, _RHO_RMSPROP  # v <- rho v + (1 - rho) g^2;  w <- w - lr g / sqrt(v + eps)
     v = rho * v + (1 - rho) * ops.square(g)
     return w - lr * g / ops.sqrt(v + c.epsilon), (v,)
 
@@ -311,7 +308,7 @@ def _adadelta(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tu
     """Apply a step of Adadelta."""
     # Moving averages of squared gradients and of squared steps; the step is
     # g * sqrt((steps + eps) / (squares + eps)), times lr (Zeiler 2012, Algorithm 1).
-    (squares, steps), rho = slots, c.rho_adadelta
+    (squares, steps), rho = slots, _RHO_ADADELTA
     squares = rho * squares + (1 - rho) * ops.square(g)
     # The squared step is g^2 * ratio, so that the slot needs no second root.
     ratio = (steps + c.epsilon) / (squares + c.epsilon)
@@ -323,10 +320,10 @@ def _adam(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[
     """Apply a step of Adam."""
     # m <- b1 m + (1 - b1) g;  v <- b2 v + (1 - b2) g^2 (Kingma & Ba 2015, Algorithm 1).
     m, v = slots
-    m = m + (1 - c.beta_1) * (g - m)
+    m = m + (1 - _BETA_1) * (g - m)
     v = v + (1 - c.beta_2) * (ops.square(g) - v)
     # Both bias corrections in one number: lr * sqrt(1 - b2^t) / (1 - b1^t).
-    rate = lr * ops.sqrt(1 - ops.power(c.beta_2, t)) / (1 - ops.power(c.beta_1, t))
+    rate = lr * ops.sqrt(1 - ops.power(c.beta_2, t)) / (1 - ops.power(_BETA_1, t))
     return w - rate * m / (ops.sqrt(v) + c.epsilon), (m, v)
 
 
@@ -334,10 +331,10 @@ def _adamax(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tupl
     """Apply a step of Adamax."""
     # u is the decayed maximum of |g|, in place of sqrt(v) (Kingma & Ba 2015, Algorithm 2).
     m, u = slots
-    m = m + (1 - c.beta_1) * (g - m)
+    m = m + (1 - _BETA_1) * (g - m)
     u = ops.maximum(c.beta_2 * u, ops.abs(g))
     # Only m needs a bias correction: the maximum is not drawn towards its start.
-    return w - lr / (1 - ops.power(c.beta_1, t)) * m / (u + c.epsilon), (m, u)
+    return w - lr / (1 - ops.power(_BETA_1, t)) * m / (u + c.epsilon), (m, u)
 
 
 def _nadam(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple[Any, Slots]:
@@ -345,10 +342,10 @@ def _nadam(w: Any, slots: Slots, g: Any, t: Any, lr: Any, c: Constants) -> tuple
     # Adam with Nesterov momentum: m_hat looks one step ahead. The momentum of step t is
     # b1 (1 - 0.5 decay^t), and `product` is that of all steps so far (Dozat 2016).
     m, v, product = slots
-    now = c.beta_1 * (1 - 0.5 * ops.power(c.nadam_decay, t))
-    ahead = c.beta_1 * (1 - 0.5 * ops.power(c.nadam_decay, t + 1))
+    now = _BETA_1 * (1 - 0.5 * ops.power(_NADAM_DECAY, t))
+    ahead = _BETA_1 * (1 - 0.5 * ops.power(_NADAM_DECAY, t + 1))
     product = product * now
-    m = m + (1 - c.beta_1) * (g - m)
+    m = m + (1 - _BETA_1) * (g - m)
     v = v + (1 - c.beta_2) * (ops.square(g) - v)
     # With momenta b_t and their products P_t:
     # m_hat = b_{t+1} m / (1 - P_{t+1}) + (1 - b_t) g / (1 - P_t).

@@ -16,16 +16,9 @@ from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import NES_SELECTIONS, SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
 from skuq.estimators._presets import defaults_in
+from skuq.estimators.methods import _search_plan
 from skuq.estimators.methods._search_base import SearchEstimator
-from skuq.estimators.methods._search_plan import (
-    SearchDefaults,
-    SearchPlan,
-    constraints_with,
-    is_splitter,
-    resolve_rule,
-    resolve_space,
-    resolve_strategy,
-)
+from skuq.estimators.methods._search_plan import SearchPlan, constraints_with, resolve_rule
 from skuq.networks._given_spaces import AUTODEUQ_SPACES, NES_IMAGE_SPACES, NES_SPACES
 from skuq.search import AgEBO, NESEvolution, RandomSearch
 from skuq.search._strategies import AUTODEUQ_STRATEGIES, NES_STRATEGIES
@@ -48,9 +41,9 @@ AUTODEUQ_CONSTRAINTS: dict = {
 
 def make_autodeuq_plan(estimator: Any) -> SearchPlan:
     """Read the parameters of AutoDEUQ; raise ValueError if they contradict each other."""
-    space, rule = resolve_space(estimator), resolve_rule(estimator)
+    space, rule = _search_plan.resolve_space(estimator), resolve_rule(estimator)
     defaults = defaults_in(space)
-    strategy = resolve_strategy(estimator, defaults)
+    strategy = _search_plan.resolve_strategy(estimator, defaults)
     # A strategy that is given is meant, also one whose settings `set_params` has changed.
     is_auto = isinstance(estimator.search, str) and estimator.search == "auto"
     if is_auto and defaults.strategy is not None:
@@ -60,7 +53,7 @@ def make_autodeuq_plan(estimator: Any) -> SearchPlan:
     return SearchPlan(strategy, space, rule, inputs, targets, defaults, n_repeats=n_repeats)
 
 
-def _count_repeats(estimator: Any, defaults: SearchDefaults) -> int:
+def _count_repeats(estimator: Any, defaults: _search_plan.SearchDefaults) -> int:
     """Resolve `repeats`, and refuse those that have no folds."""
     repeats = estimator.repeats
     if isinstance(repeats, str):
@@ -70,7 +63,7 @@ def _count_repeats(estimator: Any, defaults: SearchDefaults) -> int:
             f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
             "networks have no folds to repeat. Set refit=False."
         )
-    if repeats > 0 and is_splitter(estimator.validation):
+    if repeats > 0 and _search_plan.is_splitter(estimator.validation):
         raise ValueError(
             f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
             f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
@@ -567,7 +560,7 @@ def make_nes_plan(estimator: Any, X: Any) -> SearchPlan:
     if holds_images and isinstance(estimator.space, str) and estimator.space in NES_IMAGE_SPACES:
         space = NES_IMAGE_SPACES[estimator.space]()
     else:
-        space = resolve_space(estimator)
+        space = _search_plan.resolve_space(estimator)
     takes_images = getattr(space, "takes_images", None)
     if takes_images and not holds_images and X is not None:
         raise ValueError(
@@ -584,7 +577,7 @@ def make_nes_plan(estimator: Any, X: Any) -> SearchPlan:
         inputs = ImageInputs(shape, flat=takes_images is False, embed=defaults.embeds)
     else:
         inputs = TableInputs(estimator.preprocess, embed=defaults.embeds)
-    strategy = resolve_strategy(estimator, defaults)
+    strategy = _search_plan.resolve_strategy(estimator, defaults)
     stacks = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
     targets = defaults.targets(estimator)
     n_steps = None if holds_images and not inputs.flat else _N_STEPS
