@@ -56,11 +56,7 @@ def saved_as(
 
 @dataclass_transform(eq_default=False, frozen_default=True)
 def saved_record(
-    name: str,
-    *,
-    eq: bool = False,
-    brief: bool = False,
-    check: Callable[..., None] | None = None,
+    name: str, *, eq: bool = False, brief: bool = False, check: Callable[..., None] | None = None
 ) -> Callable[[type[_T]], type[_T]]:
     """Make a class a frozen dataclass that is saved under this name (decorator).
 
