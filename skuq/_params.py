@@ -61,8 +61,7 @@ def parameters(
 ) -> Callable[[type[_T]], type[_T]]:
     """Make a class a dataclass of its parameters, saved under this name (decorator).
 
-    Single positional ones are fields with ``field(kw_only=False)``. The class body has all
-    parameters, in the order of the signature: base classes have none. See `saved_as` for `kind`.
+    All are fields of the class itself; single positional ones have ``field(kw_only=False)``.
     """
     make = dataclass(eq=False, repr=False, kw_only=kw_only)
     return lambda cls: saved_as(name, kind=kind)(make(cls))

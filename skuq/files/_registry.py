@@ -56,16 +56,11 @@ def saved_as(
 
 @dataclass_transform(eq_default=False, frozen_default=True)
 def saved_record(
-    name: str,
-    *,
-    eq: bool = False,
-    brief: bool = False,
-    check: Callable[..., None] | None = None,
+    name: str, *, eq: bool = False, brief: bool = False, check: Callable[..., None] | None = None
 ) -> Callable[[type[_T]], type[_T]]:
     """Make a class a frozen dataclass that is saved under this name (decorator).
 
-    Records with `eq` are compared by value, others are equal to themselves alone. Those that are
-    `brief` show each field in a few words. See `saved_as` for `check`.
+    With `eq` records are compared by value, and `brief` ones show each field in a few words.
     """
 
     def make(cls: type[_T]) -> type[_T]:

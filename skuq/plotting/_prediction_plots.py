@@ -6,14 +6,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from skuq import metrics
 from skuq._params import as_floats, classifies, fill_masked, unwrap_estimator
-from skuq.metrics import (
-    coverage_width_auc,
-    coverage_width_curve,
-    error_retention_curve,
-    quantile_calibration_curve,
-    retention_auc,
-)
 from skuq.metrics._scores import read_pit
 from skuq.plotting import _display
 from skuq.tables._columns import column_names
@@ -358,9 +352,9 @@ class RetentionDisplay(_display.CurveDisplay):
         # Signed errors would cancel, and the curve would not rise.
         if (errors < 0).any():
             raise ValueError(f"`errors` must not be negative. The smallest is {errors.min()}.")
-        retained, left = error_retention_curve(errors, uncertainty)
+        retained, left = metrics.error_retention_curve(errors, uncertainty)
         ax = self._open(ax)
-        area = retention_auc(errors, uncertainty)
+        area = metrics.retention_auc(errors, uncertainty)
         self._draw_curve(ax, retained, left, line_kwargs, f"area {area:.4g}")
         self.random_ = self.oracle_ = None
         if bounds:
@@ -369,7 +363,7 @@ class RetentionDisplay(_display.CurveDisplay):
             look = {**reference, "linestyle": ":", "label": "random order"}
             self.random_ = _display.draw_line(ax, [0, 1], [0, left[-1]], random_kwargs, **look)
             # The lowest curve possible: the errors themselves are the uncertainty.
-            best = error_retention_curve(errors, errors)
+            best = metrics.error_retention_curve(errors, errors)
             look = {**reference, "linestyle": (0, (1, 3, 6, 3)), "label": "oracle: by error"}
             self.oracle_ = _display.draw_line(ax, *best, oracle_kwargs, **look)
         ax.set(
@@ -464,7 +458,7 @@ class QuantileCalibrationDisplay(_display.CurveDisplay):
         QuantileCalibrationDisplay
         """
         pit = np.ravel(read_pit(y, mean, std, pit))
-        curve = quantile_calibration_curve(pit=pit, n_levels=n_levels)
+        curve = metrics.quantile_calibration_curve(pit=pit, n_levels=n_levels)
         return cls(*curve, name=name).plot(ax, **plot_options)
 
     @staticmethod
@@ -576,10 +570,9 @@ class CoverageWidthDisplay(_display.CurveDisplay):
         CoverageWidthDisplay
         """
         y, mean, std = _display.check_rows(y=y, mean=mean, std=std)
-        scale, coverage, width = coverage_width_curve(y, mean, std)
-        display = cls(
-            scale, coverage, width, auc=coverage_width_auc(y, mean, std), name=name, unit=unit
-        )
+        scale, coverage, width = metrics.coverage_width_curve(y, mean, std)
+        area = metrics.coverage_width_auc(y, mean, std)
+        display = cls(scale, coverage, width, auc=area, name=name, unit=unit)
         return display.plot(ax, **plot_options)
 
     def plot(self, ax=None, *, mark=1.96, line_kwargs=None, marker_kwargs=None):
