@@ -90,8 +90,7 @@ def test_make_function_of_many_features_agrees_with_scipy_and_has_its_columns():
 
 
 @pytest.mark.parametrize(
-    "inputs, variances",
-    [("uniform", [1 / 3] * 7), ("gaussian", [0.15] * 5 + [0.001] * 2)],
+    "inputs, variances", [("uniform", [1 / 3] * 7), ("gaussian", [0.15] * 5 + [0.001] * 2)]
 )
 def test_make_scarce_regression_has_its_inputs(inputs, variances):
     function = make_function("levy", 7)

@@ -17,12 +17,7 @@ from training_data import NumberTargets
 import skuq
 from skuq.estimators.tabular._targets import ScalingByTails
 from skuq.exceptions import TableWarning
-from skuq.networks import (
-    MLP,
-    ArtificialInputs,
-    NOMUNetwork,
-    NOMUReadout,
-)
+from skuq.networks import MLP, ArtificialInputs, NOMUNetwork, NOMUReadout
 from skuq.predictive import TransformedMixture
 from skuq.tables import TablePreprocessor
 

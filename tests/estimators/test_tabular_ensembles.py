@@ -17,12 +17,7 @@ from tiers import cases
 import skuq
 from skuq import training
 from skuq.ensembles._stacking import drop_light, fit_class_mixture
-from skuq.estimators.tabular._kinds import (
-    Origin,
-    calibrate,
-    mix_classes,
-    weigh_members,
-)
+from skuq.estimators.tabular._kinds import Origin, calibrate, mix_classes, weigh_members
 from skuq.files import dumps, loads
 from skuq.networks import GaussianHead, TabularNetwork
 from skuq.networks._heads import SquaredErrorHead
