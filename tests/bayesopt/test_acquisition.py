@@ -152,8 +152,7 @@ def test_minimize_batch_finds_minima_keeps_bounds_and_drops_starts_of_no_value(r
     assert values.max() < 1e-6
     sizes.clear()
     _maximize.minimize_batch(rosenbrock, starts, max_rounds=30, survivors={3: 5})
-    assert sizes[:3] == [40, 40, 40]
-    assert max(sizes[3:]) <= 5
+    assert sizes[:3] == [40, 40, 40] and max(sizes[3:]) <= 5
 
     # A bowl whose centre is outside in the first variable: the minimum is on the nearest face.
     def bowl(x):
@@ -198,8 +197,7 @@ def test_maximize_acquisition_finds_the_grids_maximum(method):
     exact, *_ = numpy_and_compiled(posterior, acquisition)
     settings = {"method": method, "n_restarts": 30}
     x, value = maximize_acquisition(posterior, acquisition, **settings)
-    assert x.shape == (1, 2)
-    assert value >= exact(grid).max() - 1e-3
+    assert x.shape == (1, 2) and value >= exact(grid).max() - 1e-3
     assert_allclose(acquisition(np, posterior(x), 0.0), value, atol=1e-3)
     assert_array_equal(maximize_acquisition(posterior, acquisition, **settings)[0], x)
     if method != "direct":  # an optimum in a corner is found exactly

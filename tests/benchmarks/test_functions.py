@@ -73,8 +73,7 @@ def test_make_function_by_hand_and_at_its_minimizer(name, d):
         X = 2 * (np.array([*values]) - lower) / np.subtract(upper, lower) - 1
         expected = scaled(np.array([*values.values()]), low, high)
         assert_allclose(function(X), expected, rtol=0, atol=atol)
-    assert function.minimizer.shape == (d,)
-    assert np.all(np.abs(function.minimizer) <= 1)
+    assert function.minimizer.shape == (d,) and np.all(np.abs(function.minimizer) <= 1)
     assert_array_equal(function.bounds, np.tile([-1, 1], (d, 1)))
     assert_allclose(function(function.minimizer[None]), function.minimum, atol=atol, rtol=0)
 

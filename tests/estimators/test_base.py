@@ -238,8 +238,7 @@ def test_all_estimators_are_listed_by_name_and_kind():
     assert found == {name: getattr(skuq, name) for name in names}
     assert all(issubclass(cls, BaseEstimator) for cls in found.values())
     regressors, classifiers = skuq.all_estimators("regressor"), skuq.all_estimators(["classifier"])
-    assert len(regressors) > 8 and len(classifiers) > 5
-    assert not set(regressors) & set(classifiers)
+    assert len(regressors) > 8 and len(classifiers) > 5 and not set(regressors) & set(classifiers)
     assert all(name.endswith("Regressor") for name, _ in regressors)
     assert skuq.all_estimators("transformer") == [("HQEnsembleSelector", skuq.HQEnsembleSelector)]
     assert {*skuq.all_estimators(["regressor", "classifier"])} == {*regressors, *classifiers}

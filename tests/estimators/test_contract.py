@@ -399,8 +399,7 @@ def test_frames_are_what_the_preprocessor_makes_of_them(trained):
         return
     town = np.resize(["Rome", "Oslo", None], len(X))
     frame = X.assign(town=town, b=X["b"].where(X["a"] < 0.7), rooms=np.arange(len(X)) % 4)
-    # Rows without weight teach it nothing.
-    absent = frame[:N_ABSENT].assign(town="Lima", b=np.inf)
+    absent = frame[:N_ABSENT].assign(town="Lima", b=np.inf)  # Rows without weight teach it nothing.
     weight = np.repeat([1.0, 0.0], [len(X), N_ABSENT])
     y, numbers = targets(trained), TablePreprocessor(max_categories=50).fit_transform(frame)
     trained.fit(pd.concat([frame, absent]), np.r_[y, y[:N_ABSENT]], weight)
@@ -852,8 +851,7 @@ def test_a_class_shows_its_signature(cls):
     assert list(cls.__annotations__) == names and len(names) <= 20
     assert set(cls._parameter_constraints) == set(names)
     above = [base for base in cls.__mro__[1:] if base.__module__.startswith("skuq.estimators")]
-    assert len(above) <= 3
-    assert not any("__dataclass_fields__" in vars(base) for base in above)
+    assert len(above) <= 3 and not any("__dataclass_fields__" in vars(base) for base in above)
     assert {"fit", "_fit"} <= {name for base in (cls, *above) for name in vars(base)}
 
 

@@ -388,8 +388,7 @@ def test_warm_start_adds_trials(search, trained, kind, random_state):
     model.set_params(n_members=1).fit(X, y)  # chosen anew, nothing trained
     assert len(trained) == n_trained and model.n_members == 1
     # A deep copy goes on with the same trials, which are removed with the last estimator.
-    assert len(copied.catalog_) == 3
-    assert len(copied.set_params(n_trials=4).fit(X, y).catalog_) == 4
+    assert len(copied.catalog_) == 3 and len(copied.set_params(n_trials=4).fit(X, y).catalog_) == 4
     assert len(trained) == n_trained
     folder = Path(model._folder.path)
     assert model.catalog_path_ is None and len(list(folder.glob("*/trial-*"))) == 5
@@ -524,8 +523,7 @@ MADE = {
 @pytest.mark.parametrize("kind", MADE)
 def test_functions_and_objects_are_compared_by_the_values_they_use(kind):
     one, same, other = (describe(MADE[kind](k)) for k in (1, 1, 2))
-    assert json.loads(json.dumps(one)) == one
-    assert one == same != other
+    assert json.loads(json.dumps(one)) == one and one == same != other
 
 
 def test_values_that_a_function_encloses_are_told_apart():

@@ -201,10 +201,8 @@ def test_fit_gives_small_tables_small_batches_and_enough_epochs(iris):
     model.fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
     space, configuration = WithTraining(WidthDepthSpace()), model.catalog_[0].configuration
     sizes = [space.bind(n).recipe(configuration)["batch_size"] for n in (120, 6000)]
-    assert sizes == [16, 128]
-    assert set(configuration) >= {"learning_rate", "l2"}
-    # 8 steps an epoch: 500 in total
-    assert len(model.catalog_[0].result.history["loss"]) == 63
+    assert sizes == [16, 128] and set(configuration) >= {"learning_rate", "l2"}
+    assert len(model.catalog_[0].result.history["loss"]) == 63  # 8 steps an epoch: 500 in total
 
 
 @pytest.mark.slow

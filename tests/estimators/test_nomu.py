@@ -136,8 +136,7 @@ def test_nomu_defaults_know_eight_points_of_ten_functions(changes, worst):
         z = (y_test - mean) / std
         nlls.append(np.mean(np.log(std) + z**2 / 2))
         covered.append(np.mean(abs(z) <= 2))
-    assert np.median(nlls) < 0 and np.max(nlls) < worst
-    assert 0.88 < np.mean(covered) < 0.995
+    assert np.median(nlls) < 0 and np.max(nlls) < worst and 0.88 < np.mean(covered) < 0.995
 
 
 def test_predictions_are_those_of_the_network_by_eq_2():
@@ -262,8 +261,7 @@ def test_refit_trains_f_as_long_as_was_best(wave, trained):
     rng = np.random.default_rng(0)
     model = nomu(**EARLY, validation=2).fit(wave[0], rng.normal(size=120))
     best = [member.best_epoch + 1 for member in trained[:2]]
-    assert min(best) < 30
-    assert len(model.mean_member_.history["loss"]) == round(np.mean(best))
+    assert min(best) < 30 and len(model.mean_member_.history["loss"]) == round(np.mean(best))
     assert len(model.member_.history["loss"]) == 30
 
 
@@ -292,8 +290,7 @@ def test_noise_std_is_learnt():
     y = 100 * np.sin(3 * X[:, 0]) + 30 * rng.normal(size=300)
     model = small(noise_std="learned", epochs=60, batch_size=50).fit(X, y)
     parts = model.predict_uncertainty(X)
-    assert parts.aleatoric.min() > 20 and parts.aleatoric.max() < 45
-    assert parts.epistemic.mean() < 15
+    assert parts.aleatoric.min() > 20 and parts.aleatoric.max() < 45 and parts.epistemic.mean() < 15
     assert_allclose(parts.mean, 100 * np.sin(3 * X[:, 0]), atol=30)
     assert model.noise_factor_ == 1 and model.mean_member_ is not None
 
@@ -668,8 +665,7 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
     rows = held_out_rows(12)
     for raw in (-rows.X, np.where(np.arange(12)[:, None] < 3, -rows.X, rows.X)):
         readout = choose(Rows(raw, *rows[1:]), error=0.1, noiseless=noiseless)
-        assert at(readout) < 8
-        assert np.std(rows.y / UNIT / (readout.c * readout.std(raw))) < 1.1
+        assert at(readout) < 8 and np.std(rows.y / UNIT / (readout.c * readout.std(raw))) < 1.1
 
 
 def test_choose_readout_closes_the_band_where_held_out_rows_allow():
@@ -693,8 +689,7 @@ def test_choose_readout_scales_learnt_noise():
     error = UNIT * 0.6 * rng.normal(size=(2000, 1))
     rows = Rows(rng.uniform(0.01, 2, (2000, 1)), error, np.ones(2000))
     readout = choose(rows, noise=0.3 * UNIT, l_min=0.001, l_max=2.0, c="nll")
-    assert readout.noise_factor == pytest.approx(2, rel=0.1)
-    assert at(readout) < 0.3
+    assert readout.noise_factor == pytest.approx(2, rel=0.1) and at(readout) < 0.3
 
 
 def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():

@@ -75,8 +75,7 @@ def test_fit_predicts_between_query_points_and_is_less_certain_away_from_the_inp
     model, between = wave(kind), np.linspace(0.05, 1.9, 9)
     expected = waves(NEAR, between)
     error = model.predict(NEAR, query_points=between) - expected
-    assert error.shape == (30, 9)
-    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
+    assert error.shape == (30, 9) and np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
     assert std_of(model, FAR).mean() > 4 * std_of(model, inputs(40)).mean()
 
 
@@ -350,11 +349,9 @@ def test_fit_leaves_each_function_out_once_and_equal_inputs_together(plan, n_rep
     assert job.recipe.early_stopping_patience == job.recipe.epochs // 4
     train, left_out = (np.array(part) for part in zip(*job.splits))  # of equal sizes
     left_out = list(map(set, left_out.tolist()))
-    assert set.union(*left_out) == set(range(33))
-    assert sum(map(len, left_out)) == 33
+    assert set.union(*left_out) == set(range(33)) and sum(map(len, left_out)) == 33
     for rows, part in zip(train.tolist(), left_out):
-        assert set(rows) == set(range(33)) - part
-        assert not np.isin(X[rows], X[list(part)]).any()
+        assert set(rows) == set(range(33)) - part and not np.isin(X[rows], X[list(part)]).any()
 
 
 def diverging(patch, *positions):

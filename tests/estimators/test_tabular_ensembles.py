@@ -311,8 +311,7 @@ def test_networks_learn_what_ridge_regression_leaves_where_y_is_linear(rng, plan
     # Each output has its own linear part, or none.
     model.fit(X, np.column_stack([1e6 + X @ slopes + noise, np.square(X[:, 0])]))
     means = model.predict(new)
-    assert np.std(means[:, 0] - new @ slopes) < 0.2
-    assert np.ptp(means[:, 1]) < 1e-2
+    assert np.std(means[:, 0] - new @ slopes) < 0.2 and np.ptp(means[:, 1]) < 1e-2
     # Residuals are targets of unit variance, so that no floor makes narrow distributions wide.
     scale = model.fitted_.targets.scaling.scale_
     assert_allclose(scale, [noise.std(), np.square(X[:, 0]).std()], rtol=0.1)

@@ -186,8 +186,7 @@ def test_dumps_takes_catalogs_and_stores_arrays_and_foreign_objects_once():
 )
 def test_loads_restores_values(value):
     loaded = loads(dumps(skuq.NESRegressor(space=value))).space
-    assert type(loaded) is type(value)
-    assert repr(loaded) == repr(value)
+    assert type(loaded) is type(value) and repr(loaded) == repr(value)
 
 
 def test_loads_restores_generators_and_metadata_requests():
@@ -208,8 +207,7 @@ def test_loads_takes_a_search_space_of_the_user():
     data = dumps(model)
     loaded = loads(data)
     assert_equal_predictions(loaded, model, X)
-    assert dumps(loaded) == data
-    assert "TinySpace" in repr(loaded.space)
+    assert dumps(loaded) == data and "TinySpace" in repr(loaded.space)
     with pytest.raises(MissingPartError, match=r"`space` .*TinySpace.*parts={'space"):
         clone(loaded).fit(X, Y)
     space = TinySpace()

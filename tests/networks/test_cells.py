@@ -48,8 +48,7 @@ def test_spaces_are_of_the_papers_sizes():
     assert (channels.name, channels.choices) == ("channels", (12, 14, 16, 18, 20))
     assert (n_cells.name, n_cells.choices) == ("n_cells", (5, 8, 11))
     assert CellSpace.width_depth().cells({}) == DARTS
-    # Default cells are those of DARTS.
-    space = CellSpace()
+    space = CellSpace()  # Default cells are those of DARTS.
     default = space.cells(space.decisions().architecture.default())
     for kind in cells.KINDS:
         ours, theirs = getattr(default, kind), getattr(DARTS, kind)
@@ -139,8 +138,7 @@ def test_cell_mutations_are_the_papers(global_random_seed):
             which["operation"] += 1
             edges_hit[*node, before[node].index((old_op, old_input))] += 1
         else:
-            assert old_op == new_op
-            assert new_input not in [source for _, source in before[node]]
+            assert old_op == new_op and new_input not in [source for _, source in before[node]]
             which["input"] += 1
             nodes_hit[node] += 1
     assert_uniform(which, 3)

@@ -42,8 +42,7 @@ def test_draw_has_the_given_scales():
     assert_array_equal(drawn[0][1], 0)
     network = EncoderDecoder(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
     frequencies = network.draw(np.random.default_rng(0))[9]
-    assert frequencies.shape == (50, 100)
-    assert frequencies.std() == pytest.approx(5, rel=0.05)
+    assert frequencies.shape == (50, 100) and frequencies.std() == pytest.approx(5, rel=0.05)
 
 
 def by_formula(network, weights, x):

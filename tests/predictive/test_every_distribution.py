@@ -260,8 +260,7 @@ def test_rows_outputs_and_scaled_distributions_are_those_of_the_whole(kind, shap
         assert_allclose(part.quantile(0.9), m.quantile(0.9)[at], rtol=1e-12)
         expected = [of_part[at] for of_part in m.uncertainty()]
         assert_allclose(part.uncertainty(), expected, rtol=1e-12)
-    # Scaled is stretched about the mean.
-    near = {"rtol": 1e-9, "atol": 1e-12}
+    near = {"rtol": 1e-9, "atol": 1e-12}  # Scaled is stretched about the mean.
     factor = 1.7 if len(shape) == 1 else np.array([0.5, 3.0])
     wide = m.scaled(factor)
     assert_allclose(wide.mean, m.mean, **near)

@@ -69,8 +69,7 @@ def test_epistemic_normal_parts_and_draws_are_those_given(rng):
     assert_array_equal(m.uncertainty(1), [[1, 2], [3, 0], [4, 5], [5, 5]])
     m = EpistemicNormal(np.zeros(1), np.full(1, 3e-200), np.full(1, 4e-200))
     assert_allclose((m.std, m.uncertainty().total), 5e-200)
-    # Draws of functions have their covariance.
-    functions = rng.normal(size=(3, 5, 2))
+    functions = rng.normal(size=(3, 5, 2))  # Draws of functions have their covariance.
     epistemic = np.sqrt((functions**2).sum(axis=0))
     m = EpistemicNormal(np.ones((5, 2)), np.full((5, 2), 0.2), epistemic, functions)
     for found, factor in ((m, 1.0), (m.scaled(np.array([2.0, 0.5])), np.tile([2.0, 0.5], 5))):
@@ -164,8 +163,7 @@ def test_mode_and_values_are_of_the_average_and_of_scipys_entropies(global_rando
     m = CategoricalMixture([[[0.51, 0.49]], [[0.51, 0.49]], [[0.01, 0.99]]])
     assert_array_equal(m.mode, [1])
     assert_array_equal(CategoricalMixture([[[0.2, 0.4, 0.4]]]).mode, [1])
-    # To second order the mutual information is the sum of variance / (2 mean).
-    step = 1e-7
+    step = 1e-7  # To second order the mutual information is the sum of variance / (2 mean).
     m = CategoricalMixture([[[0.3 + step, 0.7 - step]], [[0.3 - step, 0.7 + step]]])
     expected = step**2 * (1 / 0.3 + 1 / 0.7) / 2
     # A difference of entropies would be good to 1e-2: 1e-16 of 2e-14.
@@ -194,8 +192,7 @@ def test_parts_add_up_and_stay_in_bounds(raw):
     n_members, _, n_classes = m.proba.shape
     assert (total <= np.log(n_classes) + 1e-12).all()
     # The mutual information is bounded by the entropy of the members' weights too.
-    assert (epistemic <= np.log(n_members) + 1e-12).all()
-    assert np.isfinite(m.log_mean).all()
+    assert (epistemic <= np.log(n_members) + 1e-12).all() and np.isfinite(m.log_mean).all()
 
 
 def test_draws_have_the_frequencies_and_one_member_for_all_rows(global_random_seed):
@@ -248,8 +245,7 @@ def lines(slopes, **changes):
 def test_posterior_evaluates_every_draw_at_every_row_in_chunks(monkeypatch, rng):
     draws = lines([[1.0, 0.0], [2.0, 1.0]])([[1, 2], [3, 4], [5, 6]])
     assert_array_equal(draws, [[1, 3, 5], [4, 10, 16]])
-    assert draws.dtype == "float64"
-    assert lines(np.eye(2))(np.empty((0, 2))).shape == (2, 0)
+    assert draws.dtype == "float64" and lines(np.eye(2))(np.empty((0, 2))).shape == (2, 0)
     posterior, X = lines(np.eye(3)), rng.normal(size=(11, 3))
     monkeypatch.setattr("skuq.predictive._distributions._ENTRIES_PER_CHUNK", 6)
     assert_array_equal(posterior(X), X.T)

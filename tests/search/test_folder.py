@@ -107,8 +107,7 @@ def test_each_search_has_a_folder_of_its_own_whose_name_is_said(tmp_path, caplog
     path = begun("runs here/ü")
     monkeypatch.chdir("/")
     assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
-    assert begun("~/tilde").parent == tmp_path / "tilde"
-    assert len(Catalog.load("~/tilde")) == 0
+    assert begun("~/tilde").parent == tmp_path / "tilde" and len(Catalog.load("~/tilde")) == 0
     with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
         begun("")
     (tmp_path / "file").touch()
@@ -215,8 +214,7 @@ def test_a_broken_trial_is_put_aside_and_said(tmp_path, damage):
     ):
         assert numbers(folder.records) == [0, 2]
         folder.add(trial(1))
-    assert numbers(Catalog.load(path)) == [0, 1, 2]
-    assert (path / "trial-000001.broken1").exists()
+    assert numbers(Catalog.load(path)) == [0, 1, 2] and (path / "trial-000001.broken1").exists()
     with CatalogFolder(tmp_path, PARTS) as folder:
         assert numbers(folder.records) == [0, 2, 1]  # in the order they finished
 

@@ -78,8 +78,7 @@ def test_any_oracle_drives_our_search(make):
     before = random.getstate()
     proposer = proposer_of(oracle, decisions)
     records = search(inline(evaluate), 15, proposer, entropy=1)
-    assert len(records) == 15
-    assert random.getstate() == before
+    assert len(records) == 15 and random.getstate() == before
     both = decisions.architecture + decisions.hyperparameters
     for record in records:
         assert both.check(record.configuration, "c") == record.configuration
@@ -136,8 +135,7 @@ def test_declared_decisions_of_which_stepped_numbers_become_choices():
         Categorical("width", (16, 32, 48, 64), default=16),
     }
     lr, opt = hyperparameters.decisions
-    assert lr == Real("lr", 1e-3, 1e-1, log=True, default=1e-3)
-    assert opt.choices == ("adam", "sgd")
+    assert lr == Real("lr", 1e-3, 1e-1, log=True, default=1e-3) and opt.choices == ("adam", "sgd")
 
     def stepped(hp, input_shape, n_outputs):
         hp.Int("width", 16, 64, step=16)

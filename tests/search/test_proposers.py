@@ -90,12 +90,10 @@ def test_forest_explores_by_kappa_after_n_initial_away_from_failed_and_towards_r
     """Scores on the left are better, those on the right differ from one neighbour to the next."""
     history = [(0.04 * i, 0.0) for i in range(10)]
     history += [(0.6 + 0.04 * i, 1.0 + 2 * (i % 2)) for i in range(10)]
-    assert (proposed(history) < 0.5).all()
-    assert (proposed(history, kappa=0) < 0.5).all()
+    assert (proposed(history) < 0.5).all() and (proposed(history, kappa=0) < 0.5).all()
     assert (proposed(history, kappa=100) > 0.5).all()
     history = [(0.1 * i, float(i)) for i in range(10)]
-    assert proposed(history[:9]).max() > 0.5
-    assert proposed(history).max() < 0.1
+    assert proposed(history[:9]).max() > 0.5 and proposed(history).max() < 0.1
     assert proposed(history[:3], n_initial=4).max() > 0.5
     assert proposed(history[:4], n_initial=4).max() < 0.1
     # Diverged networks are clipped, but not every trial if the objective is in large units.
@@ -209,8 +207,7 @@ def test_populations_shrink_with_the_budget(strategy, second, expected):
         proposer = getattr(proposer, "first", proposer)
         return proposer.population_size, getattr(proposer, second)
 
-    assert {n: sizes(n) for n in expected} == expected
-    assert sizes(None) == sizes(101)
+    assert {n: sizes(n) for n in expected} == expected and sizes(None) == sizes(101)
     assert sizes(80, population_size=20, **{second: 7}) == (20, 7)
     assert sizes(80, population_size=5, **{second: 9}) == (5, 5)
 

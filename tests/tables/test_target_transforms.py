@@ -97,8 +97,7 @@ def test_quantiles_have_normal_scores(rng):
     y = rng.standard_cauchy((5000, 1))
     transform = TargetTransform("quantile").fit(y)
     z = transform.forward(y)[:, 0]
-    assert stats.kstest(z, "norm").statistic < 0.01
-    assert abs(z).max() < 4
+    assert stats.kstest(z, "norm").statistic < 0.01 and abs(z).max() < 4
     other = QuantileTransformer(n_quantiles=1000, output_distribution="normal").fit_transform(y)
     inner = abs(other[:, 0]) < 2
     assert_allclose(z[inner], other[inner, 0], atol=0.05)

@@ -148,8 +148,7 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     t = np.arange(8) / 8
     rates = 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
     decays = np.where(t < 0.5, 1, 0.5 + 0.5 * np.cos(np.pi * (2 * t - 1)))
-    # Full batches of Keras' own Adam, one optimiser a variable.
-    variables = assign(model, flat)
+    variables = assign(model, flat)  # Full batches of Keras' own Adam, one optimiser a variable.
     settings = {"beta_2": recipe.beta_2, "weight_decay": 1.0}
     optimizers = [keras.optimizers.Adam(1.0, **settings) for _ in variables]
     for rate, decay in zip(rates, decays):
