@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 ENTRANCES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
 API = "\n".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
 LISTED = set(re.findall(r"^   ([\w.]+)$", API, re.MULTILINE))
+METHODS = [*sorted((ROOT / "docs" / "methods").glob("*.md")), ROOT / "docs" / "bayesopt.md"]
 
 
 @pytest.mark.parametrize("name", ENTRANCES)
@@ -78,9 +79,6 @@ def test_words_of_the_recommended_estimators_and_comparisons_are_those_of_result
     assert "on most tables" in skuq.TabularEnsembleClassifier.__doc__
     for part in ("suite", "few"):
         assert np.mean([ratio < 1 for ratio in ratios(part, "plain").values()]) > 0.6
-
-
-METHODS = [*sorted((ROOT / "docs" / "methods").glob("*.md")), ROOT / "docs" / "bayesopt.md"]
 
 
 @pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)

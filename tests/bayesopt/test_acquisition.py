@@ -20,6 +20,7 @@ EVERY += [UpperConfidenceBound(0.7), UpperConfidenceBound(0.7, deviation="absolu
 EVERY += [bayesopt.PosteriorUncertainty()]
 every_acquisition = pytest.mark.parametrize("acquisition", EVERY, ids=repr)
 MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
+BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
 
 
 @pytest.fixture
@@ -95,9 +96,6 @@ def test_acquisition_at_and_key(normals):
     keys = [LeakyExpectedImprovement(*delta).key for delta in ((), (0.01,), (0.02,))]
     assert keys[0] == keys[1] != keys[2]
     assert UpperConfidenceBound(1.0).key == UpperConfidenceBound(2.0).key != absolute.key
-
-
-BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
 
 
 def waves(xp, arguments, X):

@@ -27,6 +27,15 @@ from skuq import CalibratedUncertaintyRegressor, bayesopt
 from skuq.bayesopt import MultiStart, OutputwiseRegressor, UpperConfidenceBound
 from skuq.exceptions import SearchFailedError
 
+CALIBRATED = CalibratedUncertaintyRegressor(LinearRegression())
+TRANSFORMED = make_pipeline(TransformedTargetRegressor(Marginal()))
+TWO = [[0.0, 0.0], [0.1, 0.0]]
+APART = 1e-3 * np.sqrt(2)  # in the square
+MODELS = [JointProcess(), Marginal(), Agreeing(), JointProcess(compiled=True)]
+X = np.random.RandomState(0).uniform(size=(12, 2))
+Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])
+NEW = np.random.RandomState(1).uniform(size=(7, 2))
+
 
 def search(bounds=SQUARE, acquisition="lei", estimator=None, **settings):
     return search_by(estimator or Marginal(), acquisition, bounds, **settings)
@@ -81,10 +90,6 @@ def test_domain_encodes_decodes_and_gives_whole_numbers_equal_shares(rng):
             # Five standard deviations of a binomial share, at most sqrt(4000 / 4).
             assert len(counts) == n and np.abs(counts - 4000 / n).max() < 5 * math.sqrt(1000)
     assert domain.n_points == len(domain.grid()) == len(np.unique(domain.grid(), axis=0)) == 8
-
-
-CALIBRATED = CalibratedUncertaintyRegressor(LinearRegression())
-TRANSFORMED = make_pipeline(TransformedTargetRegressor(Marginal()))
 
 
 @cases(
@@ -177,9 +182,6 @@ def test_tell_takes_one_or_several_and_failures_among_outputs_and_of_the_objecti
 
 def total(outputs):
     return outputs.sum(axis=-1)
-
-
-TWO = [[0.0, 0.0], [0.1, 0.0]]
 
 
 @cases(
@@ -358,15 +360,9 @@ def test_warnings_of_points_rounded_by_hand_of_few_calls_and_of_large_batches():
         optimizer.ask(21)
 
 
-APART = 1e-3 * np.sqrt(2)  # in the square
-
-
 def smallest_gap(*groups):
     X = np.vstack(groups)
     return (cdist(X, X) + 9 * np.eye(len(X))).min()
-
-
-MODELS = [JointProcess(), Marginal(), Agreeing(), JointProcess(compiled=True)]
 
 
 @pytest.mark.parametrize("acquisition", slow_after(1, ["lei", "ucb"]))
@@ -546,10 +542,6 @@ def test_minimize_finds_a_dip_beside_a_face(q):
 
 
 # Posteriors of any regressor, and one regressor for each output.
-
-X = np.random.RandomState(0).uniform(size=(12, 2))
-Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])
-NEW = np.random.RandomState(1).uniform(size=(7, 2))
 
 
 def gaussian_process():

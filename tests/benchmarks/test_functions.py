@@ -13,6 +13,7 @@ pytestmark = slow  # problems of benchmarks only
 
 EVERY = [(name, 1) for name in FUNCTIONS_1D] + [(name, 2) for name in FUNCTIONS_2D]
 EVERY += [(name, d) for name in FUNCTIONS_ND for d in (3, 5, 10, 20)]
+NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 
 
 def scaled(value, low, high):
@@ -98,9 +99,6 @@ def test_make_scarce_regression_has_its_inputs(inputs, variances):
     assert_array_equal(y, function(X))
     assert_array_equal(y_test, function(X_test))
     assert_allclose(np.cov(X.T), np.diag(variances), rtol=0.05, atol=0.01)
-
-
-NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 
 
 def photographs(n, side=28):

@@ -17,6 +17,12 @@ from tiers import cases
 
 from skuq.ensembles import Selection, _selection, _teams, select_forward, select_teams
 
+LOC = np.arange(8.0).reshape(2, 4)
+ONES = np.ones_like(LOC)
+MEASURES = tuple(_teams.MEASURES)
+RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
+HALF = np.full((2, 3, 2), 0.5)
+
 
 def normals(seed):
     rng = np.random.default_rng(seed)
@@ -114,10 +120,6 @@ def test_select_greedy_of_weights_outputs_large_targets_and_nan(rng):
     thirds = Selection([2, 0, 1], np.full(3, 1 / 3, "float32"))
     weights = _selection.check_selection(thirds, 3).weights
     assert weights.dtype == float and weights.sum() == pytest.approx(1, abs=1e-15)
-
-
-LOC = np.arange(8.0).reshape(2, 4)
-ONES = np.ones_like(LOC)
 
 
 @cases(
@@ -238,9 +240,6 @@ def test_select_by_likelihood_use_best(rng):
     assert len(select_by_likelihood(log_likelihood[:, :49], 10, use_best=True)) == 10
 
 
-MEASURES = tuple(_teams.MEASURES)
-
-
 def draw(seed, n_models):
     rng = np.random.default_rng(seed)
     hard = rng.normal(size=60)
@@ -297,9 +296,6 @@ def test_diversity_score_is_that_of_other_libraries_and_of_limit_cases(rng):
     assert diversity_score(right, measure="qs") == -1
     assert_allclose(diversity_score(right, measure="ck"), 0, atol=1e-5)
     assert diversity_score(right, measure="gd") == 0
-
-
-RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
 
 
 @given(RIGHT, st.data(), st.sampled_from([1, 1e-200, 1 / 3, 1e200]))
@@ -532,9 +528,6 @@ def test_select_teams_counts_teams_before_they_are_made(monkeypatch, rng):
     chosen = select_teams(labels, y, beta=0.3)
     assert chosen.n_possible_ == 2**18 - 19 and len(chosen.teams_) == chosen.n_scored_ < 5000
     assert select_teams(labels, y, max_team_size=2).n_possible_ == 153
-
-
-HALF = np.full((2, 3, 2), 0.5)
 
 
 @cases(

@@ -30,6 +30,10 @@ SMALL = {"fixed": ONE}
 FAST = {"n_trials": 2, "epochs": 3, "repeats": 0, "random_state": 0, **SMALL}
 
 FEW_ROWS = "ignore::skuq.exceptions.SmallValidationWarning"
+ORACLE = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
+KEPT_OUT = {"validation_data": (np.eye(2), np.ones(2))}
+FAILED = Catalog([TrialRecord(0, status="failed")])
+SHORT = {"max_time": 20}
 
 
 @pytest.fixture
@@ -46,9 +50,6 @@ def fitted(wave):
 @pytest.fixture(scope="module")
 def repeated(wave):
     return AutoDEUQRegressor(**{**FAST, "repeats": 2}).fit(*wave)
-
-
-ORACLE = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
 
 
 @cases(
@@ -91,10 +92,6 @@ def test_fit_selects_with_repeats_by_the_likelihood_of_classes(tiny_space, iris)
 
     with pytest.warns(UserWarning, match="1 member, as `selection` chose no more: .* is 0"):
         assert model.reselect(selection=first).selection_.indices == [0]
-
-
-KEPT_OUT = {"validation_data": (np.eye(2), np.ones(2))}
-FAILED = Catalog([TrialRecord(0, status="failed")])
 
 
 @cases(
@@ -175,9 +172,6 @@ def test_initial_trials_are_tried_first(fitted, wave):
 
 class Planned(Exception):
     """Raised with the folds of a search, before its first trial."""
-
-
-SHORT = {"max_time": 20}
 
 
 @pytest.mark.filterwarnings(FEW_ROWS)

@@ -46,6 +46,9 @@ FUNCTIONS, IMAGES = skuq.NEONRegressor(), skuq.NESClassifier()
 TEAM = skuq.HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())])
 FIRST_MASKED = [1, 0, 0, 0]
 PICTURES = np.ones((4, 2, 2, 1))
+SURE = skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2)
+SURE_OF_CLASSES = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2)
+PAGE = (Path(skuq.__file__).parents[1] / "docs" / "pipelines.md").read_text()
 
 
 def test_fit_refuses_masked_numbers():
@@ -338,11 +341,6 @@ def test_pipeline_opens_searches_and_pipelines(rows):
     assert_array_equal(model.predict(X, return_std=True), best.predict(scaled, return_std=True))
     frozen = make_pipeline(FrozenEstimator(model)).fit(X, y)
     assert_array_equal(frozen.predict_interval(X), model.predict_interval(X))
-
-
-SURE = skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2)
-SURE_OF_CLASSES = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2)
-PAGE = (Path(skuq.__file__).parents[1] / "docs" / "pipelines.md").read_text()
 
 
 @cases(

@@ -109,6 +109,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning"),
     pytest.mark.filterwarnings("ignore:The model predicts its validation rows worse"),
 ]
+ARRAYS = {"query_points": np.array([[0.5]]), "noise_std": np.array([0.3])}
 
 
 def targets(model):
@@ -696,9 +697,6 @@ def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
         assert_same(
             [distribution.mean, distribution.std, distribution.sample(2, 0)], results[-2:] + [draws]
         )
-
-
-ARRAYS = {"query_points": np.array([[0.5]]), "noise_std": np.array([0.3])}
 
 
 def test_arrays_that_were_given_may_be_changed_later(trained):

@@ -38,6 +38,14 @@ from skuq.networks import GaussianHead
 from skuq.search import Catalog, TrialRecord
 from skuq.search._fingerprint import describe
 
+ORACLE = keras_tuner.oracles.BayesianOptimizationOracle(
+    keras_tuner.Objective("score", "min"), max_trials=20, seed=1, num_initial_points=3
+)
+PARTS = np.arange(60) % 3
+FIT_ARGUMENTS = {"groups", "validation_data", "shift_validation"}
+REPEATED = {"repeats": 2, "n_members": 2, "selection": "top"}
+NOWHERE = {"catalog_dir": None}
+
 
 @pytest.fixture
 def trained(monkeypatch):
@@ -100,11 +108,6 @@ def folders(path):
     return sorted(p for p in path.iterdir() if p.is_dir())
 
 
-ORACLE = keras_tuner.oracles.BayesianOptimizationOracle(
-    keras_tuner.Objective("score", "min"), max_trials=20, seed=1, num_initial_points=3
-)
-
-
 @pytest.mark.parametrize("strategy", slow_after(1, ["agebo", "bo-mixed", ORACLE]))
 def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     settings = {"search": strategy}
@@ -135,10 +138,6 @@ def identity(search, monkeypatch):
         return str(raised.value)
 
     return identity_of
-
-
-PARTS = np.arange(60) % 3
-FIT_ARGUMENTS = {"groups", "validation_data", "shift_validation"}
 
 
 def space_of(width):
@@ -295,9 +294,6 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
         AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=3)
 
 
-REPEATED = {"repeats": 2, "n_members": 2, "selection": "top"}
-
-
 def test_fit_trains_missing_and_failed_repeats(search, trained, stop_at):
     with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
         search(**REPEATED).fit(X, Y)
@@ -322,9 +318,6 @@ def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
     assert len(trained) == 2
     with pytest.raises(FileNotFoundError, match="could not be saved"):
         AutoDEUQRegressor.from_catalog(model.catalog_path_)
-
-
-NOWHERE = {"catalog_dir": None}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])

@@ -27,6 +27,10 @@ LOGARITHM = FunctionTransformer(np.log, np.exp)
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 4, "random_state": 0}
 NOMU = {"network": NOMUNetwork(8), "artificial": ArtificialInputs(n=5), **RUN}
 FIXED = NOMUReadout(l_min=0.01, l_max=2, c=1)
+SPARSE = sparse.csr_array(np.ones((70, 2)))
+DENSE = "dense data is required.*sparse_output=False.*sparse_threshold=0"
+LONGER = {"epochs": 60, "random_state": 0}
+UNSEEN = skuq.DeepEnsembleRegressor(5, network=MLP(16), learning_rate=0.01, **LONGER)
 
 
 @pytest.fixture
@@ -68,10 +72,6 @@ def test_sklearn_tags_say_what_is_taken():
     assert get_tags(model).input_tags.allow_nan and not get_tags(model).input_tags.string
     model.set_params(preprocess=Folding())
     assert not get_tags(model).input_tags.sparse
-
-
-SPARSE = sparse.csr_array(np.ones((70, 2)))
-DENSE = "dense data is required.*sparse_output=False.*sparse_threshold=0"
 
 
 @cases(
@@ -184,10 +184,6 @@ def levels():
     X = pd.DataFrame({"x": rng.uniform(-1, 1, 300), "c": [f"level {k}" for k in level]})
     y = 1.5 * rng.normal(size=8)[level] + np.sin(3 * X["x"]) + 0.3 * rng.normal(size=300)
     return X[:250], y.to_numpy()[:250], X[250:], X[250:].assign(c=list("uv") * 25)
-
-
-LONGER = {"epochs": 60, "random_state": 0}
-UNSEEN = skuq.DeepEnsembleRegressor(5, network=MLP(16), learning_rate=0.01, **LONGER)
 
 
 @cases(

@@ -23,6 +23,8 @@ from skuq.tables import TrainingData
 learn_scale = _conditioned.learn_scale
 
 NOISE = 0.2
+ONE = np.zeros(600, dtype=int)
+GIVEN = LinearRegression().fit(operators.INPUTS, operators.VALUES)
 
 
 def learn_prior(*arguments):
@@ -197,9 +199,6 @@ def drawn(n, n_weights, scale, noise, seed=0):
 def any_noise(*shape):
     """Limits of the noise that allow everything."""
     return np.zeros(shape), np.full(shape, np.inf)
-
-
-ONE = np.zeros(600, dtype=int)
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -444,9 +443,6 @@ def test_fit_conditions_on_some_of_many_values(monkeypatch, limit, value, ratio,
     model = wave_model(training__steps=200).fit(u, waves(u))
     assert std_of(model, FAR).mean() > ratio * std_of(model, u).mean() > 0
     assert np.sqrt(np.mean((model.predict(u) - waves(u)) ** 2)) < error * waves(u).std()
-
-
-GIVEN = LinearRegression().fit(operators.INPUTS, operators.VALUES)
 
 
 @pytest.mark.parametrize("changes", [{"loss": "nll"}, {"pretrained": GIVEN}])

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidation
 
 
 ONE = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
+NEGATIVE = {"setosa": -1, "versicolor": 1, "virginica": 1}
+NO_SETOSA = {**NEGATIVE, "setosa": 0}
 
 
 def tiny(space, n_trials=6, n_members=3, epochs=15, **settings):
@@ -233,10 +235,6 @@ def test_fit_tells_of_few_rows_to_choose_on(tiny_space, iris):
     with warnings.catch_warnings():
         warnings.simplefilter("error", SmallValidationWarning)
         model.fit(X, y, shift_validation=(X, y)).reselect(X, y)
-
-
-NEGATIVE = {"setosa": -1, "versicolor": 1, "virginica": 1}
-NO_SETOSA = {**NEGATIVE, "setosa": 0}
 
 
 def setosas(X, y):

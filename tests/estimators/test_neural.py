@@ -37,6 +37,9 @@ CLASSIFIERS = [
     skuq.MCDropoutClassifier(20, **NETWORK),
 ]
 DEEP, HYPER_DEEP, DROPOUT = REGRESSORS
+KNOWN = {"loss": "mse", "noise_std": 0.1}
+HAS_NO_DROPOUT = "`network` must return a model with Dropout layers"
+SMALL = TabularNetwork(n_layers=1, width=4, embedding="none")
 
 
 @functools.cache
@@ -235,10 +238,6 @@ def without_dropout(shape, n_outputs):
     return sequential(shape, layers.Dense(12), layers.Dense(n_outputs))
 
 
-KNOWN = {"loss": "mse", "noise_std": 0.1}
-HAS_NO_DROPOUT = "`network` must return a model with Dropout layers"
-
-
 @cases(
     ("estimator", "settings", "message"),
     *(
@@ -280,9 +279,6 @@ def test_fit_reports_divergence(learning_rate):
     wild = clone(DEEP).set_params(learning_rate=learning_rate, training__optimizer="sgd")
     with pytest.raises(FloatingPointError, match="All 3 networks diverged.*clip_norm"):
         wild.fit(*table())
-
-
-SMALL = TabularNetwork(n_layers=1, width=4, embedding="none")
 
 
 @pytest.mark.parametrize("model", [DEEP, skuq.TabularEnsembleClassifier(2, network=SMALL)])

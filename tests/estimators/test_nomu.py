@@ -42,6 +42,14 @@ ROWS = rng.uniform(-1, 1, (12, 2)) * [5, 0.1] + [100, 0]
 VALUES = 50 + 10 * np.sin((ROWS[:, 0] - 100) / 2) + 100 * ROWS[:, 1]
 ELSEWHERE = rng.normal([100, 0], [20, 1], (40, 2))
 LINE = LinearRegression().fit(ROWS, VALUES)
+GAP = np.array([-0.9, -0.75, -0.6, -0.5, 0.2, 0.35, 0.5, 0.65])[:, None]
+WAVE = np.sin(4 * GAP[:, 0])
+LONG = {"epochs": 400, "loss__pi_sqr": 1.0, "artificial__box": [(-1.5, 1.5)]}
+EARLY = {**SMALL, "batch_size": 30}
+N, UNIT = 40, 2.0  # held-out rows, and the unit of the standardised y
+TARGETS = SimpleNamespace(scaling=SimpleNamespace(scale_=np.array([UNIT])))
+GROUPS = np.repeat(range(4), 3)
+CONNECTED = {"network__side_hidden_units": (6, 3), "network__connect_layers": 2}
 
 
 def nomu(**changes):
@@ -60,11 +68,6 @@ def std_of(model, X):
 def network(input_shape, n_outputs):
     dense, dropout = keras.layers.Dense(16, activation="relu"), keras.layers.Dropout(0.5)
     return sequential(input_shape, dense, dropout, keras.layers.Dense(n_outputs))
-
-
-GAP = np.array([-0.9, -0.75, -0.6, -0.5, 0.2, 0.35, 0.5, 0.65])[:, None]
-WAVE = np.sin(4 * GAP[:, 0])
-LONG = {"epochs": 400, "loss__pi_sqr": 1.0, "artificial__box": [(-1.5, 1.5)]}
 
 
 def test_nomu_uncertainty_grows_with_distance():
@@ -242,9 +245,6 @@ def test_nomu_networks_and_rates_follow_the_number_of_rows(n, changes, expected,
 def test_early_stopping_patience_begins_at_a_hundred_rows(n, changes, expected, wave, plan):
     (job,), _ = plan(nomu(epochs=1000, **changes), wave[0][:n], wave[1][:n])
     assert {recipe.early_stopping_patience for recipe in job.recipes} == {expected}
-
-
-EARLY = {**SMALL, "batch_size": 30}
 
 
 def test_early_stopping_patience_watches_the_rows_held_out(wave):
@@ -563,10 +563,6 @@ def test_readout_widths_are_never_zero():
     assert min(nothing) > 0
 
 
-N, UNIT = 40, 2.0  # held-out rows, and the unit of the standardised y
-TARGETS = SimpleNamespace(scaling=SimpleNamespace(scale_=np.array([UNIT])))
-
-
 class Stub:
     """A trained network with known predictions: zero, and `raw` at each row (a column of X)."""
 
@@ -711,9 +707,6 @@ def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
     assert likely.c <= default.c < 1.3 * likely.c
 
 
-GROUPS = np.repeat(range(4), 3)
-
-
 def parts_of(validation, n, groups=None, refits=True):
     X = np.random.default_rng(0).normal(size=(n, 3))
     X[:, 2] = 1  # a constant feature has no middle
@@ -768,9 +761,6 @@ def fitted(**settings):
     readout = NOMUReadout("linear", l_min=0.05, l_max=0.4, c=0.7)
     model = NOMURegressor(NOMUNetwork((5, 4)), readout=readout, epochs=3, random_state=0)
     return model.set_params(**settings).fit(X, 100 + 7 * np.sin(3 * X[:, 0]) + X[:, 1])
-
-
-CONNECTED = {"network__side_hidden_units": (6, 3), "network__connect_layers": 2}
 
 
 @pytest.mark.parametrize("settings", [{**CONNECTED, "noise_std": "learned"}, {}])

@@ -44,6 +44,7 @@ KINDS = {
     "epinet": (NEONRegressor, {**EPINET, "n_draws": 32}),
     "ensemble": (OperatorEnsembleRegressor, {"n_members": 5}),
 }
+SHAPED = np.stack([WAVE_SETTINGS["query_points"]] * 2, axis=1)
 
 
 @pytest.fixture(params=KINDS)
@@ -548,9 +549,6 @@ def test_fit_learns_the_noise_from_networks_of_a_cold_start():
 def started():
     settings = {**WAVE_SETTINGS, **operators.SMALL, "noise_std": 0.0, "warm_start": True}
     return small("conditioned", **settings).fit(inputs(30), waves(inputs(30)))
-
-
-SHAPED = np.stack([WAVE_SETTINGS["query_points"]] * 2, axis=1)
 
 
 @pytest.mark.parametrize(

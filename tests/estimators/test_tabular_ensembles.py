@@ -32,6 +32,7 @@ REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "valida
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
 ONE_FORM = {**TINY, "network": TabularNetwork(n_layers=1, width=32, embedding="none")}
 CLASSIFIER = {**TINY, "n_members": 6, "network": TabularNetwork(**SMALL)}
+WEIGHTS = np.array([0.5, 0.3, 0.2])  # of three members
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +55,6 @@ def normals(rng):
     shape = (3, 2, 200, 2)
     probability = np.moveaxis(rng.dirichlet([1, 1], (3, 200, 2)), -1, 1)
     return 0.2 * rng.normal(size=shape), rng.uniform(0.3, 1, shape), probability
-
-
-WEIGHTS = np.array([0.5, 0.3, 0.2])  # of three members
 
 
 def mix(normals, weights=WEIGHTS, **calibration):

@@ -107,6 +107,8 @@ CASES = {
 }
 # The bytes that skops writes differ each time.
 FOREIGN = {"hq", "conformal", "neon, given", "foreign", "ensemble, logarithm of y"}
+HOLDING_ITSELF = skuq.DeepEnsembleRegressor()
+HOLDING_ITSELF.n_members = [HOLDING_ITSELF]
 
 
 class Halving(FunctionTransformer):
@@ -283,10 +285,6 @@ def test_loads_names_missing_skops_and_passes_on_version_warnings(monkeypatch):
     with pytest.raises(FileFormatError, match=r"skuq\[skops\]"):
         loads(foreign)
     assert_equal_predictions(loads(dumps(fitted("tabular"))), fitted("tabular"), FRAME)
-
-
-HOLDING_ITSELF = skuq.DeepEnsembleRegressor()
-HOLDING_ITSELF.n_members = [HOLDING_ITSELF]
 
 
 @cases(

@@ -19,6 +19,7 @@ from skuq.networks._cells import Cell, CellLayers
 from skuq.training import Recipe
 
 SKIPS = (("skip_connect", 0), ("skip_connect", 1))
+EDGES = NASBench201Space().decisions().architecture.names
 
 
 def n_weights(model):
@@ -218,9 +219,6 @@ def test_network_of_cells_has_the_papers_weights_and_resolutions(n_cells, genoty
     _, height, _, channels = model.get_layer("mean").input.shape
     assert channels == (3 if genotype else 4) * 2 * 2**n_reductions
     assert height == math.ceil(7 / 2**n_reductions)
-
-
-EDGES = NASBench201Space().decisions().architecture.names
 
 
 @cases(

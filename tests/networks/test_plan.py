@@ -16,6 +16,10 @@ from skuq.networks import NumericEmbedding
 from skuq.networks import _tabular_layers as tabular
 
 layers = keras.layers
+POINTS = np.linspace(-9, 9, 181)
+ONE, TWO, DENSE = keras.Input((3,)), keras.Input((3,)), layers.Dense(3)
+EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
+BINNED = partial(NumericEmbedding, "piecewise-linear")
 
 
 def keras_output(model, parts, state, x, training=False):
@@ -72,9 +76,6 @@ def test_activations_are_keras_own(name):
     assert_allclose(compiled, theirs, rtol=1e-6, atol=1e-12)
 
 
-POINTS = np.linspace(-9, 9, 181)
-
-
 @pytest.mark.parametrize("name", plans.SLOPES)
 def test_slopes_are_those_of_numerical_differentiation(name):
     """And on tensors in single precision those on arrays."""
@@ -129,9 +130,6 @@ def test_each_layer_is_keras_own(make, namespace, training):
         assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
 
 
-ONE, TWO, DENSE = keras.Input((3,)), keras.Input((3,)), layers.Dense(3)
-
-
 @cases(
     "model",
     plans.sequential((3,), layers.UnitNormalization()),
@@ -162,10 +160,6 @@ def test_plans_do_not_hang_on_names():
     same, other = [("a", "relu"), ("b", "relu")], [("relu", "relu"), ("tanh", "tanh")]
     a, b, c, d = (plans.without_names(network(*given)) for given in (*same, *other))
     assert a == b and c != d  # a layer may be called like a value
-
-
-EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
-BINNED = partial(NumericEmbedding, "piecewise-linear")
 
 
 def periodic(*columns):

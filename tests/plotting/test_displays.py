@@ -28,6 +28,9 @@ from skuq.search import Catalog, TrialRecord
 
 plt.switch_backend("Agg")
 
+X = np.linspace(0, 5, 12)[:, None]
+CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
+
 
 @pytest.fixture(autouse=True)
 def close_figures():
@@ -89,9 +92,6 @@ def test_display_draws_on_given_axes_in_the_users_style_with_keywords(name):
     assert np.ravel(found.get_linewidth())[0] == 3.5
     shown = found.get_color() if hasattr(found, "get_color") else found.get_facecolor()[0]
     assert colors.to_hex(shown) == "#123456"
-
-
-X = np.linspace(0, 5, 12)[:, None]
 
 
 class TwoMembers(BaseEstimator):
@@ -162,9 +162,6 @@ def test_curves_by_hand_and_retention_of_classifiers():
     model.predict_uncertainty = lambda X: SimpleNamespace(total=np.arange(12.0))
     for inside in (model, make_pipeline("passthrough", model)):
         assert_allclose(Retention.from_estimator(inside, X, y).uncertainty, np.arange(12))
-
-
-CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
 
 
 @cases(

@@ -21,6 +21,11 @@ from skuq.predictive import (
     TwoPieceNormal,
 )
 
+#: z = log(y), of as many outputs as you like.
+LOG = SimpleNamespace(forward=np.log, inverse=np.exp, log_derivative=lambda y: -np.log(y))
+# Hypothesis tries subnormals, zeros and equal members, too.
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5))
+
 
 def test_mixtures_ddof_and_components_of_probability_0(rng):
     # Mean 3, variance 9/2 + 1/4 + 25/4 = 11. Weights 1/2, 1/4, 1/4 are worth 8/3 members.
@@ -109,10 +114,6 @@ def test_two_piece_epistemic_variance_is_seen_beside_large_noise():
     assert m.epistemic_variance[0] > m.epistemic_variance[1] == 0
 
 
-#: z = log(y), of as many outputs as you like.
-LOG = SimpleNamespace(forward=np.log, inverse=np.exp, log_derivative=lambda y: -np.log(y))
-
-
 @pytest.mark.parametrize("shape", [(5,), (4, 2)])
 def test_transformed_is_scipys_lognormal(shape, rng):
     scale, weights = rng.uniform(0.1, 1.5, (3, *shape)), rng.dirichlet(np.ones(3))
@@ -176,10 +177,6 @@ def test_mode_and_values_are_of_the_average_and_of_scipys_entropies(global_rando
     assert_array_equal(m.mean, [[1 + 5e-7, 0.0]])  # used as given
     m = CategoricalMixture([[[1.0, 0.0], [0.25, 0.75]]])
     assert_allclose(m.log_prob([1, 1]), [np.log(np.finfo(float).tiny), np.log(0.75)], rtol=1e-15)
-
-
-# Hypothesis tries subnormals, zeros and equal members, too.
-SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5))
 
 
 @given(arrays(float, SHAPES, elements=st.floats(0, 1)))

@@ -21,6 +21,8 @@ from skuq.networks import Categorical, DenseSpace, GaussianHead, Integer, KerasT
 from skuq.search import AgEBO, AgEBOOracle, OracleSearch, SearchProblem
 
 layers = keras.layers
+AUTO, ENSEMBLE, ONE = skuq.AutoDEUQRegressor, skuq.DeepEnsembleRegressor, keras.Sequential()
+WITH_NETWORK = ENSEMBLE, skuq.MCDropoutRegressor, skuq.NOMURegressor, skuq.NEONRegressor
 
 
 def proposer_of(oracle, decisions, n_trials=1):
@@ -249,10 +251,6 @@ class Hyper(keras_tuner.HyperModel):
 class Shaped(keras_tuner.HyperModel):
     def build(self, hp, input_shape, n_outputs):
         return build(hp, input_shape, n_outputs)
-
-
-AUTO, ENSEMBLE, ONE = skuq.AutoDEUQRegressor, skuq.DeepEnsembleRegressor, keras.Sequential()
-WITH_NETWORK = ENSEMBLE, skuq.MCDropoutRegressor, skuq.NOMURegressor, skuq.NEONRegressor
 
 
 @cases(

@@ -24,6 +24,9 @@ SearchProblem, Mutation = _strategies.SearchProblem, _strategies.Mutation
 #: Strategies by their short forms in AutoDEUQ.
 STRATEGIES = {name: make() for name, make in _strategies.AUTODEUQ_STRATEGIES.items()}
 del STRATEGIES["auto"]
+AGE = {500: (100, 10), 100: (25, 8), 30: (7, 2), 5: (4, 2)}
+#: The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P.
+NES = {1000: (50, 10), 400: (50, 10), 200: (25, 10), 80: (10, 5), 64: (8, 4), 12: (6, 3), 1: (2, 1)}
 
 
 def make_proposer(strategy, decisions, n_trials, **settings):
@@ -188,11 +191,6 @@ def test_random_search_of_tables_compiles_few_programs():
     # Trials that differ in nothing but their architecture do not share it.
     alone = search.RandomSearch(vary="architecture").proposer(problem)
     assert alone.n_trainings == 1
-
-
-AGE = {500: (100, 10), 100: (25, 8), 30: (7, 2), 5: (4, 2)}
-#: The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P.
-NES = {1000: (50, 10), 400: (50, 10), 200: (25, 10), 80: (10, 5), 64: (8, 4), 12: (6, 3), 1: (2, 1)}
 
 
 @cases(

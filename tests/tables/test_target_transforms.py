@@ -18,6 +18,7 @@ from skuq.predictive import GaussianMixture, TransformedMixture
 from skuq.tables._transforms import TargetTransform
 
 KINDS = ["yeo-johnson", "quantile"]
+LOGARITHM, LOG1P = FunctionTransformer(np.log, np.exp), FunctionTransformer(np.log1p, np.expm1)
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +154,6 @@ def test_one_output_of_several(kind, targets):
         assert whole.shape == z.shape
         assert_array_equal(getattr(alone, what)(z[..., 2]), whole[..., 2])
     assert_array_equal(pickle.loads(pickle.dumps(transform)).inverse(z), transform.inverse(z))
-
-
-LOGARITHM, LOG1P = FunctionTransformer(np.log, np.exp), FunctionTransformer(np.log1p, np.expm1)
 
 
 @cases(

@@ -17,6 +17,9 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
+PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
+SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))
+N_ARTIFICIAL, EPOCHS = 9, 6
 
 
 def make_model(n_outputs=1, regularizer=None, bias_regularizer=None):
@@ -163,11 +166,6 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     weights = flat_weights(model)
     assert np.abs(weights - flat).max() > 0.1
     assert_allclose(member.weights, weights, rtol=1e-3, atol=1e-4)
-
-
-PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
-SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))
-N_ARTIFICIAL, EPOCHS = 9, 6
 
 
 def few_rows(n=12):

@@ -27,6 +27,8 @@ from skuq.training._network_checks import build_checked
 layers = keras.layers
 Dense = layers.Dense
 HEAD = GaussianHead()
+# Keras cannot import it by its name.
+UNREGISTERED = type("Unregistered", (layers.Layer,), {"call": lambda self, x: 2 * x})
 
 
 def network(units=6):
@@ -387,10 +389,6 @@ def sum_of_wide_and_narrow(shape, n):
     inputs = keras.Input(shape)
     total = layers.Add()([Dense(8)(inputs), Dense(1)(inputs)])
     return keras.Model(inputs, Dense(n)(total))
-
-
-# Keras cannot import it by its name.
-UNREGISTERED = type("Unregistered", (layers.Layer,), {"call": lambda self, x: 2 * x})
 
 
 @keras.saving.register_keras_serializable("skuq_tests")

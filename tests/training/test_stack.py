@@ -31,6 +31,9 @@ from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, train
 layers = keras.layers
 HEAD = GaussianHead()
 RECIPE = Recipe(learning_rate=0.02, batch_size=16, epochs=6, **STEADY)
+THIRDS = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
+CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
+EPOCHS = 20
 
 
 @pytest.fixture(scope="module")
@@ -424,9 +427,6 @@ def test_rows_of_an_epoch_are_drawn_anew_without_repeats_or_are_all_rows(data):
     assert_equal_members(train(limited, data), train(job, data))
 
 
-THIRDS = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
-
-
 def test_stacks_keep_the_epoch_and_the_temperature_that_are_best_for_all(data):
     """The epoch of the least mean loss, and its weights."""
     recipe = replace(RECIPE, learning_rate=0.05, epochs=60, optimizer="rmsprop")
@@ -686,10 +686,6 @@ def test_bad_recipes_are_refused_and_factors_of_layers_go_by_name():
     assert nested.factors_of(["branch_1/hidden/kernel", "hidden/kernel"]) == [3, 4]
     with pytest.raises(ValueError, match=r"that match no weight of the network: \['hidden'\]"):
         nested.factors_of(["branch_1/hidden/kernel"])
-
-
-CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
-EPOCHS = 20
 
 
 @pytest.fixture(params=["one split", "folds"])
