@@ -239,8 +239,7 @@ REFUSED = ["Got 'jax': set KERAS_BACKEND=", "Got 'torch'", ".*remove the call .*
 @cases(("code", "n"), (TOLD_OF_JAX, 1), (TOLD_OF_JAX + TOLD_OF_OTHERS, 3), quick=1)
 def test_other_backends_and_modes_are_refused(code, n):
     told = run_python(code, KERAS_BACKEND="jax").stdout.splitlines()
-    assert len(told) == n
-    assert all(re.search(*pair) for pair in zip(REFUSED, told))
+    assert len(told) == n and all(re.search(*pair) for pair in zip(REFUSED, told))
 
 
 def test_a_mode_that_is_set_after_a_fit_is_refused(monkeypatch):
@@ -316,8 +315,7 @@ with joblib.parallel_config(backend="multiprocessing"):
 @pytest.mark.smoke
 def test_fit_in_forked_processes_does_not_hang():
     fresh, difference, *told = run_python(FORKS).stdout.splitlines()
-    assert fresh == "fitted"
-    assert float(difference) == 0
+    assert fresh == "fitted" and float(difference) == 0
     assert len(told) == 4 and all("forked after TensorFlow had been used" in text for text in told)
 
 

@@ -67,6 +67,8 @@ OTHERS = [
     skuq.HQEnsembleSelector(POOL, cv=3, voting="hard"),
     skuq.HQEnsembleSelector(POOL, cv=3, voting="majority", weights="accuracy"),
 ]
+#: Checks that are quick for every network: of others the first one stands for all.
+TRAINING = {"check_regressors_train", "check_parameters_default_constructible"}
 
 
 @pytest.fixture(autouse=True)
@@ -81,10 +83,6 @@ def random_numbers_of_python_stay(monkeypatch):
 
 def _expected(estimator):
     return EXPECTED_FAILURES if hasattr(estimator, "epochs") else {}
-
-
-#: Checks that are quick for every network: of others the first one stands for all.
-TRAINING = {"check_regressors_train", "check_parameters_default_constructible"}
 
 
 def _quick(cases):

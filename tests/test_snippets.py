@@ -133,8 +133,7 @@ def test_snippets_run(page, tmp_path, monkeypatch):
                 pytest.importorskip("sklearn.callback")
             if any(piece in snippet.code for piece in ELSEWHERE):
                 continue
-            # Errors and tracebacks name the page and the line.
-            code = shortened(snippet)
+            code = shortened(snippet)  # Errors and tracebacks name the page and the line.
             program = compile("\n" * (snippet.line - 1) + code, snippet.page, "exec")
             with redirect_stdout(StringIO()) as printed:
                 exec(program, namespace)

@@ -20,6 +20,7 @@ EVERY += [UpperConfidenceBound(0.7), UpperConfidenceBound(0.7, deviation="absolu
 EVERY += [bayesopt.PosteriorUncertainty()]
 every_acquisition = pytest.mark.parametrize("acquisition", EVERY, ids=repr)
 MU, SIGMA = np.array([-1.0, 0.0, 0.3, 2.0]), np.array([0.5, 1.0, 2.0, 0.1])
+BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
 
 
 @pytest.fixture
@@ -97,9 +98,6 @@ def test_acquisition_at_and_key(normals):
     assert UpperConfidenceBound(1.0).key == UpperConfidenceBound(2.0).key != absolute.key
 
 
-BOX = np.array([[-1.0, 2.0], [10.0, 11.0]])
-
-
 def waves(xp, arguments, X):
     """Draws of a function of random cosines: smooth, with many local maxima."""
     frequencies, phases, weights = arguments
@@ -152,8 +150,7 @@ def test_minimize_batch_finds_minima_keeps_bounds_and_drops_starts_of_no_value(r
     assert values.max() < 1e-6
     sizes.clear()
     _maximize.minimize_batch(rosenbrock, starts, max_rounds=30, survivors={3: 5})
-    assert sizes[:3] == [40, 40, 40]
-    assert max(sizes[3:]) <= 5
+    assert sizes[:3] == [40, 40, 40] and max(sizes[3:]) <= 5
 
     # A bowl whose centre is outside in the first variable: the minimum is on the nearest face.
     def bowl(x):
@@ -198,8 +195,7 @@ def test_maximize_acquisition_finds_the_grids_maximum(method):
     exact, *_ = numpy_and_compiled(posterior, acquisition)
     settings = {"method": method, "n_restarts": 30}
     x, value = maximize_acquisition(posterior, acquisition, **settings)
-    assert x.shape == (1, 2)
-    assert value >= exact(grid).max() - 1e-3
+    assert x.shape == (1, 2) and value >= exact(grid).max() - 1e-3
     assert_allclose(acquisition(np, posterior(x), 0.0), value, atol=1e-3)
     assert_array_equal(maximize_acquisition(posterior, acquisition, **settings)[0], x)
     if method != "direct":  # an optimum in a corner is found exactly

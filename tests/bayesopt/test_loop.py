@@ -27,6 +27,15 @@ from skuq import CalibratedUncertaintyRegressor, bayesopt
 from skuq.bayesopt import MultiStart, OutputwiseRegressor, UpperConfidenceBound
 from skuq.exceptions import SearchFailedError
 
+CALIBRATED = CalibratedUncertaintyRegressor(LinearRegression())
+TRANSFORMED = make_pipeline(TransformedTargetRegressor(Marginal()))
+TWO = [[0.0, 0.0], [0.1, 0.0]]
+APART = 1e-3 * np.sqrt(2)  # in the square
+MODELS = [JointProcess(), Marginal(), Agreeing(), JointProcess(compiled=True)]
+X = np.random.RandomState(0).uniform(size=(12, 2))
+Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])
+NEW = np.random.RandomState(1).uniform(size=(7, 2))
+
 
 def search(bounds=SQUARE, acquisition="lei", estimator=None, **settings):
     return search_by(estimator or Marginal(), acquisition, bounds, **settings)
@@ -79,13 +88,8 @@ def test_domain_encodes_decodes_and_gives_whole_numbers_equal_shares(rng):
         for column, n in ((0, 4), (1, 2)):
             _, counts = np.unique(X[:, column], return_counts=True)
             # Five standard deviations of a binomial share, at most sqrt(4000 / 4).
-            assert len(counts) == n
-            assert np.abs(counts - 4000 / n).max() < 5 * math.sqrt(1000)
+            assert len(counts) == n and np.abs(counts - 4000 / n).max() < 5 * math.sqrt(1000)
     assert domain.n_points == len(domain.grid()) == len(np.unique(domain.grid(), axis=0)) == 8
-
-
-CALIBRATED = CalibratedUncertaintyRegressor(LinearRegression())
-TRANSFORMED = make_pipeline(TransformedTargetRegressor(Marginal()))
 
 
 @cases(
@@ -180,9 +184,6 @@ def total(outputs):
     return outputs.sum(axis=-1)
 
 
-TWO = [[0.0, 0.0], [0.1, 0.0]]
-
-
 @cases(
     ("settings", "act", "error", "message"),
     ({}, lambda s: s.tell([0.0, 1.01], 1.0), ValueError, "bounds"),
@@ -218,8 +219,7 @@ def test_maximize_leaves_a_failing_region():
     result = optimizer.maximize(half, 14)
     failed = np.isnan(result.values)
     assert_array_equal(failed, result.x_iters[:, 0] > 0)
-    assert result.fun <= 0
-    assert "OSError: the machine is too hot" in optimizer.messages_
+    assert result.fun <= 0 and "OSError: the machine is too hot" in optimizer.messages_
     for k in range(np.flatnonzero(~failed)[2] + 1, 14):  # points that the model has proposed
         usable, lost = result.x_iters[:k][~failed[:k]], result.x_iters[:k][failed[:k]]
         x = result.x_iters[k : k + 1]
@@ -244,8 +244,7 @@ def test_ask_does_not_propose_known_points_again_and_ends_without_others(recorde
     assert optimizer.tell([0, 0, 0, 0], 0.0).ask()[0, 0] == 9
     optimizer = search([(0, 1)] * 2, integer=[0, 1], n_initial=2)
     result = optimizer.maximize(lambda x: x[0] - x[1], 20, q=3)
-    assert len(result.values) == 4
-    assert "known" in result.message
+    assert len(result.values) == 4 and "known" in result.message
     assert_array_equal(result.x, [1, 0])
     optimizer = search([(0, 1)] * 2, integer=[0, 1])
     optimizer.ask(3)
@@ -259,8 +258,7 @@ def test_minimize_goes_on_where_it_was_and_after_a_pickle():
     result = whole.minimize(bowl, 9, x0=given)
     assert_array_equal(result.x_iters[:3], given)
     assert [record.n_results for record in result.history] == [5, 6, 7, 8]
-    assert "callback" in parts.minimize(bowl, 20, x0=given).message
-    assert len(parts.x_) == 7
+    assert "callback" in parts.minimize(bowl, 20, x0=given).message and len(parts.x_) == 7
     parts.callback = None
     assert_array_equal(parts.minimize(bowl, 2).x_iters, whole.x_)
 
@@ -294,10 +292,8 @@ def test_minimize_keeps_everything_when_interrupted_and_reports_in_the_users_sig
     assert len(result.values) == len(optimizer.x_) == 6 and len(optimizer.pending_) == 0
     assert len(optimizer.minimize(bowl, 1).values) == 7
     down = search(acquisition="ucb", verbose=1).minimize(bowl, 12)
-    assert down.fun == down.values.min() == bowl(down.x)
-    assert down.fun < 0.01
-    assert len(down.history) == 12 - 5
-    assert "best=" in capsys.readouterr().err
+    assert down.fun == down.values.min() == bowl(down.x) and down.fun < 0.01
+    assert len(down.history) == 12 - 5 and "best=" in capsys.readouterr().err
 
 
 def test_ask_seeds_the_clone_of_every_step_and_tries_a_fit_that_fails_again(recorder):
@@ -305,8 +301,7 @@ def test_ask_seeds_the_clone_of_every_step_and_tries_a_fit_that_fails_again(reco
     for _ in range(2):
         search(estimator=model, n_initial=2).maximize(bowl, 5)
     seeds = recorder.seeds[:]
-    assert recorder.random_state is None
-    assert seeds[:3] == seeds[3:] and len(set(seeds)) == 3
+    assert recorder.random_state is None and seeds[:3] == seeds[3:] and len(set(seeds)) == 3
     recorder.seeds.clear()
     optimizer = search(estimator=recorder.set_params(n_refused=6), n_initial=5)
     with pytest.warns(UserWarning, match="could not be fitted to 6 results.*diverged"):
@@ -343,8 +338,7 @@ def test_beta_is_of_mean_width_a_function_or_doubled_up_to_the_first_new_proposa
     optimizer.tell(X, -(X[:, 0] ** 2))
     x = optimizer.ask()
     record = optimizer.history_[0]
-    assert 0 < record.n_doublings < 15
-    assert record.beta == 1e-3 * 2**record.n_doublings
+    assert 0 < record.n_doublings < 15 and record.beta == 1e-3 * 2**record.n_doublings
     assert cdist(x, X).min() > 0.0625  # the first threshold of appendix B.3.2
 
 
@@ -366,15 +360,9 @@ def test_warnings_of_points_rounded_by_hand_of_few_calls_and_of_large_batches():
         optimizer.ask(21)
 
 
-APART = 1e-3 * np.sqrt(2)  # in the square
-
-
 def smallest_gap(*groups):
     X = np.vstack(groups)
     return (cdist(X, X) + 9 * np.eye(len(X))).min()
-
-
-MODELS = [JointProcess(), Marginal(), Agreeing(), JointProcess(compiled=True)]
 
 
 @pytest.mark.parametrize("acquisition", slow_after(1, ["lei", "ucb"]))
@@ -391,13 +379,11 @@ def test_ask_fits_once_until_there_is_a_result_or_another_estimator_and_in_threa
     JointProcess.fits.clear()
     optimizer = told(search_by(JointProcess()))
     first, second = optimizer.ask(), optimizer.ask()
-    assert len(JointProcess.fits) == 1
-    assert optimizer.history_[1].seconds_fit == 0
+    assert len(JointProcess.fits) == 1 and optimizer.history_[1].seconds_fit == 0
     optimizer.tell(second, [0.0])  # the later one is ready first
     assert_array_equal(optimizer.pending_, first)
     third = optimizer.ask()
-    assert len(JointProcess.fits) == 2
-    assert smallest_gap(first, third) > APART * 0.999
+    assert len(JointProcess.fits) == 2 and smallest_gap(first, third) > APART * 0.999
     for length in (0.4, 0.3):
         optimizer.estimator = None  # the next one may have the address of this one
         optimizer.estimator = JointProcess(length)
@@ -556,10 +542,6 @@ def test_minimize_finds_a_dip_beside_a_face(q):
 
 
 # Posteriors of any regressor, and one regressor for each output.
-
-X = np.random.RandomState(0).uniform(size=(12, 2))
-Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])
-NEW = np.random.RandomState(1).uniform(size=(7, 2))
 
 
 def gaussian_process():

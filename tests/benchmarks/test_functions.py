@@ -13,6 +13,7 @@ pytestmark = slow  # problems of benchmarks only
 
 EVERY = [(name, 1) for name in FUNCTIONS_1D] + [(name, 2) for name in FUNCTIONS_2D]
 EVERY += [(name, d) for name in FUNCTIONS_ND for d in (3, 5, 10, 20)]
+NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 
 
 def scaled(value, low, high):
@@ -73,8 +74,7 @@ def test_make_function_by_hand_and_at_its_minimizer(name, d):
         X = 2 * (np.array([*values]) - lower) / np.subtract(upper, lower) - 1
         expected = scaled(np.array([*values.values()]), low, high)
         assert_allclose(function(X), expected, rtol=0, atol=atol)
-    assert function.minimizer.shape == (d,)
-    assert np.all(np.abs(function.minimizer) <= 1)
+    assert function.minimizer.shape == (d,) and np.all(np.abs(function.minimizer) <= 1)
     assert_array_equal(function.bounds, np.tile([-1, 1], (d, 1)))
     assert_allclose(function(function.minimizer[None]), function.minimum, atol=atol, rtol=0)
 
@@ -90,8 +90,7 @@ def test_make_function_of_many_features_agrees_with_scipy_and_has_its_columns():
 
 
 @pytest.mark.parametrize(
-    "inputs, variances",
-    [("uniform", [1 / 3] * 7), ("gaussian", [0.15] * 5 + [0.001] * 2)],
+    "inputs, variances", [("uniform", [1 / 3] * 7), ("gaussian", [0.15] * 5 + [0.001] * 2)]
 )
 def test_make_scarce_regression_has_its_inputs(inputs, variances):
     function = make_function("levy", 7)
@@ -100,9 +99,6 @@ def test_make_scarce_regression_has_its_inputs(inputs, variances):
     assert_array_equal(y, function(X))
     assert_array_equal(y_test, function(X_test))
     assert_allclose(np.cov(X.T), np.diag(variances), rtol=0.05, atol=0.01)
-
-
-NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
 
 
 def photographs(n, side=28):

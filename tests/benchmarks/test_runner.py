@@ -31,8 +31,7 @@ def test_rows_are_kept_and_an_interrupted_run_goes_on_with_what_is_run_usually(t
             continue
     rows = read(tmp_path / "tiny.json")
     assert len(rows) == 9 and rows[-1] == new[-1]  # two seeds of "one", one of "two"
-    assert seen.count((1.0, "goes", 0)) == 1
-    assert rows[2]["failed"] == "no such number"
+    assert seen.count((1.0, "goes", 0)) == 1 and rows[2]["failed"] == "no such number"
     assert list(run("tiny", benchmark, folder=tmp_path)) == []
     (again,) = run("tiny", benchmark, ["two"], ["goes"], [0], again=True, folder=tmp_path)
     assert again["nll"] == 2.333333 and len(read(tmp_path / "tiny.json")) == 9

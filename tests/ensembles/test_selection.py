@@ -17,6 +17,12 @@ from tiers import cases
 
 from skuq.ensembles import Selection, _selection, _teams, select_forward, select_teams
 
+LOC = np.arange(8.0).reshape(2, 4)
+ONES = np.ones_like(LOC)
+MEASURES = tuple(_teams.MEASURES)
+RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
+HALF = np.full((2, 3, 2), 0.5)
+
 
 def normals(seed):
     rng = np.random.default_rng(seed)
@@ -77,8 +83,7 @@ def test_select_greedy_keeps_min_members_against_the_loss():
     two = select_greedy(*candidates, 3, min_members=2)
     assert sorted(two.indices) == [0, 1]
     # Repeats of 0 improve what the forced step spoiled.
-    assert two.weights[0] > two.weights[1]
-    assert two.loss == min(loss for _, loss in two.path[1:])
+    assert two.weights[0] > two.weights[1] and two.loss == min(loss for _, loss in two.path[1:])
     # And repeats none where none may be: the loss of the two together is not a number.
     errors = np.array([[1.0, 1.0], [2.0, 2.0]])
     options = {"replacement": False, "min_size": 2}
@@ -94,8 +99,7 @@ def test_select_greedy_keeps_min_members_against_the_loss():
 )
 def test_select_greedy_leaves_weight_to_each_member(loc, n_members, chosen, least):
     selection = select_greedy(*constants(*loc), n_members, min_members=len(chosen))
-    assert sorted(selection.indices) == chosen
-    assert selection.weights.min() >= least
+    assert sorted(selection.indices) == chosen and selection.weights.min() >= least
     assert len(selection.path) <= 4 * n_members
 
 
@@ -116,10 +120,6 @@ def test_select_greedy_of_weights_outputs_large_targets_and_nan(rng):
     thirds = Selection([2, 0, 1], np.full(3, 1 / 3, "float32"))
     weights = _selection.check_selection(thirds, 3).weights
     assert weights.dtype == float and weights.sum() == pytest.approx(1, abs=1e-15)
-
-
-LOC = np.arange(8.0).reshape(2, 4)
-ONES = np.ones_like(LOC)
 
 
 @cases(
@@ -193,8 +193,7 @@ def test_select_by_likelihood_of_sizes_and_of_impossible_and_undefined_rows():
     log_likelihood[2, 0] = np.nan
     assert select_by_likelihood(log_likelihood, 3).indices.tolist() == [0, 3, 1]
     assert 2 not in select_by_likelihood(log_likelihood, 2, "top").indices
-    # Probability 0 costs about 708 nats.
-    loss = select_by_likelihood(log_likelihood[1:2], 1).loss
+    loss = select_by_likelihood(log_likelihood[1:2], 1).loss  # Probability 0 costs about 708 nats.
     assert_allclose(loss, (5 * np.log(2) + 708.4) / 6, rtol=1e-4)
 
 
@@ -239,9 +238,6 @@ def test_select_by_likelihood_use_best(rng):
     chosen = select_by_likelihood(log_likelihood, 10, use_best=True)
     assert sorted(chosen.indices) == [20, 21, 22]
     assert len(select_by_likelihood(log_likelihood[:, :49], 10, use_best=True)) == 10
-
-
-MEASURES = tuple(_teams.MEASURES)
 
 
 def draw(seed, n_models):
@@ -300,9 +296,6 @@ def test_diversity_score_is_that_of_other_libraries_and_of_limit_cases(rng):
     assert diversity_score(right, measure="qs") == -1
     assert_allclose(diversity_score(right, measure="ck"), 0, atol=1e-5)
     assert diversity_score(right, measure="gd") == 0
-
-
-RIGHT = arrays(bool, st.tuples(st.integers(2, 6), st.integers(1, 12)))
 
 
 @given(RIGHT, st.data(), st.sampled_from([1, 1e-200, 1 / 3, 1e200]))
@@ -381,8 +374,7 @@ def test_select_teams_scores_and_alpha_are_the_algorithms(measure, score, global
     settings = {"metric": measure, "score": score, "filters": ("alpha",), "beta": 0.2}
     got = select_teams(labels, y, **settings).teams_.set_index("team")
     scored = got.dropna()
-    assert set(scored.index) == set(table)
-    assert set(scored.index[~scored["alpha"]]) == set(pruned)
+    assert set(scored.index) == set(table) and set(scored.index[~scored["alpha"]]) == set(pruned)
     for team, expected in table.items():
         assert_allclose(scored.loc[[team], ["q", "hq", "accuracy"]], [expected], atol=1e-9)
     unscored = got[got["hq"].isna()]
@@ -500,8 +492,7 @@ def test_select_teams_serves_the_most_accurate_or_by_a_rule_and_several_measures
 
 def test_select_teams_of_identical_and_perfect_models_and_any_labels():
     chosen = select_teams([[0, 1, 1, 1]] * 4, [0, 1, 0, 1])
-    assert chosen.selected_ == (0, 1)
-    assert set(chosen.teams_["hq"]) == {1.0}
+    assert chosen.selected_ == (0, 1) and set(chosen.teams_["hq"]) == {1.0}
     assert all(reason.startswith("kmeans skipped") for reason in chosen.teams_["reason"])
     proba, y = pool(0)
     chosen = select_teams([y, *proba.argmax(axis=2)], y)
@@ -535,12 +526,8 @@ def test_select_teams_counts_teams_before_they_are_made(monkeypatch, rng):
     y = rng.integers(0, 3, 100)
     labels = np.where(rng.random((18, 100)) < 0.6, y, rng.integers(0, 3, (18, 100)))
     chosen = select_teams(labels, y, beta=0.3)
-    assert chosen.n_possible_ == 2**18 - 19
-    assert len(chosen.teams_) == chosen.n_scored_ < 5000
+    assert chosen.n_possible_ == 2**18 - 19 and len(chosen.teams_) == chosen.n_scored_ < 5000
     assert select_teams(labels, y, max_team_size=2).n_possible_ == 153
-
-
-HALF = np.full((2, 3, 2), 0.5)
 
 
 @cases(

@@ -91,8 +91,7 @@ def test_stacking_selection_needs_rows_to_leave_the_first_candidates(n, chosen):
     candidates = classifiers(n)
     selection = StackingSelection().choose(candidates, 5)
     first = selection.indices if n == 5 else selection.indices[:1]
-    assert chosen >= set(first)
-    assert 2 <= len(selection) <= 5
+    assert chosen >= set(first) and 2 <= len(selection) <= 5
     assert_allclose(selection.weights.sum(), 1)
     mixed = np.tensordot(selection.weights, candidates.proba[selection.indices], 1)
     assert_allclose(selection.loss, log_loss(candidates.codes, mixed, labels=range(3)))
@@ -116,8 +115,7 @@ def test_mixtures_of_given_weights_get_a_temperature():
     scaled = [replace(candidates, raw=f * np.log(candidates.proba)) for f in (6, 6.6)]
     one, two = (c.fit_class_mixture(weights=weights) for c in scaled)
     assert_allclose(one[0], weights)
-    assert 1.05 < two[1].temperature / one[1].temperature < 1.15
-    assert 0 < sum(one[1].constant) < 0.05
+    assert 1.05 < two[1].temperature / one[1].temperature < 1.15 and 0 < sum(one[1].constant) < 0.05
 
 
 def test_classes_without_a_row_to_judge_by_keep_their_share():

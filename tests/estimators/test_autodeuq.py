@@ -30,6 +30,10 @@ SMALL = {"fixed": ONE}
 FAST = {"n_trials": 2, "epochs": 3, "repeats": 0, "random_state": 0, **SMALL}
 
 FEW_ROWS = "ignore::skuq.exceptions.SmallValidationWarning"
+ORACLE = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
+KEPT_OUT = {"validation_data": (np.eye(2), np.ones(2))}
+FAILED = Catalog([TrialRecord(0, status="failed")])
+SHORT = {"max_time": 20}
 
 
 @pytest.fixture
@@ -46,9 +50,6 @@ def fitted(wave):
 @pytest.fixture(scope="module")
 def repeated(wave):
     return AutoDEUQRegressor(**{**FAST, "repeats": 2}).fit(*wave)
-
-
-ORACLE = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
 
 
 @cases(
@@ -91,10 +92,6 @@ def test_fit_selects_with_repeats_by_the_likelihood_of_classes(tiny_space, iris)
 
     with pytest.warns(UserWarning, match="1 member, as `selection` chose no more: .* is 0"):
         assert model.reselect(selection=first).selection_.indices == [0]
-
-
-KEPT_OUT = {"validation_data": (np.eye(2), np.ones(2))}
-FAILED = Catalog([TrialRecord(0, status="failed")])
 
 
 @cases(
@@ -177,9 +174,6 @@ class Planned(Exception):
     """Raised with the folds of a search, before its first trial."""
 
 
-SHORT = {"max_time": 20}
-
-
 @pytest.mark.filterwarnings(FEW_ROWS)
 @cases(
     ("settings", "given", "n_rows", "n_folds"),
@@ -234,8 +228,7 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave, monkeypatch):
     assert_allclose((probability * loc).sum(axis=1), means, atol=1e-6)
     square = (probability * (scale**2 + loc**2)).sum(axis=1)
     assert_allclose(square, std**2 + means**2, atol=1e-6)
-    # Without it nothing is added to the members.
-    plain = model.reselect(calibrate=False)
+    plain = model.reselect(calibrate=False)  # Without it nothing is added to the members.
     assert_array_equal(plain.selection_.indices, fitted.selection_.indices)
     assert plain.fitted_.ensemble.far is None and plain.calibration_ == UNCALIBRATED
     assert_allclose(fitted.predict(wave[0]), plain.predict(wave[0]))
@@ -282,8 +275,7 @@ def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch)
     model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))
     held_out = model.catalog_.held_out
     tested = held_out.rows[held_out.weight > 0]
-    assert len(tested) == 0.3 * len(y)
-    assert len(model.repeated_) == len(model.selection_)
+    assert len(tested) == 0.3 * len(y) and len(model.repeated_) == len(model.selection_)
     for k, trial in model.repeated_.items():
         assert len(trial.networks) == 6
         # Repeats predict the same rows, so that all of them are averages of two networks.
@@ -349,8 +341,7 @@ def test_fit_trains_nothing_after_an_interrupted_search(tiny_space, wave, retrai
     model = make(AutoDEUQRegressor, **settings)
     with pytest.warns(UserWarning, match="Search interrupted: continuing with 1 of 3 trials"):
         model.fit(*wave)
-    assert len(model.selection_) == 1
-    assert model.repeated_ == {} and model.refitted_ == {}
+    assert len(model.selection_) == 1 and model.repeated_ == {} and model.refitted_ == {}
 
 
 def test_leaderboard_of_the_trials(fitted, wave):

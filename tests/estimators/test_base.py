@@ -46,6 +46,9 @@ FUNCTIONS, IMAGES = skuq.NEONRegressor(), skuq.NESClassifier()
 TEAM = skuq.HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())])
 FIRST_MASKED = [1, 0, 0, 0]
 PICTURES = np.ones((4, 2, 2, 1))
+SURE = skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2)
+SURE_OF_CLASSES = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2)
+PAGE = (Path(skuq.__file__).parents[1] / "docs" / "pipelines.md").read_text()
 
 
 def test_fit_refuses_masked_numbers():
@@ -238,8 +241,7 @@ def test_all_estimators_are_listed_by_name_and_kind():
     assert found == {name: getattr(skuq, name) for name in names}
     assert all(issubclass(cls, BaseEstimator) for cls in found.values())
     regressors, classifiers = skuq.all_estimators("regressor"), skuq.all_estimators(["classifier"])
-    assert len(regressors) > 8 and len(classifiers) > 5
-    assert not set(regressors) & set(classifiers)
+    assert len(regressors) > 8 and len(classifiers) > 5 and not set(regressors) & set(classifiers)
     assert all(name.endswith("Regressor") for name, _ in regressors)
     assert skuq.all_estimators("transformer") == [("HQEnsembleSelector", skuq.HQEnsembleSelector)]
     assert {*skuq.all_estimators(["regressor", "classifier"])} == {*regressors, *classifiers}
@@ -339,11 +341,6 @@ def test_pipeline_opens_searches_and_pipelines(rows):
     assert_array_equal(model.predict(X, return_std=True), best.predict(scaled, return_std=True))
     frozen = make_pipeline(FrozenEstimator(model)).fit(X, y)
     assert_array_equal(frozen.predict_interval(X), model.predict_interval(X))
-
-
-SURE = skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2)
-SURE_OF_CLASSES = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2)
-PAGE = (Path(skuq.__file__).parents[1] / "docs" / "pipelines.md").read_text()
 
 
 @cases(

@@ -133,8 +133,7 @@ def test_conditional_learns_the_distribution_of_errors(monkeypatch):
     assert_array_equal(model.predict(X), mean)
     assert_allclose(parts.mean, mean, rtol=1e-9, atol=1e-12)
     assert 1.5 < np.median(parts.total[loud]) < 2.5 and np.median(parts.total[~loud]) < 0.4
-    # All rows have one width without it.
-    one = calibrated(regressor, cv=3).fit(X, y)
+    one = calibrated(regressor, cv=3).fit(X, y)  # All rows have one width without it.
     assert model.scale_ == one.scale_
     assert model.log_prob(X, y).mean() > one.log_prob(X, y).mean() + 0.5
     # An exact model's errors are below what floats can hold.
@@ -488,8 +487,7 @@ def test_classifier_leaves_out_classes_that_a_fold_has_not_seen():
 
 def test_classifier_folds_of_few_rows_and_of_models_that_know_all_classes():
     X, y = load_iris(return_X_y=True)
-    # Three rows of each class are divided into three folds.
-    few = np.r_[:3, 50:53, 100:103]
+    few = np.r_[:3, 50:53, 100:103]  # Three rows of each class are divided into three folds.
     assert classifier(LogisticRegression()).fit(X[few], y[few]).temperature_ > 0
     known = FrozenEstimator(GaussianNB().fit(X, y))  # knows classes that folds do not have
     for frozen in (known, make_pipeline(FunctionTransformer(), known)):

@@ -109,6 +109,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning"),
     pytest.mark.filterwarnings("ignore:The model predicts its validation rows worse"),
 ]
+ARRAYS = {"query_points": np.array([[0.5]]), "noise_std": np.array([0.3])}
 
 
 def targets(model):
@@ -399,8 +400,7 @@ def test_frames_are_what_the_preprocessor_makes_of_them(trained):
         return
     town = np.resize(["Rome", "Oslo", None], len(X))
     frame = X.assign(town=town, b=X["b"].where(X["a"] < 0.7), rooms=np.arange(len(X)) % 4)
-    # Rows without weight teach it nothing.
-    absent = frame[:N_ABSENT].assign(town="Lima", b=np.inf)
+    absent = frame[:N_ABSENT].assign(town="Lima", b=np.inf)  # Rows without weight teach it nothing.
     weight = np.repeat([1.0, 0.0], [len(X), N_ABSENT])
     y, numbers = targets(trained), TablePreprocessor(max_categories=50).fit_transform(frame)
     trained.fit(pd.concat([frame, absent]), np.r_[y, y[:N_ABSENT]], weight)
@@ -699,9 +699,6 @@ def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
         )
 
 
-ARRAYS = {"query_points": np.array([[0.5]]), "noise_std": np.array([0.3])}
-
-
 def test_arrays_that_were_given_may_be_changed_later(trained):
     """They are not made read-only, either."""
     rows, y, weight = X.to_numpy(copy=True), targets(trained).copy(), np.ones(len(X))
@@ -852,8 +849,7 @@ def test_a_class_shows_its_signature(cls):
     assert list(cls.__annotations__) == names and len(names) <= 20
     assert set(cls._parameter_constraints) == set(names)
     above = [base for base in cls.__mro__[1:] if base.__module__.startswith("skuq.estimators")]
-    assert len(above) <= 3
-    assert not any("__dataclass_fields__" in vars(base) for base in above)
+    assert len(above) <= 3 and not any("__dataclass_fields__" in vars(base) for base in above)
     assert {"fit", "_fit"} <= {name for base in (cls, *above) for name in vars(base)}
 
 

@@ -38,6 +38,14 @@ from skuq.networks import GaussianHead
 from skuq.search import Catalog, TrialRecord
 from skuq.search._fingerprint import describe
 
+ORACLE = keras_tuner.oracles.BayesianOptimizationOracle(
+    keras_tuner.Objective("score", "min"), max_trials=20, seed=1, num_initial_points=3
+)
+PARTS = np.arange(60) % 3
+FIT_ARGUMENTS = {"groups", "validation_data", "shift_validation"}
+REPEATED = {"repeats": 2, "n_members": 2, "selection": "top"}
+NOWHERE = {"catalog_dir": None}
+
 
 @pytest.fixture
 def trained(monkeypatch):
@@ -100,11 +108,6 @@ def folders(path):
     return sorted(p for p in path.iterdir() if p.is_dir())
 
 
-ORACLE = keras_tuner.oracles.BayesianOptimizationOracle(
-    keras_tuner.Objective("score", "min"), max_trials=20, seed=1, num_initial_points=3
-)
-
-
 @pytest.mark.parametrize("strategy", slow_after(1, ["agebo", "bo-mixed", ORACLE]))
 def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     settings = {"search": strategy}
@@ -135,10 +138,6 @@ def identity(search, monkeypatch):
         return str(raised.value)
 
     return identity_of
-
-
-PARTS = np.arange(60) % 3
-FIT_ARGUMENTS = {"groups", "validation_data", "shift_validation"}
 
 
 def space_of(width):
@@ -295,9 +294,6 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
         AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=3)
 
 
-REPEATED = {"repeats": 2, "n_members": 2, "selection": "top"}
-
-
 def test_fit_trains_missing_and_failed_repeats(search, trained, stop_at):
     with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
         search(**REPEATED).fit(X, Y)
@@ -322,9 +318,6 @@ def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):
     assert len(trained) == 2
     with pytest.raises(FileNotFoundError, match="could not be saved"):
         AutoDEUQRegressor.from_catalog(model.catalog_path_)
-
-
-NOWHERE = {"catalog_dir": None}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
@@ -388,8 +381,7 @@ def test_warm_start_adds_trials(search, trained, kind, random_state):
     model.set_params(n_members=1).fit(X, y)  # chosen anew, nothing trained
     assert len(trained) == n_trained and model.n_members == 1
     # A deep copy goes on with the same trials, which are removed with the last estimator.
-    assert len(copied.catalog_) == 3
-    assert len(copied.set_params(n_trials=4).fit(X, y).catalog_) == 4
+    assert len(copied.catalog_) == 3 and len(copied.set_params(n_trials=4).fit(X, y).catalog_) == 4
     assert len(trained) == n_trained
     folder = Path(model._folder.path)
     assert model.catalog_path_ is None and len(list(folder.glob("*/trial-*"))) == 5
@@ -524,8 +516,7 @@ MADE = {
 @pytest.mark.parametrize("kind", MADE)
 def test_functions_and_objects_are_compared_by_the_values_they_use(kind):
     one, same, other = (describe(MADE[kind](k)) for k in (1, 1, 2))
-    assert json.loads(json.dumps(one)) == one
-    assert one == same != other
+    assert json.loads(json.dumps(one)) == one and one == same != other
 
 
 def test_values_that_a_function_encloses_are_told_apart():

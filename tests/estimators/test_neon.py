@@ -25,6 +25,7 @@ layers = keras.layers
 EPINET = {"prior": "epinet", "prior__units": 8, "prior__prior_units": 4, "prior__n_index": 4}
 EPINET |= {"prior__n_index_samples": 4, "n_draws": 64}
 SMALL = {**operators.SMALL, **EPINET}
+WAVES, TOWERS = {"m": 16, "n": 15}, {"m": 2, "d_u": 30, "n": 170}
 
 
 def small(**changes):
@@ -55,9 +56,6 @@ def job_of(plan, model, n=2, d_u=4, q=3, d_y=2, m=1):
     model.query_points = rng.uniform(size=(q, d_y))
     (job,), _ = plan(model, rng.normal(size=(n, d_u)), rng.normal(size=(n, q, m)))
     return job
-
-
-WAVES, TOWERS = {"m": 16, "n": 15}, {"m": 2, "d_u": 30, "n": 170}
 
 
 @cases(

@@ -23,6 +23,8 @@ from skuq.tables import TrainingData
 learn_scale = _conditioned.learn_scale
 
 NOISE = 0.2
+ONE = np.zeros(600, dtype=int)
+GIVEN = LinearRegression().fit(operators.INPUTS, operators.VALUES)
 
 
 def learn_prior(*arguments):
@@ -58,8 +60,7 @@ def judge(model):
 def test_fit_errs_as_much_as_its_epistemic_part_says(noise, n):
     rows = noisy_rows(n, 0, NOISE if noise else 0.0)
     ratio, error = judge(small(noise_std=noise).fit(*rows))
-    assert 0.4 < ratio < 2.5
-    assert error < 4 * NOISE / np.sqrt(n / 5)
+    assert 0.4 < ratio < 2.5 and error < 4 * NOISE / np.sqrt(n / 5)
 
 
 def levels(n_levels, n_repeats, seed):
@@ -200,9 +201,6 @@ def any_noise(*shape):
     return np.zeros(shape), np.full(shape, np.inf)
 
 
-ONE = np.zeros(600, dtype=int)
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_learn_prior_finds_scale_and_noise(known):
     # Many weights, so that values tell the scale; or few, so that they tell the noise.
@@ -263,8 +261,7 @@ def test_learn_prior_of_pure_noise_is_as_large_as_the_noise():
     prior, (factor, std) = learn_prior(*linear(jacobian, y), ONE[:60], any_noise(1, 1))
     assert 0.7 < std.item() < 1.3
     assert (prior.noise <= 10).all() and prior.scale * factor.item() > 0.3 * std.item()
-    # Fewer than thirty values tell the noise, too.
-    given = linear(*drawn(28, 3, 1.0, 0.5))
+    given = linear(*drawn(28, 3, 1.0, 0.5))  # Fewer than thirty values tell the noise, too.
     _, (factor, std) = learn_prior(*given, ONE[:28], any_noise(1, 1))
     assert 0.25 < std < 1 and 0.5 < factor < 2
 
@@ -334,8 +331,7 @@ def test_predict_computes_means_without_draws(wave):
 def test_fit_closes_the_prior_at_the_data(wave):
     u = inputs(10)
     at_data, new = std_of(wave, u).mean(), std_of(wave, NEAR).mean()
-    assert at_data < 0.05 * new
-    assert std_of(wave, FAR).mean() > 4 * new
+    assert at_data < 0.05 * new and std_of(wave, FAR).mean() > 4 * new
     assert np.sqrt(np.mean((wave.predict(u) - waves(u)) ** 2)) < 2e-5 * waves(u).std()
     noisy = wave_model(noise_std=0.3).fit(u, waves(u))  # meets the data up to noise
     assert std_of(noisy, u).mean() > 3 * at_data
@@ -447,9 +443,6 @@ def test_fit_conditions_on_some_of_many_values(monkeypatch, limit, value, ratio,
     model = wave_model(training__steps=200).fit(u, waves(u))
     assert std_of(model, FAR).mean() > ratio * std_of(model, u).mean() > 0
     assert np.sqrt(np.mean((model.predict(u) - waves(u)) ** 2)) < error * waves(u).std()
-
-
-GIVEN = LinearRegression().fit(operators.INPUTS, operators.VALUES)
 
 
 @pytest.mark.parametrize("changes", [{"loss": "nll"}, {"pretrained": GIVEN}])

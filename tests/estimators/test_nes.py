@@ -25,6 +25,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidation
 
 
 ONE = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
+NEGATIVE = {"setosa": -1, "versicolor": 1, "virginica": 1}
+NO_SETOSA = {**NEGATIVE, "setosa": 0}
 
 
 def tiny(space, n_trials=6, n_members=3, epochs=15, **settings):
@@ -201,10 +203,8 @@ def test_fit_gives_small_tables_small_batches_and_enough_epochs(iris):
     model.fit(X[:120], y[:120], validation_data=(X[120:], y[120:]))
     space, configuration = WithTraining(WidthDepthSpace()), model.catalog_[0].configuration
     sizes = [space.bind(n).recipe(configuration)["batch_size"] for n in (120, 6000)]
-    assert sizes == [16, 128]
-    assert set(configuration) >= {"learning_rate", "l2"}
-    # 8 steps an epoch: 500 in total
-    assert len(model.catalog_[0].result.history["loss"]) == 63
+    assert sizes == [16, 128] and set(configuration) >= {"learning_rate", "l2"}
+    assert len(model.catalog_[0].result.history["loss"]) == 63  # 8 steps an epoch: 500 in total
 
 
 @pytest.mark.slow
@@ -235,10 +235,6 @@ def test_fit_tells_of_few_rows_to_choose_on(tiny_space, iris):
     with warnings.catch_warnings():
         warnings.simplefilter("error", SmallValidationWarning)
         model.fit(X, y, shift_validation=(X, y)).reselect(X, y)
-
-
-NEGATIVE = {"setosa": -1, "versicolor": 1, "virginica": 1}
-NO_SETOSA = {**NEGATIVE, "setosa": 0}
 
 
 def setosas(X, y):

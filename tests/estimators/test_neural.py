@@ -37,6 +37,9 @@ CLASSIFIERS = [
     skuq.MCDropoutClassifier(20, **NETWORK),
 ]
 DEEP, HYPER_DEEP, DROPOUT = REGRESSORS
+KNOWN = {"loss": "mse", "noise_std": 0.1}
+HAS_NO_DROPOUT = "`network` must return a model with Dropout layers"
+SMALL = TabularNetwork(n_layers=1, width=4, embedding="none")
 
 
 @functools.cache
@@ -76,8 +79,7 @@ def test_regressors_beat_a_normal_distribution_of_y(k):
 def test_classifiers_are_less_sure_of_rows_that_they_get_wrong(k):
     (X, y), model = classes(), fitted("classifier", k)
     proba, std = model.predict_proba(X, return_std=True)
-    assert std.shape == proba.shape and std.max() > 0
-    assert model.score(X, y) > 0.7
+    assert std.shape == proba.shape and std.max() > 0 and model.score(X, y) > 0.7
     total, wrong = model.predict_uncertainty(X).total, model.predict(X) != y
     assert_allclose(total, -(proba * np.log(proba)).sum(axis=1), rtol=1e-6)
     assert total[wrong].mean() > total[~wrong].mean()
@@ -151,8 +153,7 @@ def test_fit_divides_neither_groups_nor_the_only_row_of_a_class(plan):
     uneven = np.r_[np.zeros(120, int), np.arange(1, 31)]
     _, data = plan(clone(DEEP), X, y, groups=uneven)
     assert len(data.x_valid) in (6, 125)  # six groups of 31, or with the large one
-    # A class of one row is always trained on.
-    X, y = classes()
+    X, y = classes()  # A class of one row is always trained on.
     y = y.astype(object)
     y[:1] = "dodo"
     for seed in range(2):
@@ -224,8 +225,7 @@ def test_mc_dropout_passes_are_the_papers_masks():
     kept, *_ = np.linalg.lstsq(contributions, target, rcond=None)
     assert_allclose(contributions @ kept, target, atol=1e-8)
     assert_allclose(kept, kept > 0.5, atol=1e-6)  # all of a unit or nothing
-    # And on average nothing is lost: 200 passes.
-    full = hidden @ k_mean + b_mean
+    full = hidden @ k_mean + b_mean  # And on average nothing is lost: 200 passes.
     spread = np.sqrt((contributions**2 * 0.6 * 0.4).sum(axis=1) / 200)
     assert (np.abs(passes.mean(axis=0) - full) < 5 * spread + 1e-9).all()
 
@@ -236,10 +236,6 @@ def own_network(shape, n_outputs):
 
 def without_dropout(shape, n_outputs):
     return sequential(shape, layers.Dense(12), layers.Dense(n_outputs))
-
-
-KNOWN = {"loss": "mse", "noise_std": 0.1}
-HAS_NO_DROPOUT = "`network` must return a model with Dropout layers"
 
 
 @cases(
@@ -283,9 +279,6 @@ def test_fit_reports_divergence(learning_rate):
     wild = clone(DEEP).set_params(learning_rate=learning_rate, training__optimizer="sgd")
     with pytest.raises(FloatingPointError, match="All 3 networks diverged.*clip_norm"):
         wild.fit(*table())
-
-
-SMALL = TabularNetwork(n_layers=1, width=4, embedding="none")
 
 
 @pytest.mark.parametrize("model", [DEEP, skuq.TabularEnsembleClassifier(2, network=SMALL)])

@@ -42,6 +42,14 @@ ROWS = rng.uniform(-1, 1, (12, 2)) * [5, 0.1] + [100, 0]
 VALUES = 50 + 10 * np.sin((ROWS[:, 0] - 100) / 2) + 100 * ROWS[:, 1]
 ELSEWHERE = rng.normal([100, 0], [20, 1], (40, 2))
 LINE = LinearRegression().fit(ROWS, VALUES)
+GAP = np.array([-0.9, -0.75, -0.6, -0.5, 0.2, 0.35, 0.5, 0.65])[:, None]
+WAVE = np.sin(4 * GAP[:, 0])
+LONG = {"epochs": 400, "loss__pi_sqr": 1.0, "artificial__box": [(-1.5, 1.5)]}
+EARLY = {**SMALL, "batch_size": 30}
+N, UNIT = 40, 2.0  # held-out rows, and the unit of the standardised y
+TARGETS = SimpleNamespace(scaling=SimpleNamespace(scale_=np.array([UNIT])))
+GROUPS = np.repeat(range(4), 3)
+CONNECTED = {"network__side_hidden_units": (6, 3), "network__connect_layers": 2}
 
 
 def nomu(**changes):
@@ -60,11 +68,6 @@ def std_of(model, X):
 def network(input_shape, n_outputs):
     dense, dropout = keras.layers.Dense(16, activation="relu"), keras.layers.Dropout(0.5)
     return sequential(input_shape, dense, dropout, keras.layers.Dense(n_outputs))
-
-
-GAP = np.array([-0.9, -0.75, -0.6, -0.5, 0.2, 0.35, 0.5, 0.65])[:, None]
-WAVE = np.sin(4 * GAP[:, 0])
-LONG = {"epochs": 400, "loss__pi_sqr": 1.0, "artificial__box": [(-1.5, 1.5)]}
 
 
 def test_nomu_uncertainty_grows_with_distance():
@@ -136,8 +139,7 @@ def test_nomu_defaults_know_eight_points_of_ten_functions(changes, worst):
         z = (y_test - mean) / std
         nlls.append(np.mean(np.log(std) + z**2 / 2))
         covered.append(np.mean(abs(z) <= 2))
-    assert np.median(nlls) < 0 and np.max(nlls) < worst
-    assert 0.88 < np.mean(covered) < 0.995
+    assert np.median(nlls) < 0 and np.max(nlls) < worst and 0.88 < np.mean(covered) < 0.995
 
 
 def test_predictions_are_those_of_the_network_by_eq_2():
@@ -245,9 +247,6 @@ def test_early_stopping_patience_begins_at_a_hundred_rows(n, changes, expected, 
     assert {recipe.early_stopping_patience for recipe in job.recipes} == {expected}
 
 
-EARLY = {**SMALL, "batch_size": 30}
-
-
 def test_early_stopping_patience_watches_the_rows_held_out(wave):
     """The validation loss of `validation_data` ends the training of f."""
     train, (X, y) = [part[:90] for part in wave], [part[90:] for part in wave]
@@ -262,8 +261,7 @@ def test_refit_trains_f_as_long_as_was_best(wave, trained):
     rng = np.random.default_rng(0)
     model = nomu(**EARLY, validation=2).fit(wave[0], rng.normal(size=120))
     best = [member.best_epoch + 1 for member in trained[:2]]
-    assert min(best) < 30
-    assert len(model.mean_member_.history["loss"]) == round(np.mean(best))
+    assert min(best) < 30 and len(model.mean_member_.history["loss"]) == round(np.mean(best))
     assert len(model.member_.history["loss"]) == 30
 
 
@@ -292,8 +290,7 @@ def test_noise_std_is_learnt():
     y = 100 * np.sin(3 * X[:, 0]) + 30 * rng.normal(size=300)
     model = small(noise_std="learned", epochs=60, batch_size=50).fit(X, y)
     parts = model.predict_uncertainty(X)
-    assert parts.aleatoric.min() > 20 and parts.aleatoric.max() < 45
-    assert parts.epistemic.mean() < 15
+    assert parts.aleatoric.min() > 20 and parts.aleatoric.max() < 45 and parts.epistemic.mean() < 15
     assert_allclose(parts.mean, 100 * np.sin(3 * X[:, 0]), atol=30)
     assert model.noise_factor_ == 1 and model.mean_member_ is not None
 
@@ -566,10 +563,6 @@ def test_readout_widths_are_never_zero():
     assert min(nothing) > 0
 
 
-N, UNIT = 40, 2.0  # held-out rows, and the unit of the standardised y
-TARGETS = SimpleNamespace(scaling=SimpleNamespace(scale_=np.array([UNIT])))
-
-
 class Stub:
     """A trained network with known predictions: zero, and `raw` at each row (a column of X)."""
 
@@ -668,8 +661,7 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
     rows = held_out_rows(12)
     for raw in (-rows.X, np.where(np.arange(12)[:, None] < 3, -rows.X, rows.X)):
         readout = choose(Rows(raw, *rows[1:]), error=0.1, noiseless=noiseless)
-        assert at(readout) < 8
-        assert np.std(rows.y / UNIT / (readout.c * readout.std(raw))) < 1.1
+        assert at(readout) < 8 and np.std(rows.y / UNIT / (readout.c * readout.std(raw))) < 1.1
 
 
 def test_choose_readout_closes_the_band_where_held_out_rows_allow():
@@ -693,8 +685,7 @@ def test_choose_readout_scales_learnt_noise():
     error = UNIT * 0.6 * rng.normal(size=(2000, 1))
     rows = Rows(rng.uniform(0.01, 2, (2000, 1)), error, np.ones(2000))
     readout = choose(rows, noise=0.3 * UNIT, l_min=0.001, l_max=2.0, c="nll")
-    assert readout.noise_factor == pytest.approx(2, rel=0.1)
-    assert at(readout) < 0.3
+    assert readout.noise_factor == pytest.approx(2, rel=0.1) and at(readout) < 0.3
 
 
 def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
@@ -714,9 +705,6 @@ def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
     default, likely = choose(many), choose(many, l_min="nll", l_max="nll", c="nll")
     assert (default.l_min, default.l_max) == (likely.l_min, likely.l_max)
     assert likely.c <= default.c < 1.3 * likely.c
-
-
-GROUPS = np.repeat(range(4), 3)
 
 
 def parts_of(validation, n, groups=None, refits=True):
@@ -773,9 +761,6 @@ def fitted(**settings):
     readout = NOMUReadout("linear", l_min=0.05, l_max=0.4, c=0.7)
     model = NOMURegressor(NOMUNetwork((5, 4)), readout=readout, epochs=3, random_state=0)
     return model.set_params(**settings).fit(X, 100 + 7 * np.sin(3 * X[:, 0]) + X[:, 1])
-
-
-CONNECTED = {"network__side_hidden_units": (6, 3), "network__connect_layers": 2}
 
 
 @pytest.mark.parametrize("settings", [{**CONNECTED, "noise_std": "learned"}, {}])

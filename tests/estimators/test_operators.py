@@ -44,6 +44,7 @@ KINDS = {
     "epinet": (NEONRegressor, {**EPINET, "n_draws": 32}),
     "ensemble": (OperatorEnsembleRegressor, {"n_members": 5}),
 }
+SHAPED = np.stack([WAVE_SETTINGS["query_points"]] * 2, axis=1)
 
 
 @pytest.fixture(params=KINDS)
@@ -75,8 +76,7 @@ def test_fit_predicts_between_query_points_and_is_less_certain_away_from_the_inp
     model, between = wave(kind), np.linspace(0.05, 1.9, 9)
     expected = waves(NEAR, between)
     error = model.predict(NEAR, query_points=between) - expected
-    assert error.shape == (30, 9)
-    assert np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
+    assert error.shape == (30, 9) and np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
     assert std_of(model, FAR).mean() > 4 * std_of(model, inputs(40)).mean()
 
 
@@ -350,11 +350,9 @@ def test_fit_leaves_each_function_out_once_and_equal_inputs_together(plan, n_rep
     assert job.recipe.early_stopping_patience == job.recipe.epochs // 4
     train, left_out = (np.array(part) for part in zip(*job.splits))  # of equal sizes
     left_out = list(map(set, left_out.tolist()))
-    assert set.union(*left_out) == set(range(33))
-    assert sum(map(len, left_out)) == 33
+    assert set.union(*left_out) == set(range(33)) and sum(map(len, left_out)) == 33
     for rows, part in zip(train.tolist(), left_out):
-        assert set(rows) == set(range(33)) - part
-        assert not np.isin(X[rows], X[list(part)]).any()
+        assert set(rows) == set(range(33)) - part and not np.isin(X[rows], X[list(part)]).any()
 
 
 def diverging(patch, *positions):
@@ -551,9 +549,6 @@ def test_fit_learns_the_noise_from_networks_of_a_cold_start():
 def started():
     settings = {**WAVE_SETTINGS, **operators.SMALL, "noise_std": 0.0, "warm_start": True}
     return small("conditioned", **settings).fit(inputs(30), waves(inputs(30)))
-
-
-SHAPED = np.stack([WAVE_SETTINGS["query_points"]] * 2, axis=1)
 
 
 @pytest.mark.parametrize(

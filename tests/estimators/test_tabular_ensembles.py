@@ -17,12 +17,7 @@ from tiers import cases
 import skuq
 from skuq import training
 from skuq.ensembles._stacking import drop_light, fit_class_mixture
-from skuq.estimators.tabular._kinds import (
-    Origin,
-    calibrate,
-    mix_classes,
-    weigh_members,
-)
+from skuq.estimators.tabular._kinds import Origin, calibrate, mix_classes, weigh_members
 from skuq.files import dumps, loads
 from skuq.networks import GaussianHead, TabularNetwork
 from skuq.networks._heads import SquaredErrorHead
@@ -37,6 +32,7 @@ REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "valida
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
 ONE_FORM = {**TINY, "network": TabularNetwork(n_layers=1, width=32, embedding="none")}
 CLASSIFIER = {**TINY, "n_members": 6, "network": TabularNetwork(**SMALL)}
+WEIGHTS = np.array([0.5, 0.3, 0.2])  # of three members
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +55,6 @@ def normals(rng):
     shape = (3, 2, 200, 2)
     probability = np.moveaxis(rng.dirichlet([1, 1], (3, 200, 2)), -1, 1)
     return 0.2 * rng.normal(size=shape), rng.uniform(0.3, 1, shape), probability
-
-
-WEIGHTS = np.array([0.5, 0.3, 0.2])  # of three members
 
 
 def mix(normals, weights=WEIGHTS, **calibration):
@@ -316,8 +309,7 @@ def test_networks_learn_what_ridge_regression_leaves_where_y_is_linear(rng, plan
     # Each output has its own linear part, or none.
     model.fit(X, np.column_stack([1e6 + X @ slopes + noise, np.square(X[:, 0])]))
     means = model.predict(new)
-    assert np.std(means[:, 0] - new @ slopes) < 0.2
-    assert np.ptp(means[:, 1]) < 1e-2
+    assert np.std(means[:, 0] - new @ slopes) < 0.2 and np.ptp(means[:, 1]) < 1e-2
     # Residuals are targets of unit variance, so that no floor makes narrow distributions wide.
     scale = model.fitted_.targets.scaling.scale_
     assert_allclose(scale, [noise.std(), np.square(X[:, 0]).std()], rtol=0.1)

@@ -107,6 +107,8 @@ CASES = {
 }
 # The bytes that skops writes differ each time.
 FOREIGN = {"hq", "conformal", "neon, given", "foreign", "ensemble, logarithm of y"}
+HOLDING_ITSELF = skuq.DeepEnsembleRegressor()
+HOLDING_ITSELF.n_members = [HOLDING_ITSELF]
 
 
 class Halving(FunctionTransformer):
@@ -186,8 +188,7 @@ def test_dumps_takes_catalogs_and_stores_arrays_and_foreign_objects_once():
 )
 def test_loads_restores_values(value):
     loaded = loads(dumps(skuq.NESRegressor(space=value))).space
-    assert type(loaded) is type(value)
-    assert repr(loaded) == repr(value)
+    assert type(loaded) is type(value) and repr(loaded) == repr(value)
 
 
 def test_loads_restores_generators_and_metadata_requests():
@@ -208,8 +209,7 @@ def test_loads_takes_a_search_space_of_the_user():
     data = dumps(model)
     loaded = loads(data)
     assert_equal_predictions(loaded, model, X)
-    assert dumps(loaded) == data
-    assert "TinySpace" in repr(loaded.space)
+    assert dumps(loaded) == data and "TinySpace" in repr(loaded.space)
     with pytest.raises(MissingPartError, match=r"`space` .*TinySpace.*parts={'space"):
         clone(loaded).fit(X, Y)
     space = TinySpace()
@@ -285,10 +285,6 @@ def test_loads_names_missing_skops_and_passes_on_version_warnings(monkeypatch):
     with pytest.raises(FileFormatError, match=r"skuq\[skops\]"):
         loads(foreign)
     assert_equal_predictions(loads(dumps(fitted("tabular"))), fitted("tabular"), FRAME)
-
-
-HOLDING_ITSELF = skuq.DeepEnsembleRegressor()
-HOLDING_ITSELF.n_members = [HOLDING_ITSELF]
 
 
 @cases(

@@ -70,8 +70,7 @@ def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
     )
     for name, value in zip(NAMES, expected):
         assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
-    # A distribution is scored by its own.
-    model = TwoLines(3.0).fit(X, y)
+    model = TwoLines(3.0).fit(X, y)  # A distribution is scored by its own.
     mixture = model.predict_distribution(X)
     expected = {
         "neg_nll": -metrics.nll_loss(y, mixture, **WEIGHT),

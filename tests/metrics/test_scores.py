@@ -290,8 +290,7 @@ def test_labels_may_be_anything_in_any_order(loss):
     assert loss(list(names[y].astype(object)), proba) == expected
     order = [2, 0, 3, 1]
     assert_allclose(loss(names[y], proba[:, order], labels=names[order]), expected)
-    # A class that has no row.
-    kept = y != 3
+    kept = y != 3  # A class that has no row.
     some = loss(y[kept], proba[kept], labels=range(4))
     assert some == loss(names[y[kept]], proba[kept], labels=names)
 
@@ -310,8 +309,7 @@ def test_losses_and_disagreement_of_members(rng):
     expected = log_loss([0], members[0], labels=[0, 1])
     for name in ("oracle_nll_loss", "ensemble_nll_loss", "average_member_nll_loss"):
         assert_allclose(getattr(metrics, name)([0], members, labels=[0, 1]), expected)
-    # Disagreement is the mean Hamming distance.
-    members = rng.dirichlet(np.ones(4), (5, 50))
+    members = rng.dirichlet(np.ones(4), (5, 50))  # Disagreement is the mean Hamming distance.
     labels = members.argmax(axis=2)
     expected = pdist(labels, "hamming").mean()
     for given in (members, np.array(list("abcd"))[labels]):

@@ -19,6 +19,7 @@ from skuq.networks._cells import Cell, CellLayers
 from skuq.training import Recipe
 
 SKIPS = (("skip_connect", 0), ("skip_connect", 1))
+EDGES = NASBench201Space().decisions().architecture.names
 
 
 def n_weights(model):
@@ -48,8 +49,7 @@ def test_spaces_are_of_the_papers_sizes():
     assert (channels.name, channels.choices) == ("channels", (12, 14, 16, 18, 20))
     assert (n_cells.name, n_cells.choices) == ("n_cells", (5, 8, 11))
     assert CellSpace.width_depth().cells({}) == DARTS
-    # Default cells are those of DARTS.
-    space = CellSpace()
+    space = CellSpace()  # Default cells are those of DARTS.
     default = space.cells(space.decisions().architecture.default())
     for kind in cells.KINDS:
         ours, theirs = getattr(default, kind), getattr(DARTS, kind)
@@ -139,8 +139,7 @@ def test_cell_mutations_are_the_papers(global_random_seed):
             which["operation"] += 1
             edges_hit[*node, before[node].index((old_op, old_input))] += 1
         else:
-            assert old_op == new_op
-            assert new_input not in [source for _, source in before[node]]
+            assert old_op == new_op and new_input not in [source for _, source in before[node]]
             which["input"] += 1
             nodes_hit[node] += 1
     assert_uniform(which, 3)
@@ -220,9 +219,6 @@ def test_network_of_cells_has_the_papers_weights_and_resolutions(n_cells, genoty
     _, height, _, channels = model.get_layer("mean").input.shape
     assert channels == (3 if genotype else 4) * 2 * 2**n_reductions
     assert height == math.ceil(7 / 2**n_reductions)
-
-
-EDGES = NASBench201Space().decisions().architecture.names
 
 
 @cases(

@@ -102,8 +102,7 @@ def test_mixture_is_the_sum_of_scipys_normals():
     assert_allclose(np.exp(log_probability), probability, rtol=1e-12)
     density = (probability * stats.norm(loc, scale).pdf(y[:, None])).sum(axis=1)
     assert_allclose(head.log_likelihood(y, raw), np.log(density).sum(axis=1), rtol=1e-12)
-    # Raw zeros are a standard normal.
-    head = GaussianMixtureHead(1, n_components=3)
+    head = GaussianMixtureHead(1, n_components=3)  # Raw zeros are a standard normal.
     mean, std = head.moments(np.zeros((1, 9)))
     assert_allclose(mean, 0, atol=1e-15)
     assert_allclose(std, 1, atol=0.1)
@@ -261,8 +260,7 @@ def rescaled(input_shape, n_outputs):
 def test_build_nomu_takes_any_keras_model_for_f_and_r(build, width):
     """The last hidden layer of f enters r: that of all heads together, and no rescaled input."""
     model = build_nomu((3,), 2, mean=build, side=net)
-    assert model.output_shape == (None, 4)
-    assert units_into(model, "side_output") == 6 + width
+    assert model.output_shape == (None, 4) and units_into(model, "side_output") == 6 + width
     assert make_plan(model.to_json()) is not None
 
 

@@ -29,6 +29,9 @@ NETWORKS = {
     "plain": EncoderDecoder(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
     "one layer": EncoderDecoder(1, 1, 1, (4,), 3, "split", (5,), activation="relu"),
 }
+Y, RAW = (np.random.default_rng(0).normal(size=s).astype("float32") for s in ((5, 2), (3, 5, 4)))
+BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
+EPINET = EpiNetLayers(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
 
 
 def test_draw_has_the_given_scales():
@@ -42,8 +45,7 @@ def test_draw_has_the_given_scales():
     assert_array_equal(drawn[0][1], 0)
     network = EncoderDecoder(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
     frequencies = network.draw(np.random.default_rng(0))[9]
-    assert frequencies.shape == (50, 100)
-    assert frequencies.std() == pytest.approx(5, rel=0.05)
+    assert frequencies.shape == (50, 100) and frequencies.std() == pytest.approx(5, rel=0.05)
 
 
 def by_formula(network, weights, x):
@@ -141,9 +143,6 @@ def test_other_keras_models_are_refused(make, message):
         keras_base(make(), 3, 2, 2)
 
 
-Y, RAW = (np.random.default_rng(0).normal(size=s).astype("float32") for s in ((5, 2), (3, 5, 4)))
-
-
 def test_output_maps_and_losses_are_their_formulas():
     raw = RAW
     scale = np.exp(-np.log1p(np.exp(raw[..., 2:])))
@@ -229,10 +228,6 @@ def test_draws_are_those_of_a_loop(epinet):
         assert_allclose(numpy_of(epinet(tensors(), *parts)), alone[k], atol=2e-5)
     weights, priors = ([np.stack(part) for part in zip(*parts)] for parts in zip(*members))
     assert_allclose(epinet(ARRAYS, weights, priors, features, index), alone, atol=1e-12)
-
-
-BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
-EPINET = EpiNetLayers(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
 
 
 def gradient(network):

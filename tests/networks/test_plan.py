@@ -16,6 +16,10 @@ from skuq.networks import NumericEmbedding
 from skuq.networks import _tabular_layers as tabular
 
 layers = keras.layers
+POINTS = np.linspace(-9, 9, 181)
+ONE, TWO, DENSE = keras.Input((3,)), keras.Input((3,)), layers.Dense(3)
+EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
+BINNED = partial(NumericEmbedding, "piecewise-linear")
 
 
 def keras_output(model, parts, state, x, training=False):
@@ -72,9 +76,6 @@ def test_activations_are_keras_own(name):
     assert_allclose(compiled, theirs, rtol=1e-6, atol=1e-12)
 
 
-POINTS = np.linspace(-9, 9, 181)
-
-
 @pytest.mark.parametrize("name", plans.SLOPES)
 def test_slopes_are_those_of_numerical_differentiation(name):
     """And on tensors in single precision those on arrays."""
@@ -129,9 +130,6 @@ def test_each_layer_is_keras_own(make, namespace, training):
         assert_allclose(ours, theirs, rtol=1e-6, atol=1e-9)
 
 
-ONE, TWO, DENSE = keras.Input((3,)), keras.Input((3,)), layers.Dense(3)
-
-
 @cases(
     "model",
     plans.sequential((3,), layers.UnitNormalization()),
@@ -152,8 +150,7 @@ def test_what_a_plan_does_not_know_has_none(model):
 
 def test_plans_do_not_hang_on_names():
     one, two = everything(), everything()
-    assert one.to_json() != two.to_json()
-    assert make_plan(one.to_json()) == make_plan(two.to_json())
+    assert one.to_json() != two.to_json() and make_plan(one.to_json()) == make_plan(two.to_json())
     assert hash(make_plan(one.to_json())) == hash(make_plan(two.to_json()))
 
     def network(name, activation):
@@ -163,10 +160,6 @@ def test_plans_do_not_hang_on_names():
     same, other = [("a", "relu"), ("b", "relu")], [("relu", "relu"), ("tanh", "tanh")]
     a, b, c, d = (plans.without_names(network(*given)) for given in (*same, *other))
     assert a == b and c != d  # a layer may be called like a value
-
-
-EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
-BINNED = partial(NumericEmbedding, "piecewise-linear")
 
 
 def periodic(*columns):
@@ -265,14 +258,12 @@ def test_first_values_and_bins_are_the_papers():
     ntk = drawn(tabular.NTKDense(300), 200)
     assert abs(ntk["kernel"].std() - 1) < 0.02 and abs(ntk["bias"].std() - 1) < 0.15
     pbld = drawn(NumericEmbedding(scale=0.3, n_frequencies=64), 40)
-    assert abs(pbld["frequencies"].std() - 0.3) < 0.02
-    assert 3 < np.abs(pbld["phases"]).max() <= np.pi
+    assert abs(pbld["frequencies"].std() - 0.3) < 0.02 and 3 < np.abs(pbld["phases"]).max() <= np.pi
     for part in (pbld["kernel"], pbld["bias"]):  # as PyTorch's linear layers: 1 / sqrt(64)
         assert 0.11 < np.abs(part).max() <= 0.125
     tables = drawn(tabular.CategoryEmbedding([0], [200], 30), 2)["vectors_0"]
     assert (tables[0] == 0).all() and abs(tables[1:].std() - 1) < 0.05
-    # Bins hold equally many rows.
-    x = np.random.default_rng(0).normal(size=(1000, 2)) * [1, 100]
+    x = np.random.default_rng(0).normal(size=(1000, 2)) * [1, 100]  # Bins hold equally many rows.
     edges = plans.bin_edges(x, 8)
     assert edges.shape == (2, 9) and (np.diff(edges) > 0).all()
     for column, edges_of_column in zip(x.T, edges):

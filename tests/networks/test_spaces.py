@@ -48,8 +48,7 @@ def test_mutation_changes_exactly_one_decision_to_another_valid_value(space, glo
         parent = space.sample(rng)
         child = space.mutate(parent, rng)
         different = [name for name in space.names if parent[name] != child[name]]
-        assert len(different) == 1
-        assert space.check(child, "child") == child
+        assert len(different) == 1 and space.check(child, "child") == child
         changed.update(different)
     assert changed == {"c", "batch", "n", "rate"}  # "one" has nothing to change to
 
@@ -282,8 +281,7 @@ def test_tabular_space_few_rows_of_classes_train_shortly_with_much_decay(
     assert recipe["early_stopping_patience"] == patience
     if n_rows == 500:  # the order that is learnt: the one that differs most comes second
         others = [others[-1], *others[:-1]]
-    assert space.known_recipes()[1:n_recipes] == others
-    assert {**default, **first} == default
+    assert space.known_recipes()[1:n_recipes] == others and {**default, **first} == default
 
 
 @pytest.mark.parametrize("classes", [False, True])

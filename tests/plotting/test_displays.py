@@ -28,6 +28,9 @@ from skuq.search import Catalog, TrialRecord
 
 plt.switch_backend("Agg")
 
+X = np.linspace(0, 5, 12)[:, None]
+CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
+
 
 @pytest.fixture(autouse=True)
 def close_figures():
@@ -72,12 +75,10 @@ def test_display_draws_on_given_axes_in_the_users_style_with_keywords(name):
     before = dict(plt.rcParams)
     figure, (ax, other) = plt.subplots(1, 2)
     display = DRAW[name](ax=ax)
-    assert type(display).__name__ == name
-    assert display.ax_ is ax and display.figure_ is figure
+    assert type(display).__name__ == name and display.ax_ is ax and display.figure_ is figure
     assert ax.get_xlabel() and ax.get_ylabel() and not other.has_data()
     figure.canvas.draw()
-    assert len(plt.get_fignums()) == 1
-    assert display.plot() is display
+    assert len(plt.get_fignums()) == 1 and display.plot() is display
     assert display.figure_ is not figure and display.figure_.axes[0] is display.ax_
     assert len(plt.get_fignums()) == 2 and dict(plt.rcParams) == before
     with pytest.raises(TypeError, match="`ax` must be an Axes.*Got 3"):
@@ -91,9 +92,6 @@ def test_display_draws_on_given_axes_in_the_users_style_with_keywords(name):
     assert np.ravel(found.get_linewidth())[0] == 3.5
     shown = found.get_color() if hasattr(found, "get_color") else found.get_facecolor()[0]
     assert colors.to_hex(shown) == "#123456"
-
-
-X = np.linspace(0, 5, 12)[:, None]
 
 
 class TwoMembers(BaseEstimator):
@@ -156,8 +154,7 @@ def test_curves_by_hand_and_retention_of_classifiers():
     display = Retention.from_predictions([1.0, 2.0], [0.0, 0.0], [1.0, 2.0], bounds=False)
     assert display.random_ is display.oracle_ is None
     assert_allclose(display.line_.get_ydata(), [0, 0.5, 2.5])
-    # Retention of classifiers counts wrong labels.
-    y = np.arange(12) // 6
+    y = np.arange(12) // 6  # Retention of classifiers counts wrong labels.
     model = GaussianNB().fit(X, y)
     display = Retention.from_estimator(make_pipeline("passthrough", model), X, 1 - y)
     assert_allclose(display.errors, 1)
@@ -165,9 +162,6 @@ def test_curves_by_hand_and_retention_of_classifiers():
     model.predict_uncertainty = lambda X: SimpleNamespace(total=np.arange(12.0))
     for inside in (model, make_pipeline("passthrough", model)):
         assert_allclose(Retention.from_estimator(inside, X, y).uncertainty, np.arange(12))
-
-
-CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
 
 
 @cases(
@@ -202,8 +196,7 @@ def test_later_displays_find_room_on_shared_axes(display):
     small = display.from_predictions(Y, 0.9 * Y, STD)
     large = display.from_predictions(10 * Y, 0 * Y, 10 * STD, ax=small.ax_)
     low, high = large.ax_.get_ylim()
-    assert low == 0
-    assert high > max(np.max(line.get_ydata()) for line in large.ax_.lines)
+    assert low == 0 and high > max(np.max(line.get_ydata()) for line in large.ax_.lines)
 
 
 @cases(("display", "data"), (Width, "width"), (Retention, "errors"), (Calibration, "observed"))
@@ -231,8 +224,7 @@ def test_search_history_by_trial_and_time_with_outliers_and_failures():
     by_time = SearchHistoryDisplay.from_estimator(nested, by="time")
     assert_allclose(by_time.line_.get_xdata(), [0.5, 1, 1.5, 2])
     display = SearchHistoryDisplay([1.0, 1.1, 1e9, 0.9, 1.2, 1.0]).plot()
-    assert display.beyond_.get_xdata().tolist() == [2]
-    assert display.ax_.get_ylim()[1] < 3
+    assert display.beyond_.get_xdata().tolist() == [2] and display.ax_.get_ylim()[1] < 3
     assert display.failed_ is None
     display = SearchHistoryDisplay([np.nan, 2.0, 3.0]).plot()
     assert display.line_.get_xdata().tolist() == [1, 2]
@@ -260,13 +252,11 @@ def test_teams_are_drawn_by_what_became_of_them():
     assert_allclose(display.best_.get_ydata(), CHOSEN.accuracies_.max())
     assert_allclose(display.average_.get_ydata(), CHOSEN.accuracies_.mean())
     assert display.colorbar_ is not None
-    # A threshold divides teams of one size.
-    display = TeamDisplay.from_teams(CHOSEN, size=3)
+    display = TeamDisplay.from_teams(CHOSEN, size=3)  # A threshold divides teams of one size.
     (line,) = display.thresholds_
     at = line.get_xdata()[0]
     assert display.scatters_["kept"].get_offsets()[:, 0].max() < at
-    assert display.scatters_["kmeans"].get_offsets()[:, 0].min() >= at
-    assert display.colorbar_ is None
+    assert display.scatters_["kmeans"].get_offsets()[:, 0].min() >= at and display.colorbar_ is None
     assert not TeamDisplay.from_teams(CHOSEN, score="q").thresholds_
     chosen = select(4, 100, score="q", filters=("mean",))
     display = TeamDisplay.from_teams(chosen, score="q")

@@ -37,8 +37,7 @@ def test_scale_is_the_root_mean_square_or_most_likely_beside_known_noise(global_
     assert_allclose(c, 0.01, rtol=0.01)
     c, _ = fit_epistemic_scale(error[4:], epistemic[4:], np.full(2, 1e-3), np.ones(2))
     assert_allclose(c, 3.3, rtol=0.01)
-    # The root mean square without noise
-    error, epistemic, _, weights = rows(0, (200,))
+    error, epistemic, _, weights = rows(0, (200,))  # The root mean square without noise
     expected = np.sqrt(np.average((error / epistemic) ** 2, weights=weights))
     for none in (None, np.zeros(200)):
         found = fit_epistemic_scale(error, epistemic, none, weights, fit_noise=True)
@@ -56,8 +55,7 @@ def test_noise_that_explains_everything_and_ends_of_the_readout():
     assert fit_epistemic_scale(zero, one, None, one) == (1.0, 1.0)
     assert fit_epistemic_scale(zero, one, one, one, fit_noise=True)[1] == 1.0
     assert fit_readout(zero, one, readout, one, [0.2, 0.1], [2.0, 1.0, 0.05]) == (0.1, 1.0, 1.0)
-    # l_max must be above l_min.
-    error, raw, weights, _ = readout_rows(0, 0.0)
+    error, raw, weights, _ = readout_rows(0, 0.0)  # l_max must be above l_min.
     l_min, l_max, _ = fit_readout(error, raw, readout, weights, [0.5, 3.0], [0.5, 2.0])
     assert (l_min, l_max) == (0.5, 2.0)
 

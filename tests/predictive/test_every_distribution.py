@@ -14,6 +14,8 @@ from tiers import cases
 from skuq import metrics, predictive
 from skuq.predictive import EpistemicNormal, GaussianMixture, TwoPieceNormal
 
+ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
+
 
 class Bend:
     """y = z + c * sqrt(1 + z**2): a hyperbola with c in (-1, 1), one for each output."""
@@ -260,8 +262,7 @@ def test_rows_outputs_and_scaled_distributions_are_those_of_the_whole(kind, shap
         assert_allclose(part.quantile(0.9), m.quantile(0.9)[at], rtol=1e-12)
         expected = [of_part[at] for of_part in m.uncertainty()]
         assert_allclose(part.uncertainty(), expected, rtol=1e-12)
-    # Scaled is stretched about the mean.
-    near = {"rtol": 1e-9, "atol": 1e-12}
+    near = {"rtol": 1e-9, "atol": 1e-12}  # Scaled is stretched about the mean.
     factor = 1.7 if len(shape) == 1 else np.array([0.5, 3.0])
     wide = m.scaled(factor)
     assert_allclose(wide.mean, m.mean, **near)
@@ -470,9 +471,6 @@ def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
     for end, level in zip(steps.interval(coverage), ((1 - coverage) / 2, (1 + coverage) / 2)):
         asked = level if 1 - level < 1e-12 else float(f"{level:.12g}")
         assert_allclose(end, steps.quantile(asked), rtol=0, atol=1e-6)
-
-
-ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
 
 
 @cases(

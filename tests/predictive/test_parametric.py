@@ -21,6 +21,11 @@ from skuq.predictive import (
     TwoPieceNormal,
 )
 
+#: z = log(y), of as many outputs as you like.
+LOG = SimpleNamespace(forward=np.log, inverse=np.exp, log_derivative=lambda y: -np.log(y))
+# Hypothesis tries subnormals, zeros and equal members, too.
+SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5))
+
 
 def test_mixtures_ddof_and_components_of_probability_0(rng):
     # Mean 3, variance 9/2 + 1/4 + 25/4 = 11. Weights 1/2, 1/4, 1/4 are worth 8/3 members.
@@ -69,8 +74,7 @@ def test_epistemic_normal_parts_and_draws_are_those_given(rng):
     assert_array_equal(m.uncertainty(1), [[1, 2], [3, 0], [4, 5], [5, 5]])
     m = EpistemicNormal(np.zeros(1), np.full(1, 3e-200), np.full(1, 4e-200))
     assert_allclose((m.std, m.uncertainty().total), 5e-200)
-    # Draws of functions have their covariance.
-    functions = rng.normal(size=(3, 5, 2))
+    functions = rng.normal(size=(3, 5, 2))  # Draws of functions have their covariance.
     epistemic = np.sqrt((functions**2).sum(axis=0))
     m = EpistemicNormal(np.ones((5, 2)), np.full((5, 2), 0.2), epistemic, functions)
     for found, factor in ((m, 1.0), (m.scaled(np.array([2.0, 0.5])), np.tile([2.0, 0.5], 5))):
@@ -108,10 +112,6 @@ def test_two_piece_epistemic_variance_is_seen_beside_large_noise():
     m = TwoPieceNormal(np.zeros(2), [0.0, 0.0], [2.0, 0.0], [1.0, 1.0])
     assert_allclose(m.cdf(0.0), [1 / (1 + np.sqrt(5)), 0.5])
     assert m.epistemic_variance[0] > m.epistemic_variance[1] == 0
-
-
-#: z = log(y), of as many outputs as you like.
-LOG = SimpleNamespace(forward=np.log, inverse=np.exp, log_derivative=lambda y: -np.log(y))
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 2)])
@@ -164,8 +164,7 @@ def test_mode_and_values_are_of_the_average_and_of_scipys_entropies(global_rando
     m = CategoricalMixture([[[0.51, 0.49]], [[0.51, 0.49]], [[0.01, 0.99]]])
     assert_array_equal(m.mode, [1])
     assert_array_equal(CategoricalMixture([[[0.2, 0.4, 0.4]]]).mode, [1])
-    # To second order the mutual information is the sum of variance / (2 mean).
-    step = 1e-7
+    step = 1e-7  # To second order the mutual information is the sum of variance / (2 mean).
     m = CategoricalMixture([[[0.3 + step, 0.7 - step]], [[0.3 - step, 0.7 + step]]])
     expected = step**2 * (1 / 0.3 + 1 / 0.7) / 2
     # A difference of entropies would be good to 1e-2: 1e-16 of 2e-14.
@@ -180,10 +179,6 @@ def test_mode_and_values_are_of_the_average_and_of_scipys_entropies(global_rando
     assert_allclose(m.log_prob([1, 1]), [np.log(np.finfo(float).tiny), np.log(0.75)], rtol=1e-15)
 
 
-# Hypothesis tries subnormals, zeros and equal members, too.
-SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5))
-
-
 @given(arrays(float, SHAPES, elements=st.floats(0, 1)))
 def test_parts_add_up_and_stay_in_bounds(raw):
     raw[..., 0] += raw.sum(axis=2) < 1e-3  # rows that would not normalise
@@ -194,8 +189,7 @@ def test_parts_add_up_and_stay_in_bounds(raw):
     n_members, _, n_classes = m.proba.shape
     assert (total <= np.log(n_classes) + 1e-12).all()
     # The mutual information is bounded by the entropy of the members' weights too.
-    assert (epistemic <= np.log(n_members) + 1e-12).all()
-    assert np.isfinite(m.log_mean).all()
+    assert (epistemic <= np.log(n_members) + 1e-12).all() and np.isfinite(m.log_mean).all()
 
 
 def test_draws_have_the_frequencies_and_one_member_for_all_rows(global_random_seed):
@@ -248,8 +242,7 @@ def lines(slopes, **changes):
 def test_posterior_evaluates_every_draw_at_every_row_in_chunks(monkeypatch, rng):
     draws = lines([[1.0, 0.0], [2.0, 1.0]])([[1, 2], [3, 4], [5, 6]])
     assert_array_equal(draws, [[1, 3, 5], [4, 10, 16]])
-    assert draws.dtype == "float64"
-    assert lines(np.eye(2))(np.empty((0, 2))).shape == (2, 0)
+    assert draws.dtype == "float64" and lines(np.eye(2))(np.empty((0, 2))).shape == (2, 0)
     posterior, X = lines(np.eye(3)), rng.normal(size=(11, 3))
     monkeypatch.setattr("skuq.predictive._distributions._ENTRIES_PER_CHUNK", 6)
     assert_array_equal(posterior(X), X.T)

@@ -32,6 +32,8 @@ HELD_OUT = _records.HeldOut(np.arange(3), np.ones((3, 1)), np.ones(3), (SHIFTED,
 # A network whose weights cannot be counted without building it.
 LAYERS = {"layers": [{"class_name": "Flatten", "module": "keras.layers", "config": {}}]}
 NETWORK = json.dumps({"class_name": "Functional", "module": "keras", "config": LAYERS})
+FAILURE = TrialRecord(0, {"units": 0}, 3, "failed", message="ValueError: näh\n", seconds=0.1)
+TREE = _archive.to_bytes({}, kind="trial"), _archive.to_bytes({}, kind="search")
 
 
 def trial(number):
@@ -44,9 +46,6 @@ def trial(number):
     configuration = {"units": number, "activation": None, "rate": 0.1 / 3, "skip": True}
     result = {"score": trained.score, "seconds": 1.5, "result": trained}
     return TrialRecord(number, configuration, trained.seed, **result)
-
-
-FAILURE = TrialRecord(0, {"units": 0}, 3, "failed", message="ValueError: näh\n", seconds=0.1)
 
 
 def begun(path, records=(), parts=PARTS, space=SPACE):
@@ -107,8 +106,7 @@ def test_each_search_has_a_folder_of_its_own_whose_name_is_said(tmp_path, caplog
     path = begun("runs here/ü")
     monkeypatch.chdir("/")
     assert path.is_absolute() and path.parent == tmp_path / "runs here" / "ü"
-    assert begun("~/tilde").parent == tmp_path / "tilde"
-    assert len(Catalog.load("~/tilde")) == 0
+    assert begun("~/tilde").parent == tmp_path / "tilde" and len(Catalog.load("~/tilde")) == 0
     with pytest.raises(ValueError, match="`catalog_dir` must be the name of a folder"):
         begun("")
     (tmp_path / "file").touch()
@@ -215,13 +213,9 @@ def test_a_broken_trial_is_put_aside_and_said(tmp_path, damage):
     ):
         assert numbers(folder.records) == [0, 2]
         folder.add(trial(1))
-    assert numbers(Catalog.load(path)) == [0, 1, 2]
-    assert (path / "trial-000001.broken1").exists()
+    assert numbers(Catalog.load(path)) == [0, 1, 2] and (path / "trial-000001.broken1").exists()
     with CatalogFolder(tmp_path, PARTS) as folder:
         assert numbers(folder.records) == [0, 2, 1]  # in the order they finished
-
-
-TREE = _archive.to_bytes({}, kind="trial"), _archive.to_bytes({}, kind="search")
 
 
 @cases(

@@ -21,6 +21,8 @@ from skuq.networks import Categorical, DenseSpace, GaussianHead, Integer, KerasT
 from skuq.search import AgEBO, AgEBOOracle, OracleSearch, SearchProblem
 
 layers = keras.layers
+AUTO, ENSEMBLE, ONE = skuq.AutoDEUQRegressor, skuq.DeepEnsembleRegressor, keras.Sequential()
+WITH_NETWORK = ENSEMBLE, skuq.MCDropoutRegressor, skuq.NOMURegressor, skuq.NEONRegressor
 
 
 def proposer_of(oracle, decisions, n_trials=1):
@@ -78,8 +80,7 @@ def test_any_oracle_drives_our_search(make):
     before = random.getstate()
     proposer = proposer_of(oracle, decisions)
     records = search(inline(evaluate), 15, proposer, entropy=1)
-    assert len(records) == 15
-    assert random.getstate() == before
+    assert len(records) == 15 and random.getstate() == before
     both = decisions.architecture + decisions.hyperparameters
     for record in records:
         assert both.check(record.configuration, "c") == record.configuration
@@ -136,8 +137,7 @@ def test_declared_decisions_of_which_stepped_numbers_become_choices():
         Categorical("width", (16, 32, 48, 64), default=16),
     }
     lr, opt = hyperparameters.decisions
-    assert lr == Real("lr", 1e-3, 1e-1, log=True, default=1e-3)
-    assert opt.choices == ("adam", "sgd")
+    assert lr == Real("lr", 1e-3, 1e-1, log=True, default=1e-3) and opt.choices == ("adam", "sgd")
 
     def stepped(hp, input_shape, n_outputs):
         hp.Int("width", 16, 64, step=16)
@@ -251,10 +251,6 @@ class Hyper(keras_tuner.HyperModel):
 class Shaped(keras_tuner.HyperModel):
     def build(self, hp, input_shape, n_outputs):
         return build(hp, input_shape, n_outputs)
-
-
-AUTO, ENSEMBLE, ONE = skuq.AutoDEUQRegressor, skuq.DeepEnsembleRegressor, keras.Sequential()
-WITH_NETWORK = ENSEMBLE, skuq.MCDropoutRegressor, skuq.NOMURegressor, skuq.NEONRegressor
 
 
 @cases(

@@ -66,8 +66,7 @@ def test_processes_share_the_cores_and_stay_warm():
     first = search(processes(Evaluate(sleep=0.05), 2), n_trials=6)
     again = search(processes(Evaluate(), 2), n_trials=6)
     pids = {r.result.pid for r in first}
-    assert len(pids) == 2 and os.getpid() not in pids
-    assert {r.result.pid for r in again} <= pids
+    assert len(pids) == 2 and os.getpid() not in pids and {r.result.pid for r in again} <= pids
     assert {r.result.threads for r in first} == {str(max(1, joblib.cpu_count() // 2))}
 
 
@@ -179,8 +178,7 @@ def kinds_of_workers(backend):
 
 
 def test_n_jobs_and_joblib_choose_the_slots(monkeypatch):
-    assert kind_of(None, 10) == "InlineSlots"
-    assert kind_of(2, 10) == "ProcessSlots"
+    assert kind_of(None, 10) == "InlineSlots" and kind_of(2, 10) == "ProcessSlots"
     assert slots.open_slots(Evaluate(), 2, 1).n_slots == 1
     assert kind_of(1, 50) == "InlineSlots" and kind_of(1, 51) == "ProcessSlots"
     with joblib.parallel_config(backend="threading", n_jobs=3):
@@ -258,8 +256,7 @@ def test_a_search_goes_on_where_a_store_ends_or_has_gaps():
 
 def test_time_ends_a_search_with_the_trial_that_is_running():
     records = search_within(Limits(max_time=0.5), threads(Evaluate(sleep=0.1), 2), 1000)
-    assert 1 <= len(records) <= 12
-    assert all(r.completed for r in records)
+    assert 1 <= len(records) <= 12 and all(r.completed for r in records)
     # Without any there is still one success.
     records = search_within(Limits(max_time=1e-9), inline(Evaluate(fail=range(5))), 40)
     assert [r.completed for r in records] == [False] * (len(records) - 1) + [True]
@@ -331,8 +328,7 @@ def test_stacks_are_of_equal_size_with_seeds_by_numbers_and_are_kept_after_an_in
     # Trials that a store has are not trained again.
     store, together = Kept([records[k] for k in (4, 0, 7)]), Together()
     again = search_in_stacks(together, 10, store=store)
-    assert [r.trial_number for r in again] == list(range(10))
-    assert sum(map(len, together.asked)) == 7
+    assert [r.trial_number for r in again] == list(range(10)) and sum(map(len, together.asked)) == 7
     assert [r.trial_number for r in store.added] == [1, 2, 3, 5, 6, 8, 9]
     # A deadline shortens single trials, so that nothing is stacked.
     evaluate, options = Together(), RunOptions(limits=Limits(max_time=60))
@@ -482,8 +478,7 @@ def test_repeats_join_the_networks_of_their_trials_and_refits_replace_them():
     assert {name: len(rows) for name, rows in store.rounds.items()} == dict.fromkeys(names, 2)
     assert store.added == []  # they are no trials
     again = retrain("repeat", evaluate, store, 2)
-    assert len(evaluate.requests) == 4
-    assert [member.seed for member in again.networks(1)] == seeds[1]
+    assert len(evaluate.requests) == 4 and [member.seed for member in again.networks(1)] == seeds[1]
     # A network of another configuration is not taken.
     other = TrialRecord(5, {"x": 9}, score=0.0, result=network(7))
     same = TrialRecord(3, {"x": 3}, score=0.0, result=network(8))

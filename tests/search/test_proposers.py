@@ -24,6 +24,9 @@ SearchProblem, Mutation = _strategies.SearchProblem, _strategies.Mutation
 #: Strategies by their short forms in AutoDEUQ.
 STRATEGIES = {name: make() for name, make in _strategies.AUTODEUQ_STRATEGIES.items()}
 del STRATEGIES["auto"]
+AGE = {500: (100, 10), 100: (25, 8), 30: (7, 2), 5: (4, 2)}
+#: The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P.
+NES = {1000: (50, 10), 400: (50, 10), 200: (25, 10), 80: (10, 5), 64: (8, 4), 12: (6, 3), 1: (2, 1)}
 
 
 def make_proposer(strategy, decisions, n_trials, **settings):
@@ -90,12 +93,10 @@ def test_forest_explores_by_kappa_after_n_initial_away_from_failed_and_towards_r
     """Scores on the left are better, those on the right differ from one neighbour to the next."""
     history = [(0.04 * i, 0.0) for i in range(10)]
     history += [(0.6 + 0.04 * i, 1.0 + 2 * (i % 2)) for i in range(10)]
-    assert (proposed(history) < 0.5).all()
-    assert (proposed(history, kappa=0) < 0.5).all()
+    assert (proposed(history) < 0.5).all() and (proposed(history, kappa=0) < 0.5).all()
     assert (proposed(history, kappa=100) > 0.5).all()
     history = [(0.1 * i, float(i)) for i in range(10)]
-    assert proposed(history[:9]).max() > 0.5
-    assert proposed(history).max() < 0.1
+    assert proposed(history[:9]).max() > 0.5 and proposed(history).max() < 0.1
     assert proposed(history[:3], n_initial=4).max() > 0.5
     assert proposed(history[:4], n_initial=4).max() < 0.1
     # Diverged networks are clipped, but not every trial if the objective is in large units.
@@ -192,11 +193,6 @@ def test_random_search_of_tables_compiles_few_programs():
     assert alone.n_trainings == 1
 
 
-AGE = {500: (100, 10), 100: (25, 8), 30: (7, 2), 5: (4, 2)}
-#: The paper's 50 and 10 at 400; an eighth, at least 8, at most half; m half of P.
-NES = {1000: (50, 10), 400: (50, 10), 200: (25, 10), 80: (10, 5), 64: (8, 4), 12: (6, 3), 1: (2, 1)}
-
-
 @cases(
     ("strategy", "second", "expected"),
     (search.AgE, "sample_size", AGE),
@@ -209,8 +205,7 @@ def test_populations_shrink_with_the_budget(strategy, second, expected):
         proposer = getattr(proposer, "first", proposer)
         return proposer.population_size, getattr(proposer, second)
 
-    assert {n: sizes(n) for n in expected} == expected
-    assert sizes(None) == sizes(101)
+    assert {n: sizes(n) for n in expected} == expected and sizes(None) == sizes(101)
     assert sizes(80, population_size=20, **{second: 7}) == (20, 7)
     assert sizes(80, population_size=5, **{second: 9}) == (5, 5)
 

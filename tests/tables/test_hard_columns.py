@@ -83,8 +83,7 @@ def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, recwarn):
     assert repr(told[0]) in text and repr(next(t for t in told if t != told[0])) in text
     converted = eval(re.search(r"first, as (.*) does\.", text)[1], {"pandas": pd, "X": X})
     np.testing.assert_allclose(converted, numbers, rtol=1e-9)
-    # The other way out: they are categories.
-    recwarn.clear()
+    recwarn.clear()  # The other way out: they are categories.
     TablePreprocessor().fit(pd.DataFrame({"a": pd.Categorical(texts)}))
     assert not [w for w in recwarn if "as text" in str(w.message)]
 

@@ -58,8 +58,7 @@ def test_every_kind_of_column_by_hand(mixed):
     assert columns_of(mixed, encoder) == expected
     assert columns_of(mixed, pickle.loads(pickle.dumps(encoder))) == expected
     assert encoder.transform(mixed.iloc[[3]]).tolist() == [[60, 4, 1, 0, 1, 0, 0, 0, 1]]
-    assert encoder.code_columns_ == encoder.n_codes_ == ()
-    assert not encoder.is_identity
+    assert encoder.code_columns_ == encoder.n_codes_ == () and not encoder.is_identity
     with sklearn.config_context(transform_output="pandas"):
         found = TablePreprocessor(2).fit(mixed).transform(mixed)
     assert_array_equal(found.to_numpy(), TablePreprocessor(2).fit_transform(mixed))
@@ -154,8 +153,7 @@ def test_missing_values_and_new_categories():
     encoder = TablePreprocessor(2).fit(frame[:4].assign(three=list("abcc")))
     with pytest.warns(UserWarning, match="where `fit` saw none"):
         assert encoder.transform(frame)[:, 1].tolist() == [0, 0, 0, 0, 0]
-    # The word "nan" is no gap.
-    words = pd.DataFrame({"c": ["nan", None, "b"]})
+    words = pd.DataFrame({"c": ["nan", None, "b"]})  # The word "nan" is no gap.
     expected = {"c_b": [0, 0, 1], "c_nan": [1, 0, 0], "c_nan_missing": [0, 1, 0]}
     assert columns_of(words) == expected
     encoder = TablePreprocessor().fit(pd.DataFrame({"code": pd.Categorical([1, 2, 3, 3])}))
@@ -188,8 +186,7 @@ def test_many_categories_become_a_few_columns_and_identifiers_are_pointed_out():
     names = ["x0_a", "x0_b", "x0_c", "x0_infrequent_sklearn"]
     assert encoder.get_feature_names_out().tolist() == names
     encoded = encoder.transform(X)
-    assert encoded.sum(axis=0).tolist() == [9, 8, 7, 9]
-    assert (encoded.sum(axis=1) == 1).all()
+    assert encoded.sum(axis=0).tolist() == [9, 8, 7, 9] and (encoded.sum(axis=1) == 1).all()
     with pytest.warns(TableWarning, match="100 % of the rows"):
         assert encoder.transform([["never seen"]]).tolist() == [[0, 0, 0, 1]]
     assert encoder.code_columns_ == ()

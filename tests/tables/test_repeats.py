@@ -34,6 +34,7 @@ from skuq.tables._splits import make_splits
 QUICK = {"epochs": 2, "network": MLP((4,)), "random_state": 0}
 KFOLD, nan = KFold(4, shuffle=True, random_state=0), np.nan
 mixed = pd.DataFrame({"a": [1, nan, 1, nan], "b": pd.Categorical(["x", None, "x", "x"])})
+NOISE, COIN = np.random.default_rng(0).normal(size=(60, 300)), np.arange(60) % 2
 
 
 @cases(
@@ -175,9 +176,6 @@ class First(Top):
 def test_learns_from_y(transformer, learns, rng):
     X = rng.normal(size=(30, 3))
     assert learns_from_y(transformer, X, (X[:, 2] > 0) * 1, np.arange(30)) == learns
-
-
-NOISE, COIN = np.random.default_rng(0).normal(size=(60, 300)), np.arange(60) % 2
 
 
 @pytest.mark.filterwarnings("ignore:The model predicts its validation rows worse")

@@ -18,6 +18,7 @@ from skuq.predictive import GaussianMixture, TransformedMixture
 from skuq.tables._transforms import TargetTransform
 
 KINDS = ["yeo-johnson", "quantile"]
+LOGARITHM, LOG1P = FunctionTransformer(np.log, np.exp), FunctionTransformer(np.log1p, np.expm1)
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +98,7 @@ def test_quantiles_have_normal_scores(rng):
     y = rng.standard_cauchy((5000, 1))
     transform = TargetTransform("quantile").fit(y)
     z = transform.forward(y)[:, 0]
-    assert stats.kstest(z, "norm").statistic < 0.01
-    assert abs(z).max() < 4
+    assert stats.kstest(z, "norm").statistic < 0.01 and abs(z).max() < 4
     other = QuantileTransformer(n_quantiles=1000, output_distribution="normal").fit_transform(y)
     inner = abs(other[:, 0]) < 2
     assert_allclose(z[inner], other[inner, 0], atol=0.05)
@@ -154,9 +154,6 @@ def test_one_output_of_several(kind, targets):
         assert whole.shape == z.shape
         assert_array_equal(getattr(alone, what)(z[..., 2]), whole[..., 2])
     assert_array_equal(pickle.loads(pickle.dumps(transform)).inverse(z), transform.inverse(z))
-
-
-LOGARITHM, LOG1P = FunctionTransformer(np.log, np.exp), FunctionTransformer(np.log1p, np.expm1)
 
 
 @cases(

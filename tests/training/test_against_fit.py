@@ -17,6 +17,9 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe
 
 make_data = partial(training_data.make_data, n_train=53, n_valid=21)  # the last batch is partial
+PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
+SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))
+N_ARTIFICIAL, EPOCHS = 9, 6
 
 
 def make_model(n_outputs=1, regularizer=None, bias_regularizer=None):
@@ -148,8 +151,7 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     t = np.arange(8) / 8
     rates = 0.5 * (1 - np.cos(2 * np.pi * np.log2(1 + 15 * t)))
     decays = np.where(t < 0.5, 1, 0.5 + 0.5 * np.cos(np.pi * (2 * t - 1)))
-    # Full batches of Keras' own Adam, one optimiser a variable.
-    variables = assign(model, flat)
+    variables = assign(model, flat)  # Full batches of Keras' own Adam, one optimiser a variable.
     settings = {"beta_2": recipe.beta_2, "weight_decay": 1.0}
     optimizers = [keras.optimizers.Adam(1.0, **settings) for _ in variables]
     for rate, decay in zip(rates, decays):
@@ -164,11 +166,6 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     weights = flat_weights(model)
     assert np.abs(weights - flat).max() > 0.1
     assert_allclose(member.weights, weights, rtol=1e-3, atol=1e-4)
-
-
-PI_SQR, PI_EXP, C_EXP = 0.1, 0.5, 3.0
-SETTINGS = (("pi_sqr", PI_SQR), ("pi_exp", PI_EXP), ("c_exp", C_EXP))
-N_ARTIFICIAL, EPOCHS = 9, 6
 
 
 def few_rows(n=12):

@@ -31,6 +31,9 @@ from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, train
 layers = keras.layers
 HEAD = GaussianHead()
 RECIPE = Recipe(learning_rate=0.02, batch_size=16, epochs=6, **STEADY)
+THIRDS = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
+CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
+EPOCHS = 20
 
 
 @pytest.fixture(scope="module")
@@ -285,8 +288,7 @@ def test_epochs_and_schedules_are_planned_anew_for_the_time_that_is_left(
     expected = 20 + (100 - 20 * before) / later
     assert 0.85 * expected < run.n_epochs <= expected and 80 < now <= 100
     assert run.share == run.n_epochs / 10**4
-    # The schedule is complete.
-    starts, ends, totals = np.transpose(parts)
+    starts, ends, totals = np.transpose(parts)  # The schedule is complete.
     assert_array_equal(starts, [0, *ends[:-1]])
     assert totals[0] == 180 * 3 and ends[-1] == totals[-1] == run.n_epochs * 3
 
@@ -339,8 +341,7 @@ def test_shortened_jobs_have_the_epochs_in_time(data, fake, seconds, n_members, 
     end = 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds
     ((found, _),), deadline, needed = _train.plan_epochs([(job, data)], end)
     assert (found.n_planned, found.recipes, found.seeds) == (epochs, job.recipes, job.seeds)
-    # What is told to suffice does.
-    in_turn = n_groups if at_once == 1 else 1
+    in_turn = n_groups if at_once == 1 else 1  # What is told to suffice does.
     assert needed == pytest.approx(50 * 2 * in_turn / 0.9 + 0.5 * n_groups)
     assert end - deadline == pytest.approx(0.5 * n_groups)
 
@@ -358,8 +359,7 @@ def test_several_jobs_keep_the_same_share_of_their_epochs_and_none_begins_late(d
     # Its second epoch, which would be timed, there is not.
     (found,) = shorten([job_of(4, replace(RECIPE, epochs=1))], fake.now + 2.0)
     assert found.n_planned == 1
-    # Kinds that would begin late are left out.
-    fake.to_compile, one = {False: 10.0}, small()
+    fake.to_compile, one = {False: 10.0}, small()  # Kinds that would begin late are left out.
     others = [functools.partial(sequential, (3,), layers.Dense(2, a)) for a in ("tanh", "relu")]
     models = [lambda: one, others[0], lambda: one, others[1]]
     jobs = [job_of(4, replace(RECIPE, epochs=50), model=model) for model in models]
@@ -367,8 +367,7 @@ def test_several_jobs_keep_the_same_share_of_their_epochs_and_none_begins_late(d
         fake.now, fake.compiled = 100.0, set()
         found = shorten(jobs, 100 + seconds)
         assert [job.network for job in found] == [job.network for job in jobs[:n_jobs]]
-    # Unless all epochs of one more fit.
-    fake.now, fake.compiled = 100.0, set()
+    fake.now, fake.compiled = 100.0, set()  # Unless all epochs of one more fit.
     few = [job_of(4, replace(RECIPE, epochs=5), model=model) for model in models]
     assert len(shorten(few, 100 + 58.0)) == 2
     fake.now, fake.compiled = 100.0, set()
@@ -426,9 +425,6 @@ def test_rows_of_an_epoch_are_drawn_anew_without_repeats_or_are_all_rows(data):
     job = job_of(2)
     limited = replace(job, recipes=[replace(RECIPE, steps_per_epoch=3)] * 2)
     assert_equal_members(train(limited, data), train(job, data))
-
-
-THIRDS = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
 
 
 def test_stacks_keep_the_epoch_and_the_temperature_that_are_best_for_all(data):
@@ -637,8 +633,7 @@ def test_schedules_are_keras_own_and_have_a_warmup_and_rates_of_epochs():
         assert_allclose(recipe.rate_factors(30, 10, 50), expected[30:40], rtol=1e-5)
     factors = Recipe(warmup=0.2, schedule="cosine").rate_factors(0, 50, 50)
     assert_allclose(factors[:10], np.arange(1, 11) / 10)
-    assert factors.argmax() in (9, 10) and (np.diff(factors[10:]) < 0).all()
-    assert factors[-1] < 0.02
+    assert factors.argmax() in (9, 10) and (np.diff(factors[10:]) < 0).all() and factors[-1] < 0.02
     assert_array_equal(Recipe().rate_factors(3, 4, 100), np.ones(4))
     recipe = Recipe(epochs=5, schedule="cosine", epoch_rates=[1.0, 0.5, 0.1])
     plain = Recipe(epochs=5, schedule="cosine").rate_factors(0, 35, 35)
@@ -691,10 +686,6 @@ def test_bad_recipes_are_refused_and_factors_of_layers_go_by_name():
     assert nested.factors_of(["branch_1/hidden/kernel", "hidden/kernel"]) == [3, 4]
     with pytest.raises(ValueError, match=r"that match no weight of the network: \['hidden'\]"):
         nested.factors_of(["branch_1/hidden/kernel"])
-
-
-CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
-EPOCHS = 20
 
 
 @pytest.fixture(params=["one split", "folds"])
@@ -782,8 +773,7 @@ def test_trials_of_every_loss_are_scored_alike(loss):
     configuration, data, head = {**default, "loss": loss}, trainer.data, trainer.head
     outcome = trainer(configuration, 0, TrialBudget())
     ((job, _),) = trainer.jobs(configuration, 0)
-    assert job.head.weighs_losses
-    assert job.recipe.loss_settings == (("crps", float(loss == "crps")),)
+    assert job.head.weighs_losses and job.recipe.loss_settings == (("crps", float(loss == "crps")),)
     likelihood = head.log_likelihood(data.y_valid.astype(float), outcome.result.held_out)
     assert_allclose(outcome.score, -np.average(likelihood, weights=data.weight_valid), rtol=1e-6)
     # Each keeps the epoch of the lowest CRPS.
