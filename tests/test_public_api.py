@@ -75,8 +75,7 @@ def test_warn_user_points_at_the_caller_of_an_estimator(table):
 
 
 def test_warn_user_points_at_the_origin_without_a_user():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         thread = threading.Thread(target=TablePreprocessor().fit, args=([[1.0, np.nan]],))
         thread.start()
         thread.join()

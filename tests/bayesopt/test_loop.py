@@ -348,8 +348,7 @@ def test_warnings_of_points_rounded_by_hand_of_few_calls_and_of_large_batches():
     with pytest.warns(UserWarning, match="near but not equal"):
         optimizer.tell(x + [0.004, 0], 1.0)
     assert len(optimizer.pending_) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         optimizer.tell([x[0], (x[1] + 1) % 10], 1.0)  # another whole number is another point
         optimizer.tell([x - [0.001, 0], x], [1.0, 2.0])  # settled by the same call
         assert not len(optimizer.pending_)

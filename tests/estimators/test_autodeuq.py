@@ -257,8 +257,7 @@ def test_fit_tells_of_one_member(tiny_space, wave):
     with pytest.warns(UserWarning, match="1 member, .* is that of 2 networks of one configuration"):
         model.set_params(validation=2).fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
+    with warnings.catch_warnings(action="error", category=UserWarning):
         warnings.simplefilter("ignore", SmallValidationWarning)
         model.set_params(selection__min_members=1).fit(*wave)  # two networks of one trial
         model.set_params(validation="auto", n_members=1).fit(*wave)  # what the user asks for
@@ -308,9 +307,7 @@ def test_fit_joins_repeats_of_other_folds(repeated, wave):
 
 
 @pytest.mark.filterwarnings("error", "ignore:The ensemble has 1 member", FEW_ROWS)
-def test_fit_repeats_seeds_without_folds_and_begins_none_after_the_deadline(
-    tiny_space, wave, monkeypatch, tmp_path
-):
+def test_fit_begins_no_repeats_after_the_deadline(tiny_space, wave, monkeypatch, tmp_path):
     settings = {"n_trials": 2, "epochs": 1, "space": tiny_space, "random_state": 0}
     settings["selection"] = GreedySelection(min_members=1)
     stored = AutoDEUQRegressor(**settings, repeats=2, catalog_dir=tmp_path).fit(*wave)

@@ -272,8 +272,7 @@ def test_calibrated_warns_of_weights_that_are_no_counts():
     model = calibrated(TooSure().fit(X, y), cv="prefit")
     with pytest.warns(CalibrationWarning, match="50 rows sum to 1, and count as that many"):
         model.fit(X, y, np.full(50, 1 / 50))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         model.fit(X, y, np.r_[np.zeros(45), np.ones(5)])
 
 

@@ -24,7 +24,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 from small_models import TinySpace
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq
 from skuq.backend import keras
@@ -461,9 +461,7 @@ def test_the_model_of_keras_says_the_same(model):
     assert_keras_says_the_same(model)
 
 
-@pytest.mark.parametrize(
-    ("loss", "n_members", "n_outputs"), [("mse", 1, 2), ("gaussian-mixture", 3, 3)]
-)
+@cases(("loss", "n_members", "n_outputs"), ("mse", 1, 2), ("gaussian-mixture", 3, 3))
 def test_the_model_of_keras_has_every_head(loss, n_members, n_outputs):
     """Keras takes a column of three offsets for a bias where another axis has three entries."""
     y = X.to_numpy() * [1, 50, 0.1] + [0, 1e4, 5]

@@ -276,8 +276,7 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
     n_chosen = len(model.selection_)
     assert len(trained) == 4 + 2 * n_chosen
     again = search(repeats=2).fit(X, Y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
     for other in (again, loaded):
         assert_array_equal(other.predict(X, return_std=True), model.predict(X, return_std=True))
@@ -427,8 +426,7 @@ def test_warm_start_of_a_copy_without_trials_says_so(search, trained, how):
 
 @pytest.mark.parametrize(("epochs", "max_time"), [(3, 1e6), (10**6, 1e-3)])
 def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search):
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as told:
         search(2, epochs=epochs, max_time=max_time, catalog_dir=None).fit(X, Y)
     said = [str(w.message) for w in told if w.category is ShortTrainingWarning]
     few = [str(w.message) for w in told if f"max_time={max_time} was over after" in str(w.message)]

@@ -70,9 +70,7 @@ def job_of(plan, model, n=2, d_u=4, q=3, d_y=2, m=1):
     # The same from 8e-3 to 3e-3 in 12 000 steps.
     ("cell_towers", TOWERS, 93_096, 14_400, (0.0125, 0.025, 0.5125, 1), (0.5, 1, 0.6875, 0.375)),
 )
-def test_from_paper_has_the_papers_networks_steps_and_rates(
-    plan, name, sizes, n_parameters, n_steps, shares, rates
-):
+def test_from_paper_is_the_papers(plan, name, sizes, n_parameters, n_steps, shares, rates):
     model = NEONRegressor.from_paper(name, batch_size=None)  # a batch an epoch
     job = job_of(plan, model, **sizes)
     assert len(operators.first_draw(job.network, 0)[0]) == n_parameters

@@ -111,8 +111,7 @@ def test_fit_warns_of_a_mean_that_can_be_far_off():
     y = rng.normal(size=12)
     with pytest.warns(UserWarning, match="12 functions are too few to learn the noise"):
         small(training__steps=400).fit(X, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         small(training__steps=400).fit(X, np.sin(3 * X[:, 0]))
 
 
@@ -434,11 +433,9 @@ def test_sparse_process_is_exact_where_the_kernel_has_low_rank():
     assert_allclose(sparse, exact, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "ratio", "error"), [("MAX_EXACT", 200, 5, 0.01), ("MAX_VALUES", 100, 2, 1)]
-)
-def test_fit_conditions_on_some_of_many_values(monkeypatch, limit, value, ratio, error):
-    monkeypatch.setattr(_conditioned, limit, value)
+@cases(("limit", "n", "ratio", "error"), ("MAX_EXACT", 200, 5, 0.01), ("MAX_VALUES", 100, 2, 1))
+def test_fit_conditions_on_some_of_many_values(monkeypatch, limit, n, ratio, error):
+    monkeypatch.setattr(_conditioned, limit, n)
     u = inputs(40)
     model = wave_model(training__steps=200).fit(u, waves(u))
     assert std_of(model, FAR).mean() > ratio * std_of(model, u).mean() > 0

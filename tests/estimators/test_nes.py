@@ -208,9 +208,7 @@ def test_fit_gives_small_tables_small_batches_and_enough_epochs(iris):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("space", "vary"), [(CellSpace(2, 2), "both"), (NASBench201Space(2, 1), "architecture")]
-)
+@cases(("space", "vary"), (CellSpace(2, 2), "both"), (NASBench201Space(2, 1), "architecture"))
 def test_fit_evolves_cells_and_keeps_fixed_hyperparameters(space, vary):
     digits = load_digits()
     images, y = digits.images[:160, ..., None] / 16, digits.target[:160]
@@ -232,8 +230,7 @@ def test_fit_tells_of_few_rows_to_choose_on(tiny_space, iris):
         model.fit(X, y, shift_validation=(X[::200], y[::200]))
     with pytest.warns(SmallValidationWarning, match="on 6 validation rows.*More rows may help"):
         model.reselect(X[::100], y[::100])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SmallValidationWarning)
+    with warnings.catch_warnings(action="error", category=SmallValidationWarning):
         model.fit(X, y, shift_validation=(X, y)).reselect(X, y)
 
 

@@ -54,9 +54,8 @@ def kind(request):
 
 def small(kind, **changes):
     estimator, settings = KINDS[kind]
-    return operators.build(
-        estimator, **{**operators.SMALL, "query_points": QUERIES, **settings, **changes}
-    )
+    settings = {**operators.SMALL, "query_points": QUERIES, **settings, **changes}
+    return operators.build(estimator, **settings)
 
 
 def fit_small(kind, **changes):
@@ -95,13 +94,6 @@ def test_sample_y_draws_smooth_functions(kind):
     assert abs(model.sample_y(FAR, 3, 1) - model.sample_y(FAR, 3, 2)).max() > 0
 
 
-def test_fit_weighs_functions():
-    settings = {"training__steps": 300, "learning_rate": 0.02, "loss": "squared"}
-    model = small("conditioned", query_points=None, noise_std=0.0, **settings)
-    model.fit(np.zeros((2, 1)), [0.0, 1.0], sample_weight=[1, 9])
-    assert model.predict([[0.0]])[0] == pytest.approx(0.9, abs=0.05)
-
-
 @cases(
     ("kind", "shape", "loss"),
     ("epinet", (), "nll"),
@@ -129,12 +121,8 @@ def test_predict_has_the_shape_of_y(kind, shape, loss):
 
 
 def test_fit_trains_a_network_of_ones_own():
-    changes = {
-        "network": operators.operator_of_keras,
-        "training__steps": 300,
-        "learning_rate": 0.02,
-    }
-    model = fit_small("epinet", **changes)
+    changes = {"network": operators.operator_of_keras, "training__steps": 300}
+    model = fit_small("epinet", **changes, learning_rate=0.02)
     assert np.abs(model.predict(INPUTS) - VALUES).max() < 0.1
     assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
     again = clone(model).fit(INPUTS, VALUES)
@@ -224,7 +212,6 @@ REFUSALS = [
     ({**REFINED, "loss": "huber"}, "loss='huber'"),
     ({**REFINED, "output_map": "decaying"}, "`output_map`"),
     ({**REFINED, "network": operators.operator_of_keras}, "`network`"),
-    ({"subsample": 1.0}, "'subsample' parameter"),
 ]
 OF_CONDITIONED = [
     ({"loss": "nll"}, "A conditioned prior is not possible with loss='nll'"),
@@ -232,7 +219,6 @@ OF_CONDITIONED = [
     ({"network": operators.operator_of_keras}, "not possible with a function as `network`"),
     ({"pretrained": GIVEN}, "not possible with `pretrained`"),
     ({"prior__scale": 0.5}, "Give `noise_std`, which is 0.0"),
-    ({"n_draws": 1}, "'n_draws' parameter"),
     ({"n_draws": 2**23}, "'n_draws' parameter"),
 ]
 OF_EPINET = [
@@ -243,20 +229,14 @@ OF_EPINET = [
     ({"pretrained": GIVEN, "output_map": "bounded"}, "it excludes `output_map`"),
     ({"pretrained": GIVEN, "network": "concat"}, "it excludes `network`"),
     ({"pretrained": operators.operator_of_keras(2, 1, 1)}, "Keras model as `pretrained`"),
-    (
-        {"pretrained": operators.operator_of_keras(1, 1, 2)},
-        r"of shape \(6, 4, 1\)\. Got shape \(24, 2\)",
-    ),
+    ({"pretrained": operators.operator_of_keras(1, 1, 2)}, r"\(6, 4, 1\)\. Got shape \(24, 2\)"),
     ({"pretrained": LinearRegression()}, "is not fitted"),
     ({"pretrained": SimpleNamespace(predict=lambda X: NAN)}, "with NaN or inf"),
 ]
 OF_KINDS = {"ensemble": REFUSALS, "conditioned": OF_CONDITIONED, "epinet": OF_EPINET}
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "message"),
-    [(kind, *row) for kind, rows in OF_KINDS.items() for row in rows],
-)
+@cases(("kind", "changes", "message"), *((k, *row) for k in OF_KINDS for row in OF_KINDS[k]))
 def test_fit_refuses(kind, changes, message):
     settings = {name: value for name, value in changes.items() if name != "Y"}
     with pytest.raises(ValueError, match=message):
@@ -551,16 +531,14 @@ def started():
     return small("conditioned", **settings).fit(inputs(30), waves(inputs(30)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "message"),
-    [
-        ({"X": inputs(30)[:, [0, 1, 0]]}, "2 features of X. Got 3 .*warm_start=False"),
-        ({"Y": np.stack([waves(inputs(30))] * 2, axis=2)}, "1 components of Y. Got 2"),
-        ({"query_points": SHAPED}, "columns of `query_points`. Got 2"),
-        ({"X": inputs(30)[:, :1], "noise_std": "auto"}, "2 features of X. Got 1"),
-        ({"network__latent": 7}, "changed their architecture"),
-        ({"standardize": False}, "had standardize=True. Got standardize=False"),
-    ],
+    ({"X": inputs(30)[:, [0, 1, 0]]}, "2 features of X. Got 3 .*warm_start=False"),
+    ({"Y": np.stack([waves(inputs(30))] * 2, axis=2)}, "1 components of Y. Got 2"),
+    ({"query_points": SHAPED}, "columns of `query_points`. Got 2"),
+    ({"X": inputs(30)[:, :1], "noise_std": "auto"}, "2 features of X. Got 1"),
+    ({"network__latent": 7}, "changed their architecture"),
+    ({"standardize": False}, "had standardize=True. Got standardize=False"),
     ids=range(6),
 )
 def test_fit_refuses_other_networks_in_a_warm_start(started, changes, message):

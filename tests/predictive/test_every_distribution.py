@@ -217,14 +217,6 @@ def test_density_is_the_slope_of_the_cdf_and_jointly_a_sum_of_products(kind, glo
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-10)
 
 
-@pytest.mark.parametrize("kind", [*SPREAD])
-def test_a_single_member_draws_what_it_is_off_by(kind):
-    m = make(kind, (3,), k=1)
-    assert (m.epistemic_variance > 0).all()
-    assert_allclose(np.square(m.spread).sum(axis=0), m.epistemic_variance, rtol=1e-12)
-    assert_allclose(m.sample(40_000, rng=0).std(axis=1), m.std, rtol=0.03)
-
-
 @pytest.mark.parametrize("kind", SPREAD)
 @shapes
 def test_spread_is_epistemic_and_shared_by_the_rows_of_a_draw(kind, shape):

@@ -186,8 +186,7 @@ def test_decisions_that_only_some_networks_have_are_searched_and_rare_ones_named
         )
 
     assert KerasTunerSpace(nested, momentum).decisions((3,), 2)[1].names == ["opt", "momentum"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         KerasTunerSpace(nested).build({**dict.fromkeys(names, 1), "act": "relu"}, (3,), 2)
     with pytest.warns(UserWarning, match=r"`build` declares \['rare'\] only for rare values"):
         KerasTunerSpace(nested).build({**dict.fromkeys(names, 1), "share": 0.30001}, (3,), 2)

@@ -215,8 +215,7 @@ def test_it_is_said_that_a_population_is_never_full(strategy):
     problem = SearchProblem(SMALL, 10, criteria=[len])
     with pytest.warns(UserWarning, match="all are drawn at random"):
         strategy(population_size=10).proposer(problem)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         strategy(population_size=9).proposer(problem)
         strategy().proposer(problem)
 

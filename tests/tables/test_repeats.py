@@ -212,8 +212,7 @@ def test_a_pipeline_warns_where_validation_rows_are_seen(last, given):
         suppress(TypeError),
     ):
         skuq.make_pipeline(SelectKBest(k=2), last).fit(NOISE, COIN, **given)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", CalibrationWarning)
+    with warnings.catch_warnings(action="error", category=CalibrationWarning):
         skuq.make_pipeline(PCA(2), last).fit(NOISE, COIN)
         fitted = LogisticRegression().fit(NOISE[:, :2], COIN)
         prefit = skuq.CalibratedUncertaintyClassifier(fitted, cv="prefit")

@@ -14,7 +14,6 @@ from sklearn.preprocessing import (
 )
 from tiers import cases
 
-from skuq.predictive import GaussianMixture, TransformedMixture
 from skuq.tables._transforms import TargetTransform
 
 KINDS = ["yeo-johnson", "quantile"]
@@ -178,21 +177,6 @@ def test_transformers_of_scikit_learn_are_read_off_and_go_on(transformer, tolera
     assert (np.diff(values, axis=0) > 0).all() and np.isfinite(values).all()
     assert_allclose(transform.forward(values), scores, atol=1e-8)
     assert np.isfinite(transform.log_derivative(values)).all()
-
-
-def test_the_logarithm_of_a_normal_is_scipys_lognormal(rng):
-    y = rng.lognormal(1, 0.7, (300, 1))
-    transform = TargetTransform(LOGARITHM).fit(y)
-    z = np.log(y)
-    loc, scale = np.array([[0.3, -1.0]]), np.array([[0.2, 1.1]])
-    found = TransformedMixture(GaussianMixture(loc, scale), transform.output(0))
-    expected = stats.lognorm(scale * z.std(), scale=np.exp(z.mean() + loc * z.std()))
-    levels = np.array([0.001, 0.3, 0.99])[:, None]
-    assert_allclose(found.quantile(levels[:, 0]).T, expected.ppf(levels), rtol=1e-6)
-    at = expected.ppf(0.2)[0]
-    assert_allclose(found.cdf(at), 0.2, rtol=1e-6)
-    assert_allclose(found.log_prob(at), expected.logpdf(at)[0], atol=1e-5)
-    assert_allclose([found.mean, found.std], [expected.mean()[0], expected.std()[0]], rtol=1e-4)
 
 
 @cases(

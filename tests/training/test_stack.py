@@ -263,9 +263,7 @@ def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(dat
 
 
 @cases(("before", "later"), (0.5, 0.1), (0.5, 2.0), (0.5, 0.5), quick=1)
-def test_epochs_and_schedules_are_planned_anew_for_the_time_that_is_left(
-    data, monkeypatch, before, later
-):
+def test_epochs_are_planned_anew_for_the_time_left(data, monkeypatch, before, later):
     """Epochs take other times from the twentieth on; 100 s are for 180 as at first."""
     now, parts = 0.0, []
 
