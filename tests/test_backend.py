@@ -121,8 +121,7 @@ def test_work_is_done_in_threads_that_stay_and_keep_only_the_scopes_of_their_cal
     assert sorted(backend.run_in_threads([two])[0]) == [0, 1]
     with pytest.raises(ZeroDivisionError):
         backend.run_in_threads([lambda: 1 // 0])
-    gone = weakref.ref(backend.run_in_threads([Result])[0])
-    deadline = time.monotonic() + 20
+    gone, deadline = weakref.ref(backend.run_in_threads([Result])[0]), time.monotonic() + 20
     while gone() is not None:
         assert time.monotonic() < deadline
     keras, tf = backend.keras, importlib.import_module("tensorflow")
@@ -141,8 +140,7 @@ def test_work_is_done_in_threads_that_stay_and_keep_only_the_scopes_of_their_cal
         keep_scopes(scope({"tests>left": dict}).__enter__)()
         keep_scopes(lambda: left.append(found("tests>left")))()
 
-    left = []
-    thread = threading.Thread(target=work)
+    left, thread = [], threading.Thread(target=work)
     thread.start()
     thread.join()
     assert left == [None]  # what was left there is another caller's

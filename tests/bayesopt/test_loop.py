@@ -336,8 +336,7 @@ def test_beta_is_of_mean_width_a_function_or_doubled_up_to_the_first_new_proposa
     bound = UpperConfidenceBound(1e-3, dynamic_c=True)
     optimizer = search([(-1, 1)], bound, n_initial=5)
     optimizer.tell(X, -(X[:, 0] ** 2))
-    x = optimizer.ask()
-    record = optimizer.history_[0]
+    x, record = optimizer.ask(), optimizer.history_[0]
     assert 0 < record.n_doublings < 15 and record.beta == 1e-3 * 2**record.n_doublings
     assert cdist(x, X).min() > 0.0625  # the first threshold of appendix B.3.2
 
@@ -403,8 +402,7 @@ def test_ask_fits_once_until_there_is_a_result_or_another_estimator_and_in_threa
 
 def gain(optimizer, points, others=()):
     """Improvement expected of points, in addition to that of others, by the draws of the model."""
-    drawn = optimizer.model_.drawn_
-    known = optimizer.best_value_
+    drawn, known = optimizer.model_.drawn_, optimizer.best_value_
     if len(others):
         pending = drawn(optimizer.domain.encode(others)).max(axis=1, keepdims=True)
         known = np.maximum(pending, known)

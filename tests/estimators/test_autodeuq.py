@@ -195,8 +195,7 @@ def test_fit_validates_by_folds_in_the_tabular_space(settings, given, n_rows, n_
         raise Planned(folds)
 
     monkeypatch.setattr(MemberTrainer, "__init__", end)
-    X = np.random.default_rng(0).normal(size=(n_rows, 2))
-    is_large = n_rows > 100
+    X, is_large = np.random.default_rng(0).normal(size=(n_rows, 2)), n_rows > 100
     model = AutoDEUQClassifier(**settings) if is_large else AutoDEUQRegressor(1, **settings)
     with pytest.raises(Planned) as planned:
         model.fit(X, X[:, 0] > 0 if is_large else X[:, 0], **given)
@@ -352,8 +351,7 @@ def test_leaderboard_of_the_trials(fitted, wave):
     with pytest.raises(ValueError, match="Give both X and y"):
         fitted.leaderboard(None, y)
     X, y = X[:20] + 0.01, y[:20]
-    board = fitted.leaderboard(X, y)
-    unit = fitted.fitted_.targets.scaling.scale_[0]
+    board, unit = fitted.leaderboard(X, y), fitted.fitted_.targets.scaling.scale_[0]
     for name, estimator in fitted.member_estimators(every_trial=True):
         number = fitted.catalog_[int(name.removeprefix("trial"))].trial_number
         expected = -estimator.log_prob(X, y).mean() - np.log(unit)

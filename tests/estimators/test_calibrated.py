@@ -178,8 +178,7 @@ def test_calibrated_reaches_ends_of_pipelines_and_searches():
     X, y = line(60)
     frame = pd.DataFrame(X, columns=["a", "b"])
     model = calibrated(make_pipeline(StandardScaler(), Pair()), cv=2).fit(frame, y)
-    parts = model.predict_uncertainty(frame)
-    scaled = model.estimator_[0].transform(frame)
+    parts, scaled = model.predict_uncertainty(frame), model.estimator_[0].transform(frame)
     base = model.estimator_[-1].predict_distribution(scaled).uncertainty()
     assert_allclose(parts.epistemic, model.scale_ * base.epistemic)
     assert_allclose(parts.aleatoric, model.scale_ * base.aleatoric)
@@ -223,8 +222,7 @@ def test_calibrated_hands_on_x_as_it_is():
 
 def test_calibrated_opens_frozen_estimators():
     X, y = line(100)
-    fitted = make_pipeline(StandardScaler(), TooSure()).fit(X, y)
-    rows = line(80, seed=1)
+    fitted, rows = make_pipeline(StandardScaler(), TooSure()).fit(X, y), line(80, seed=1)
     frozen = calibrated(FrozenEstimator(fitted), cv=4).fit(*rows, np.ones(80))
     for weight in (None, 1.0):
         prefit = calibrated(fitted, cv="prefit").fit(*rows, weight)
@@ -454,8 +452,7 @@ def test_classifier_keeps_labels_and_parts_of_entropies():
     X, y = load_iris(return_X_y=True)
     y = np.array(["a", "b", "c"])[y]
     team = HQEnsembleSelector([("a", GaussianNB()), ("b", KNeighborsClassifier())], filters=())
-    model = classifier(team, cv=3).fit(X, y)
-    alone = clone(team).fit(X, y)
+    model, alone = classifier(team, cv=3).fit(X, y), clone(team).fit(X, y)
     assert_array_equal(model.predict(X), alone.predict(X))
     assert model.predict_uncertainty(X).epistemic.max() > 0
     logits = np.log(np.maximum(alone.predict_proba(X), 2**-52)) / model.temperature_

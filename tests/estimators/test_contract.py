@@ -683,8 +683,7 @@ def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
     """Neither those of a fit, nor those of copies of it."""
     loaded = loads(dumps(any_fitted), trusted=["sklearn.tree._tree.Tree"])
     for model in (any_fitted, deepcopy(any_fitted), loaded):
-        expected = predictions(model)
-        distribution = model.predict_distribution(NEW)
+        expected, distribution = predictions(model), model.predict_distribution(NEW)
         mean, std, draws = distribution.mean, distribution.std, distribution.sample(2, 0)
         assert spoil(arrays_of(model, {})) > 1
         assert_same(predictions(model), expected)

@@ -264,8 +264,7 @@ def test_from_catalog_has_the_settings_and_trials_of_the_last_fit(search, tmp_pa
     size = (model.catalog_path_ / "estimator.skuq").stat().st_size
     model.set_params(n_trials=6).fit(X, Y)  # fitted before: nothing of that goes into the file
     assert (model.catalog_path_ / "estimator.skuq").stat().st_size < 1.1 * size
-    fewer = search(2).fit(X, Y)
-    loaded = AutoDEUQRegressor.from_catalog(tmp_path)
+    fewer, loaded = search(2).fit(X, Y), AutoDEUQRegressor.from_catalog(tmp_path)
     assert [r.trial_number for r in loaded.catalog_] == [0, 1]
     assert_array_equal(loaded.predict(X), fewer.predict(X))
     assert len(AutoDEUQRegressor.from_catalog(tmp_path, n_trials=4).catalog_) == 4
@@ -343,8 +342,7 @@ def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, setting
 
 def test_reselect_takes_the_best_by_another_loss(search):
     model = search(8, catalog_dir=None).fit(X, Y)
-    kept = model.selection_
-    held_out = model.catalog_.held_out
+    kept, held_out = model.selection_, model.catalog_.held_out
     raw = np.stack([model.catalog_.member(k).held_out for k in model.catalog_.completed])
     mean, std = GaussianHead().distribution(raw.astype("float64"))
     losses = {

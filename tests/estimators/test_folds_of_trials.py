@@ -292,8 +292,7 @@ def test_reselect_on_other_rows_sees_all_folds(tiny_space, rows):
 
 def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monkeypatch):
     settings = {"catalog_dir": tmp_path, "refit": True}
-    model = regressor(tiny_space, **settings).fit(*rows)
-    read = Catalog.load(tmp_path)
+    model, read = regressor(tiny_space, **settings).fit(*rows), Catalog.load(tmp_path)
     assert [len(record.result.networks) for record in read] == [3] * 3
     assert_array_equal(read.member(0).held_out, model.catalog_.member(0).held_out)
     with monkeypatch.context() as patch:

@@ -41,8 +41,7 @@ def ensemble():
 @pytest.fixture(scope="module")
 def rows():
     """70 rows of a frame of every kind of column, with numbers and classes to learn."""
-    rng = np.random.default_rng(0)
-    n = 70
+    rng, n = np.random.default_rng(0), 70
     city = rng.choice(["Rome", "Oslo", "Bonn", None], n)
     X = pd.DataFrame(
         {
@@ -234,8 +233,7 @@ def test_target_transform_leaves_predictions_in_units_of_y(model, kind, skewed):
     model = clone(model).set_params(target_transform=kind).fit(X, y)
     distribution = model.predict_distribution(X[:3])
     assert isinstance(distribution, TransformedMixture)
-    transform = model.fitted_.targets.scaling.output(0)
-    levels = [0.01, 0.3, 0.5, 0.99]
+    transform, levels = model.fitted_.targets.scaling.output(0), [0.01, 0.3, 0.5, 0.99]
     inner = distribution.inner.quantile(levels)
     assert_allclose(model.predict_quantiles(X[:3], levels), transform.inverse(inner))
     mean, std = model.predict(X[:3], return_std=True)

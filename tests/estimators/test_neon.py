@@ -90,8 +90,7 @@ def test_from_paper_has_the_authors_clips(name, batch_size, clip_norm, unit):
     """Their loss sums over a batch, times the mean of 1 / |s|^2; errors have units of their own."""
     problem = make_operator_problem(name)
     U = np.random.default_rng(0).uniform(*problem.bounds.T, (15, len(problem.bounds)))
-    S = problem(U)
-    model = NEONRegressor.from_paper(name)
+    S, model = problem(U), NEONRegressor.from_paper(name)
     targets = FunctionTargets(output_map=model.output_map)
     values = targets.fit_encoder(S, np.ones(15))
     scale = targets.fit(values).scale_
@@ -141,8 +140,7 @@ def test_function_targets_weigh_functions_by_their_size():
     size = ((Y / targets.scale_) ** 2).mean(axis=(1, 2))
     assert size[4] < 0.01 * size.mean()  # a function of nearly nothing has a share at least
     size[4] = 0.01 * size.mean()
-    pairs = targets.pair_weights(values, weight)
-    expected = np.repeat(weight / size, 3)
+    pairs, expected = targets.pair_weights(values, weight), np.repeat(weight / size, 3)
     assert_allclose(pairs / pairs.mean(), expected / expected.mean(), rtol=1e-5)
     plain = FunctionTargets("squared")
     plain.fit(plain.fit_encoder(Y, weight))
@@ -219,8 +217,7 @@ def test_fit_reads_what_its_output_map_reads():
     def clip(v):
         return ops.clip(v, -limit, limit)
 
-    wide = fit_small(output_map=clip).predict(FURTHER)
-    limit = 1e-3
+    wide, limit = fit_small(output_map=clip).predict(FURTHER), 1e-3
     narrow = fit_small(output_map=clip).predict(FURTHER)
     assert np.ptp(narrow) <= 2e-3 * VALUES.std() < np.ptp(wide)
 

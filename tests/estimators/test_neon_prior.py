@@ -74,8 +74,7 @@ def levels(n_levels, n_repeats, seed):
 def test_fit_meets_inputs_that_are_measured_often(noise, n_levels, seed):
     X, y = levels(n_levels, 8, seed)
     model = small(noise_std=noise, random_state=seed).fit(X, y)
-    parts = model.predict_uncertainty(X[::8])
-    of_mean = NOISE / np.sqrt(8)
+    parts, of_mean = model.predict_uncertainty(X[::8]), NOISE / np.sqrt(8)
     # Once means of 8 values were missed by 0.6, and deviations were 0.003.
     assert np.abs(parts.mean - y.reshape(-1, 8).mean(axis=1)).max() < 4 * of_mean
     assert 0.4 * of_mean < parts.epistemic.mean() < 2 * of_mean
@@ -94,8 +93,7 @@ def test_noise_is_within_what_repeats_allow():
         )
         return np.ravel(_conditioned._limits_of_noise(trainer))
 
-    rng = np.random.default_rng(0)
-    repeated = np.repeat(np.arange(20.0), 3)
+    rng, repeated = np.random.default_rng(0), np.repeat(np.arange(20.0), 3)
     y = rng.normal(size=60)
     square = 40 * y.reshape(20, 3).var(axis=1, ddof=1).mean()
     expected = np.sqrt(square / stats.chi2.ppf([0.975, 0.025], 40))
@@ -107,8 +105,7 @@ def test_noise_is_within_what_repeats_allow():
 
 def test_fit_warns_of_a_mean_that_can_be_far_off():
     rng = np.random.default_rng(1)
-    X = rng.uniform(-1, 1, (12, 1))
-    y = rng.normal(size=12)
+    X, y = rng.uniform(-1, 1, (12, 1)), rng.normal(size=12)
     with pytest.warns(UserWarning, match="12 functions are too few to learn the noise"):
         small(training__steps=400).fit(X, y)
     with warnings.catch_warnings(action="error"):
@@ -391,8 +388,7 @@ def test_predict_left_out_is_that_of_a_gaussian_process(each):
     rng = np.random.default_rng(0)
     jacobian, y = rng.normal(size=(40, 200)), rng.normal(size=40)
     process = _conditioned.ExactProcess(derivatives_of(jacobian, np.zeros(40)))
-    left_out = np.arange(40) >= 30
-    targets = np.stack([y, 2 * y + 1])
+    left_out, targets = np.arange(40) >= 30, np.stack([y, 2 * y + 1])
     noises = [np.full(40, noise) for noise in (0.01, 0.2)] if each else (0.01, 0.2)
     weight = rng.uniform(0.5, 3, 40)
     means, variances, noiseless = process.predict_left_out(targets, left_out, noises, weight)

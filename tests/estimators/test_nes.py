@@ -74,16 +74,14 @@ def test_fit_weighs_shifted_sets_equally(tiny_space, iris):
     X, y = iris
     one = shifted(X, y, 1.0)
     many = [np.concatenate([part] * 5) for part in one]
-    other = shifted(X[:60], y[:60], 3.0, seed=1)
-    model = tiny(tiny_space, epochs=3)
+    other, model = shifted(X[:60], y[:60], 3.0, seed=1), tiny(tiny_space, epochs=3)
     two = [clone(model).fit(X, y, shift_validation=[tuple(s), other]) for s in (one, many)]
     assert_array_equal(two[0].selection_.indices, two[1].selection_.indices)
     assert_allclose(two[0].selection_.loss, two[1].selection_.loss)
 
 
 def test_fit_evolves_where_it_is_told(tiny_space, iris, monkeypatch):
-    seen = []
-    ask = EnsembleEvolution.ask
+    seen, ask = [], EnsembleEvolution.ask
     monkeypatch.setattr(
         EnsembleEvolution, "ask", lambda self, *a: seen.append(self.criteria) or ask(self, *a)
     )
@@ -191,8 +189,7 @@ def test_fit_selects_regressors_by_their_mixture(tiny_space, wave):
     X, y = wave
     model = NESRegressor(6, n_members=3, epochs=60, space=tiny_space, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.8
-    valid = model.catalog_.held_out.rows
-    unit = model.fitted_.targets.scaling.scale_[0]
+    valid, unit = model.catalog_.held_out.rows, model.fitted_.targets.scaling.scale_[0]
     expected = -model.log_prob(X[valid], y[valid]).mean() - np.log(unit)
     assert_allclose(model.selection_.loss, expected, rtol=1e-4, atol=1e-5)
 

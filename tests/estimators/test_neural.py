@@ -265,8 +265,7 @@ def test_fit_tells_of_a_time_that_is_too_short_and_of_one_that_is_enough(model):
 
 
 def test_training_data_keeps_weights_in_all_rows():
-    weight = np.where(np.arange(20) < 5, 100.0, 1.0)
-    x = np.zeros((20, 1))
+    weight, x = np.where(np.arange(20) < 5, 100.0, 1.0), np.zeros((20, 1))
     data = TrainingData(x[:12], x[:12], weight[:12], x[12:], x[12:], weight[12:])
     assert_allclose(data.all_rows().weight, weight / weight.mean(), rtol=1e-6)
     assert len(data.all_rows().x_valid) == 0

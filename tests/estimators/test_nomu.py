@@ -119,8 +119,7 @@ def test_nomu_band_widens_outside_the_box_at_the_rate_of_its_gaps():
     model = nomu(**{**SMALL, "epochs": 5, "validation": 2}).fit(ROWS, VALUES)
     low, high = model.box_.T
     steps = np.array([0.0, 1, 2, 4])[:, None] * [1, 0] * (high - low)
-    std = std_of(model, high + steps)
-    distance = steps[1:, 0] / ROWS[:, 0].std()
+    std, distance = std_of(model, high + steps), steps[1:, 0] / ROWS[:, 0].std()
     grown = np.sqrt(std[1:] ** 2 - std[0] ** 2) / VALUES.std()
     assert model.fitted_.readout.growth > 0
     assert_allclose(grown, model.fitted_.readout.growth * distance, rtol=1e-5)
@@ -625,8 +624,7 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
 def test_choose_readout_closes_the_band_where_held_out_rows_allow():
     """R at a network's own rows counts as none, and errors there may open the band by default."""
     rows = held_out_rows(12)
-    rows = Rows(rows.X + 0.1, rows.y, rows.weight)
-    at_rows = {}
+    rows, at_rows = Rows(rows.X + 0.1, rows.y, rows.weight), {}
     for own in (0.1, 0.3):  # below r at all held-out rows, and above it at some of them
         for noiseless in (False, True):
             readout = choose(rows, own=own, noiseless=noiseless)
@@ -648,8 +646,7 @@ def test_choose_readout_scales_learnt_noise():
 
 def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
     """The prior is added in squares; few rows widen the band as Student's t with n / 2 - 1."""
-    few = stats.t.ppf(0.95, 4) / stats.norm.ppf(0.95)
-    rows = held_out_rows(10, scale=0.01)
+    few, rows = stats.t.ppf(0.95, 4) / stats.norm.ppf(0.95), held_out_rows(10, scale=0.01)
     likely, drawn = (choose(rows, l_min=0.01, l_max=2.0, c=c) for c in ("nll", "auto"))
     width = at(likely) / likely.c
     assert drawn.c == pytest.approx(few * np.hypot(likely.c, 0.8 / width))

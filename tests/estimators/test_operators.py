@@ -65,8 +65,7 @@ def fit_small(kind, **changes):
 @functools.cache
 def wave(kind, n=40):
     """A model of n smooth functions without noise."""
-    u = inputs(n)
-    steps = {"conditioned": 400, "epinet": 500, "ensemble": 400}[kind]
+    u, steps = inputs(n), {"conditioned": 400, "epinet": 500, "ensemble": 400}[kind]
     settings = {**WAVE_SETTINGS, "noise_std": 0.0, "training__steps": steps}
     return small(kind, **settings).fit(u, waves(u))
 
@@ -517,8 +516,7 @@ def test_fit_adds_members_of_their_own_in_a_warm_start():
 
 
 def test_fit_learns_the_noise_from_networks_of_a_cold_start():
-    u = inputs(30)
-    settings = {**WAVE_SETTINGS, **operators.SMALL, "n_members": 2}
+    u, settings = inputs(30), {**WAVE_SETTINGS, **operators.SMALL, "n_members": 2}
     cold = small("ensemble", **settings).fit(u, waves(u))
     warm = clone(cold).set_params(warm_start=True).fit(u, waves(u)).fit(u, waves(u))
     assert_allclose(warm.noise_std_, cold.noise_std_)

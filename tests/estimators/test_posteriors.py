@@ -30,8 +30,7 @@ NUMBERS = {"c": 0.7, "l_min": 0.01, "l_max": 2.0}
 
 def joined(input_shape, n_raw, dropout=0.0):
     """A network that joins its own input behind other layers, with batch statistics."""
-    layers = keras.layers
-    inputs = keras.Input(input_shape)
+    layers, inputs = keras.layers, keras.Input(input_shape)
     x = layers.BatchNormalization()(layers.Dense(6, activation="tanh")(inputs))
     x = layers.Concatenate()([layers.Dropout(dropout)(x), inputs])
     x = layers.LayerNormalization()(layers.Dense(6, activation="silu")(x))

@@ -285,8 +285,7 @@ def test_brier_and_ece_are_sklearns(global_random_seed):
 @pytest.mark.parametrize("loss", [metrics.brier_loss, metrics.ece_loss])
 def test_labels_may_be_anything_in_any_order(loss):
     y, proba = draw_classes(0)
-    names = np.array(["cat", "dog", "eel", "fox"])
-    expected = loss(y, proba)
+    names, expected = np.array(["cat", "dog", "eel", "fox"]), loss(y, proba)
     assert loss(list(names[y].astype(object)), proba) == expected
     order = [2, 0, 3, 1]
     assert_allclose(loss(names[y], proba[:, order], labels=names[order]), expected)

@@ -42,8 +42,7 @@ def test_numbers_follow_their_law_and_are_encoded(space):
 
 
 def test_mutation_changes_exactly_one_decision_to_another_valid_value(space, global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    changed = set()
+    rng, changed = np.random.default_rng(global_random_seed), set()
     for _ in range(300):
         parent = space.sample(rng)
         child = space.mutate(parent, rng)

@@ -241,8 +241,7 @@ def test_search_history_by_trial_and_time_with_outliers_and_failures():
 
 
 def test_teams_are_drawn_by_what_became_of_them():
-    display = TeamDisplay.from_teams(CHOSEN)
-    teams = CHOSEN.teams_.dropna()
+    display, teams = TeamDisplay.from_teams(CHOSEN), CHOSEN.teams_.dropna()
     fates = {"alpha": ~teams["alpha"], "kmeans": teams["alpha"] & ~teams["kept"]}
     for fate, rows in {**fates, "kept": teams["kept"]}.items():
         offsets = display.scatters_[fate].get_offsets()

@@ -46,8 +46,7 @@ def test_scale_of_mixtures_is_most_likely(widest, global_random_seed):
     """Also where a member is far too wide."""
     rng = np.random.default_rng(global_random_seed)
     scale = np.repeat([[0.5], [1.0], [widest]], 80, axis=1)
-    base = GaussianMixture(rng.normal(size=(3, 80)), scale)
-    y = 3 * rng.normal(size=80)
+    base, y = GaussianMixture(rng.normal(size=(3, 80)), scale), 3 * rng.normal(size=80)
     c = fit_std_factor([base], [y], [np.ones(80)])
     factors = [1.0, 0.98, 1.02, *np.geomspace(1e-9, 10, 100)]
     assert np.argmax([base.scaled(f * c).log_prob(y).mean() for f in factors]) == 0
@@ -205,8 +204,7 @@ def test_correlation_of_outputs_is_that_of_errors(r, global_random_seed):
     first, second, third = np.random.default_rng(global_random_seed).normal(size=(3, 800))
     z = np.stack([first, r * first + np.sqrt(1 - r**2) * second, third, 0 * first], axis=1)
     levels, weight = special.ndtr(z), np.ones(800)
-    found = np.array(fit_correlation(levels, weight) or np.eye(4))
-    expected = np.eye(4)
+    found, expected = np.array(fit_correlation(levels, weight) or np.eye(4)), np.eye(4)
     expected[0, 1] = expected[1, 0] = r
     error = 5 * (1 - expected**2) / np.sqrt(800)  # five standard errors
     assert (abs(found - expected) <= error + 1e-5).all() and np.linalg.eigvalsh(found).min() > 1e-7

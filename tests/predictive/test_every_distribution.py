@@ -322,8 +322,7 @@ def test_crps_is_twice_the_mean_pinball_loss(kind, shape):
     m, y = make(kind, shape), np.random.default_rng(1).normal(0, 3, size=shape)
     levels = ((np.arange(4000) + 0.5) / 4000).reshape(1, -1, *[1] * (len(shape) - 1))
     over = m.quantile(levels.ravel()) - y[:, None]
-    expected = 2 * ((over > 0) - levels) * over
-    found = m.crps(y)
+    expected, found = 2 * ((over > 0) - levels) * over, m.crps(y)
     assert_allclose(found, expected.mean(axis=1), rtol=1e-3)
     assert_allclose(m.crps(np.stack([y, y + 1], axis=1))[:, 0], found, rtol=1e-12)
     assert_allclose(m.crps(m.mean + 1e9), 1e9, rtol=1e-6)  # far away it is the distance
@@ -439,8 +438,7 @@ def test_masked_targets_are_missing_and_records_are_copied_and_pickled(kind):
 @shapes
 def test_against_tensorflow_probability(kind, shape):
     m = make(kind, shape)
-    tfp = m.to_tfp()
-    y = np.random.default_rng(1).normal(0, 3, size=shape)
+    tfp, y = m.to_tfp(), np.random.default_rng(1).normal(0, 3, size=shape)
     assert_allclose(m.log_prob(y), tfp.log_prob(y), rtol=1e-9)
     expected = m.expected if kind == "two_piece" else m.mean
     assert_allclose(expected, tfp.mean(), rtol=1e-9, atol=1e-12)

@@ -75,10 +75,8 @@ def bayesian():
 
 @cases("make", bayesian, lambda: AgEBOOracle(max_trials=20, seed=1), ids=["bayesian", "agebo"])
 def test_any_oracle_drives_our_search(make):
-    oracle = make()
-    decisions = DenseSpace(n_nodes=1).decisions()
-    before = random.getstate()
-    proposer = proposer_of(oracle, decisions)
+    oracle, decisions = make(), DenseSpace(n_nodes=1).decisions()
+    before, proposer = random.getstate(), proposer_of(oracle, decisions)
     records = search(inline(evaluate), 15, proposer, entropy=1)
     assert len(records) == 15 and random.getstate() == before
     both = decisions.architecture + decisions.hyperparameters
@@ -210,8 +208,7 @@ def test_a_configuration_is_trained_with_registered_layers_of_a_script():
     Sine.__module__ = "__main__"  # is sent by value
     keras.saving.register_keras_serializable("skuq_tests")(Sine)
     trainer = trainer_of(lambda hp, shape, n: sequential(shape, Sine(), layers.Dense(n)))
-    sent = cloudpickle.dumps(trainer)
-    registered = keras.saving.get_custom_objects()
+    sent, registered = cloudpickle.dumps(trainer), keras.saving.get_custom_objects()
     del registered["skuq_tests>Sine"]  # as in a process that is new
     try:
         assert cloudpickle.loads(sent).build({}).count_params() == 8

@@ -146,8 +146,7 @@ def test_few_and_odd_values(kind, y):
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_output_of_several(kind, targets):
     transform = TargetTransform(kind).fit(targets)
-    alone = transform.output(2)
-    z = np.random.default_rng(0).normal(size=(3, 5, 7, 4))
+    alone, z = transform.output(2), np.random.default_rng(0).normal(size=(3, 5, 7, 4))
     for what in ("inverse", "forward", "log_derivative"):
         whole = getattr(transform, what)(z)
         assert whole.shape == z.shape

@@ -60,8 +60,7 @@ def job_of(n_members, recipes=RECIPE, model=noisy, head=HEAD, **fields):
 
 def one_by_one(job, data):
     """Train each member of a stack in a program of its own."""
-    starts = job.start or [None] * len(job.seeds)
-    members = []
+    starts, members = job.start or [None] * len(job.seeds), []
     for recipe, seed, start in zip(job.recipes, job.seeds, starts):
         fields = {"recipes": [recipe], "seeds": [seed], "start": start and [start]}
         members += train(replace(job, stacked=False, **fields), data)
@@ -333,8 +332,7 @@ def fake(monkeypatch):
 )
 def test_shortened_jobs_have_the_epochs_in_time(data, fake, seconds, n_members, at_once, epochs):
     fake.to_compile, fake.to_predict, fake.n_at_once = {False: 7.0}, 0.5, at_once
-    job = job_of(n_members, replace(RECIPE, epochs=50))
-    n_groups = n_members // 4
+    job, n_groups = job_of(n_members, replace(RECIPE, epochs=50)), n_members // 4
     # The limit counts the compilation, the two epochs measured, and all predictions.
     end = 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds
     ((found, _),), deadline, needed = _train.plan_epochs([(job, data)], end)
@@ -716,8 +714,7 @@ def tabular_trainer(**changes):
 
 
 def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_score(trainer):
-    plain = trainer(CONFIGURATION, 3)
-    outcome = trainer(CONFIGURATION, 3, TrialBudget())
+    plain, outcome = trainer(CONFIGURATION, 3), trainer(CONFIGURATION, 3, TrialBudget())
     limited = pickle.loads(pickle.dumps(replace(trainer, timeout=60.0)))
     assert limited.timeout == 60.0 and limited(CONFIGURATION, 3).score == plain.score
     assert not any("deadline" in name for name in vars(limited))  # time counts from the call
