@@ -158,9 +158,8 @@ def main():
         print(f"{place['file']}:{place['line']} {place['old']} -> {place['new']}:", end=" ")
         print(record["caught"] or "NOT CAUGHT", flush=True)
 
-    wanted = [
-        p for p in drawn(arguments.seed, arguments.places) if p | {"caught": None} not in kept
-    ]
+    places = drawn(arguments.seed, arguments.places)
+    wanted = [p for p in places if p | {"caught": None} not in kept]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(one, wanted))
     print(f"{sum(bool(r['caught']) for r in done)} of {len(done)} caught")

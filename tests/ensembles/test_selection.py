@@ -326,11 +326,8 @@ def literal(labels, y, measure, beta, score):
         return diversity_score(right[list(team)][:, rows], measure=measure)
 
     for size in range(2, n_models + 1):
-        teams = [
-            team
-            for team in combinations(range(n_models), size)
-            if not any(set(bad) <= set(team) for bad in pruned)
-        ]
+        every = combinations(range(n_models), size)
+        teams = [team for team in every if not any(set(bad) <= set(team) for bad in pruned)]
         scaled = {}
         for focal in range(n_models):
             scores = {t: score_of(t, ~right[focal]) for t in teams if focal in t}

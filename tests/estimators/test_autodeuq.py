@@ -149,9 +149,6 @@ def test_reselect_refuses_a_selection(fitted, returned, message):
     assert model.selection_ is fitted.selection_
 
 
-# ------------------------------------------------------------------ the tabular space
-
-
 def test_initial_trials_are_tried_first(fitted, wave):
     X, y = wave
     given = [{"weight_decay": 0.01, "n_layers": 4}, {"learning_rate": 0.05}]
@@ -287,11 +284,9 @@ def test_fit_joins_repeats_of_other_folds(repeated, wave):
     moments = repeated.fitted_.targets.head.moments
     for k, joined in repeated.repeated_.items():
         # Out of fold: averages of three networks, each of other folds.
-        averaged, alone = (
-            np.mean((moments(trial.held_out.astype(float))[0] - trial.center) ** 2)
-            for trial in (joined, repeated.catalog_.member(k))
-        )
-        assert averaged < alone
+        trials = joined, repeated.catalog_.member(k)
+        means = [moments(trial.held_out.astype(float))[0] - trial.center for trial in trials]
+        assert np.mean(means[0] ** 2) < np.mean(means[1] ** 2)
     networks = np.array([network.weights for network in repeated.fitted_.members])
     assert len(np.unique(networks, axis=0)) == len(networks) == 24 * len(repeated.selection_)
     assert_allclose(repeated.fitted_.weights.sum(), 1)

@@ -246,9 +246,6 @@ def test_all_estimators_are_listed_by_name_and_kind():
     assert {*skuq.all_estimators(["regressor", "classifier"])} == {*regressors, *classifiers}
 
 
-# ------------------------------------------------------------------ pipelines
-
-
 METHODS = {"predict_distribution", "predict_interval", "predict_quantiles", "predict_uncertainty"}
 METHODS |= {"sample_y", "log_prob"}
 
@@ -262,11 +259,8 @@ def rows():
 
 @pytest.fixture(scope="module")
 def pipeline(rows):
-    return make_pipeline(
-        StandardScaler(),
-        SelectKBest(f_regression, k=2),
-        CalibratedUncertaintyRegressor(TooSure(), cv=3),
-    ).fit(*rows)
+    steps = StandardScaler(), SelectKBest(f_regression, k=2)
+    return make_pipeline(*steps, CalibratedUncertaintyRegressor(TooSure(), cv=3)).fit(*rows)
 
 
 def test_pipeline_has_the_methods_of_the_last_step(rows, pipeline):

@@ -206,11 +206,8 @@ def test_calibrated_hands_on_x_as_it_is():
     encode = make_column_transformer((OneHotEncoder(), ["site"]), remainder="passthrough")
     words = [f"{'much' if value else 'no'} rain {k}" for k, value in enumerate(y > 3)]
     dense = FunctionTransformer(lambda X: X.toarray())
-    for steps, rows in (
-        ([encode], frame),
-        ([CountVectorizer(), dense], words),
-        ([dense], csr_array(X)),
-    ):
+    of_words = [CountVectorizer(), dense], words
+    for steps, rows in (([encode], frame), of_words, ([dense], csr_array(X))):
         model = calibrated(make_pipeline(*steps, BayesianRidge()), cv=2).fit(rows, y)
         assert model.predict(rows, return_std=True)[1].shape == (60,)
         labels = classifier(make_pipeline(*steps, LogisticRegression()), cv=2).fit(rows, y > 3)
@@ -280,11 +277,9 @@ def test_calibrated_weighs_the_last_step_of_pipelines():
     weight = np.where(np.arange(60) < 30, 0.01, 2.0)
     expected = calibrated(BayesianRidge(), cv=3).fit(X, y, weight)
     pipeline = make_pipeline(FunctionTransformer(), BayesianRidge())
-    for estimator, argument in (
-        (make_pipeline("passthrough", pipeline), "pipeline__bayesianridge__sample_weight"),
-        (GridSearchCV(pipeline, {}, cv=2), "bayesianridge__sample_weight"),
-    ):
-        model = calibrated(estimator, cv=3).fit(X, y, **{argument: weight})
+    outer = make_pipeline("passthrough", pipeline), GridSearchCV(pipeline, {}, cv=2)
+    for estimator, name in zip(outer, ("pipeline__bayesianridge", "bayesianridge")):
+        model = calibrated(estimator, cv=3).fit(X, y, **{f"{name}__sample_weight": weight})
         assert_allclose(model.scale_, expected.scale_)
         assert_allclose(model.predict(X), expected.predict(X))
     with config_context(enable_metadata_routing=True):  # threads have it too
@@ -534,9 +529,6 @@ def test_calibrated_takes_stacks_that_predict_only_after_fit():
     assert classifier(stack, cv=2).fit(X, y).score(X, y) > 0.9
     pool = [("stack", stack), ("bayes", GaussianNB())]
     assert HQEnsembleSelector(pool, cv=3).fit(X, y).score(X, y) > 0.9
-
-
-# ------------------------------------------------------------------ teams of classifiers
 
 
 def make_pool():

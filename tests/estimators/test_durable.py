@@ -345,11 +345,8 @@ def test_reselect_takes_the_best_by_another_loss(search):
     kept, held_out = model.selection_, model.catalog_.held_out
     raw = np.stack([model.catalog_.member(k).held_out for k in model.catalog_.completed])
     mean, std = GaussianHead().distribution(raw.astype("float64"))
-    losses = {
-        "nll": -stats.norm.logpdf(held_out.y, mean, std),
-        "crps": crps_normal(held_out.y, mean, std),
-        "mse": (held_out.y - mean) ** 2,
-    }
+    losses = {"crps": crps_normal(held_out.y, mean, std), "mse": (held_out.y - mean) ** 2}
+    losses["nll"] = -stats.norm.logpdf(held_out.y, mean, std)
     for loss, values in losses.items():
         values = values.mean(axis=(1, 2))
         assert model.reselect(selection="top", selection__loss=loss, n_members=1) is model
@@ -430,9 +427,8 @@ def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search
     few = [str(w.message) for w in told if f"max_time={max_time} was over after" in str(w.message)]
     assert len(said) == len(few) == (epochs > 3)
     if said:
-        assert (
-            "% of their epochs within max_time=0.001:" in said[0] and "is enough for 2." in few[0]
-        )
+        assert "% of their epochs within max_time=0.001:" in said[0]
+        assert "is enough for 2." in few[0]
         # Both trials need as long.
         once, twice = (int(re.findall(r"max_time=(\d+) is", text)[0]) for text in (*said, *few))
         assert once < twice <= 2 * once
@@ -450,9 +446,6 @@ def test_a_forked_child_leaves_the_trials_of_a_warm_start():
     path = folder.path
     del folder
     assert not Path(path).exists()
-
-
-# ------------------------------------------------------------------ descriptions of parameters
 
 
 def priced(price):

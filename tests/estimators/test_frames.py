@@ -86,9 +86,8 @@ def test_fit_refuses_tables(ensemble, rows, preprocess, make, kind, message):
 
 def test_fit_preprocesses_with_any_transformer(ensemble, rows):
     X, y = rows
-    columns = make_column_transformer(
-        (SimpleImputer(), ["age"]), (OneHotEncoder(handle_unknown="ignore"), ["city"])
-    )
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    columns = make_column_transformer((SimpleImputer(), ["age"]), (encoder, ["city"]))
     ensemble.set_params(preprocess=columns).fit(X, y)
     assert not hasattr(columns, "transformers_")  # a clone was fitted
     encoded = ensemble.preprocessor_.transform(X)

@@ -360,10 +360,8 @@ def test_encoder_decoder_derivatives_are_those_of_differences(network, monkeypat
     assert_allclose(raw, network(ARRAYS, weights, x)[0], atol=1e-12)
     flat = np.concatenate([v.reshape(3, -1) for v in directions], axis=1)
     pairs = np.c_[np.repeat(x[:, :3], 2, axis=0), np.resize(x[:, 3:], (10, x.shape[1] - 3))]
-    for found, expected in zip(
-        network.tangents(ARRAYS, weights, directions, pairs, n_queries=2),
-        network.tangents(ARRAYS, weights, directions, pairs),
-    ):
+    given = ARRAYS, weights, directions, pairs
+    for found, expected in zip(network.tangents(*given, n_queries=2), network.tangents(*given)):
         assert_allclose(found, expected, atol=1e-12)
     derivatives = network.derivatives(weights, x)
     along = derivatives.along(flat).reshape(tangents.shape)

@@ -82,9 +82,8 @@ def test_fit_weighs_shifted_sets_equally(tiny_space, iris):
 
 def test_fit_evolves_where_it_is_told(tiny_space, iris, monkeypatch):
     seen, ask = [], EnsembleEvolution.ask
-    monkeypatch.setattr(
-        EnsembleEvolution, "ask", lambda self, *a: seen.append(self.criteria) or ask(self, *a)
-    )
+    noted = lambda self, *a: seen.append(self.criteria) or ask(self, *a)  # noqa: E731
+    monkeypatch.setattr(EnsembleEvolution, "ask", noted)
     X, y = iris
     severities = [shifted(X[:n], y[:n], by) for n, by in ((30, 0.5), (60, 2.0))]
     for evolve_on, sizes in (("clean", [37]), ("shift", [60]), ("both", [37, 60])):
@@ -106,13 +105,11 @@ def test_reselect_trains_nothing(iris, fitted, pool):
     weight[:50] = 1
     by_weight = model.reselect(X_s, y_s, weight).selection_.indices
     assert_array_equal(by_weight, model.reselect(X_s[:50], y_s[:50]).selection_.indices)
-    for arguments, message in (
-        ({"n_members": 0}, "'n_members' parameter"),
-        ({"X": X_s}, "Give both X and y, or neither"),
-        ({"sample_weight": weight}, "Give both X and y, or neither"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.reselect(**arguments)
+    with pytest.raises(ValueError, match="'n_members' parameter"):
+        model.reselect(n_members=0)
+    for half in ({"X": X_s}, {"sample_weight": weight}):
+        with pytest.raises(ValueError, match="Give both X and y, or neither"):
+            model.reselect(**half)
     assert_array_equal(model.selection_.indices, by_weight)  # as it was before
     loaded = pickle.loads(pickle.dumps(fitted))
     for k in range(4):

@@ -249,9 +249,8 @@ def test_fit_reports_divergence(learning_rate):
 def test_fit_tells_of_a_time_that_is_too_short_and_of_one_that_is_enough(model):
     X, y = data_of(model)
     model = clone(model).set_params(epochs=300, early_stopping_patience=None, random_state=0)
-    with pytest.warns(
-        ShortTrainingWarning, match="0.33 % of their epochs .* max_time=0.001:"
-    ) as told:
+    short = "0.33 % of their epochs .* max_time=0.001:"
+    with pytest.warns(ShortTrainingWarning, match=short) as told:
         model.set_params(max_time=1e-3).fit(X, y)
     text = next(str(w.message) for w in told if w.category is ShortTrainingWarning)
     assert [member.n_epochs for member in model.members_] == [1] * len(model.members_)

@@ -508,9 +508,6 @@ def test_fit_refuses(changes, message):
         fit(nomu(epochs=1, **NUMBERS), changes)
 
 
-# ------------------------------------------------------------------ the readout
-
-
 def test_readout_widths_are_never_zero():
     readout = Readout("linear", "asymmetric", 0.1, 2.0, c=3.0, level=0.5, growth=4.0)
     up, down = readout.widths(np.array([[1.5, 0.4]]), np.array([2.0]))

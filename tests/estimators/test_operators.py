@@ -428,9 +428,6 @@ def test_predict_is_never_certain(plan):
     assert {len(rows) for rows, _ in job.splits} == {4}
 
 
-# ------------------------------------------------------------------ refinement and warm starts
-
-
 def rms_at_data(model, u):
     """Root mean square of the members' own errors at their data, in units of Y's scale."""
     draws = model.sample_y(u, 20, 0)
@@ -551,9 +548,6 @@ def test_fit_asks_the_given_model_that_it_has_now_in_a_warm_start():
     model = fit_small("epinet", pretrained=GIVEN, noise_std=0.0, warm_start=True)
     model.set_params(pretrained=second, query_points=QUERIES + 1).fit(INPUTS, VALUES + 1)
     assert_allclose(model.predict(INPUTS), second.predict(INPUTS))
-
-
-# ------------------------------------------------------------------ constants
 
 
 def test_fit_to_a_constant_component_does_not_spoil_the_others():

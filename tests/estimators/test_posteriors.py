@@ -69,9 +69,8 @@ def models(space):
 # Each with one output or with two: fits take most of the time here.
 CASES = [
     *(("deep", 1), ("mse", 2), ("joined", 1), ("dropout", 1), ("nes", 1), ("nomu", 2)),
-    ("tabular", 1),
-    *(("nomu asymmetric", 2), ("joined dropout", 2)),
-    *(("nomu linear", 1), ("nomu noise", 2), ("nomu asymmetric", 1)),
+    *(("tabular", 1), ("nomu asymmetric", 2), ("joined dropout", 2), ("nomu linear", 1)),
+    *(("nomu noise", 2), ("nomu asymmetric", 1)),
 ]
 
 

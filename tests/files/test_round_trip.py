@@ -107,6 +107,8 @@ CASES = {
 }
 # The bytes that skops writes differ each time.
 FOREIGN = {"hq", "conformal", "neon, given", "foreign", "ensemble, logarithm of y"}
+HOLDING_ANOTHER = TransformedTargetRegressor(skuq.DeepEnsembleRegressor())
+HOLDING_ANOTHER = skuq.CalibratedUncertaintyRegressor(HOLDING_ANOTHER)
 HOLDING_ITSELF = skuq.DeepEnsembleRegressor()
 HOLDING_ITSELF.n_members = [HOLDING_ITSELF]
 
@@ -294,10 +296,7 @@ def test_loads_names_missing_skops_and_passes_on_version_warnings(monkeypatch):
     (HOLDING_ITSELF, "too many levels, or holds itself"),
     (skuq.DeepEnsembleRegressor(n_members={8}), r"estimator\.n_members is a .*set"),
     (skuq.DeepEnsembleRegressor(n_members=[0, FRAME]), r"n_members\[1\] is a pandas"),
-    (
-        skuq.CalibratedUncertaintyRegressor(TransformedTargetRegressor(ensemble())),
-        r"estimator\.estimator is a .* that holds skuq.*DeepEnsembleRegressor",
-    ),
+    (HOLDING_ANOTHER, r"estimator\.estimator is a .* that holds skuq.*DeepEnsembleRegressor"),
 )
 def test_save_refuses(thing, message, tmp_path):
     with pytest.raises(UnsavableError, match=message):

@@ -114,9 +114,8 @@ def test_bad_weights_and_masked_values_are_refused(score, kind, rng):
         with pytest.raises(ValueError, match="sample_weight|Sample weights|[Nn]egative"):
             score(*given, sample_weight=weight)
     # A distribution checks what it is made of.
-    for k, array in enumerate(
-        given[:1] if score in (mixture_nll, mixture_crps, normal_crps) else given
-    ):
+    of_distribution = score in (mixture_nll, mixture_crps, normal_crps)
+    for k, array in enumerate(given[:1] if of_distribution else given):
         masked = np.ma.masked_array(array, mask=np.zeros(array.shape, dtype=bool))
         masked[-1, ...] = np.ma.masked
         with pytest.raises(ValueError, match="NaN|no label|labels"):

@@ -15,6 +15,8 @@ from skuq import metrics, predictive
 from skuq.predictive import EpistemicNormal, GaussianMixture, TwoPieceNormal
 
 ONE, TWO, PAIR = np.ones((1, 1)), np.ones((2, 1)), np.ones((1, 2, 1))
+SURE = np.ones((3, 1, 5))  # probabilities of one component
+WIDE = [TWO.T[None]] * 2 + [None] * 3
 
 
 class Bend:
@@ -127,22 +129,18 @@ def simplex(rng, *shape):
     return rng.dirichlet(np.ones(shape[-1]), shape[:-1])
 
 
-@pytest.mark.parametrize(
+def bent(*given):
+    return predictive.TransformedMixture(make("gaussian", (5,)), Bend(0.5), *given)
+
+
+@cases(
     ("kind", "arrays"),
-    [
-        (GaussianMixture, lambda rng: [*rng.random((2, 3, 5)), simplex(rng, 3)]),
-        (
-            GaussianMixture,
-            lambda rng: [*rng.random((2, 3, 1, 5)), None, np.ones((3, 1, 5)), rng.random((2, 5))],
-        ),
-        (EpistemicNormal, lambda rng: [*rng.random((3, 5)), rng.random((2, 5))]),
-        (TwoPieceNormal, lambda rng: list(rng.random((4, 5)))),
-        (predictive.CategoricalMixture, lambda rng: [simplex(rng, 3, 5, 4), simplex(rng, 3)]),
-        (
-            lambda *given: predictive.TransformedMixture(make("gaussian", (5,)), Bend(0.5), *given),
-            lambda rng: list(rng.random((2, 5))),
-        ),
-    ],
+    (GaussianMixture, lambda rng: [*rng.random((2, 3, 5)), simplex(rng, 3)]),
+    (GaussianMixture, lambda rng: [*rng.random((2, 3, 1, 5)), None, SURE, rng.random((2, 5))]),
+    (EpistemicNormal, lambda rng: [*rng.random((3, 5)), rng.random((2, 5))]),
+    (TwoPieceNormal, lambda rng: list(rng.random((4, 5)))),
+    (predictive.CategoricalMixture, lambda rng: [simplex(rng, 3, 5, 4), simplex(rng, 3)]),
+    (bent, lambda rng: list(rng.random((2, 5)))),
 )
 def test_arrays_that_are_given_or_handed_out_change_nothing(kind, arrays):
     given = arrays(np.random.default_rng(0))
@@ -346,9 +344,8 @@ def test_correlated_outputs_keep_their_marginals_and_have_a_gaussian_copula(kind
     for weight, alone in members_of(m):
         alone = [alone.output(j) for j in range(2)]
         z = stats.norm.ppf([one.cdf(y[:, j]) for j, one in enumerate(alone)]).T
-        copula = stats.multivariate_normal(cov=m.correlation).logpdf(z) - stats.norm.logpdf(z).sum(
-            1
-        )
+        copula = stats.multivariate_normal(cov=m.correlation).logpdf(z)
+        copula -= stats.norm.logpdf(z).sum(axis=1)
         logs = [one.log_prob(y[:, j]) for j, one in enumerate(alone)]
         total += weight * np.exp(copula + np.sum(logs, axis=0))
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-6)
@@ -469,11 +466,7 @@ def test_ends_of_intervals_are_the_quantiles_that_one_would_ask_for(coverage):
     (GaussianMixture, (PAIR, PAIR, None, [[[1.5], [-0.5]]]), "non-negative"),
     (GaussianMixture, (ONE, ONE, None, None, TWO.T), r"spread must have shape \(r, 1\). Got"),
     *(
-        (
-            GaussianMixture,
-            (TWO.T[None],) * 2 + (None,) * 3 + (wrong,),
-            "correlation must be a positive definite",
-        )
+        (GaussianMixture, (*WIDE, wrong), "correlation must be a positive definite")
         for wrong in (np.ones((2, 2)), np.eye(3), [[1, 0.5], [0, 1]], 2 * np.eye(2))
     ),
     (EpistemicNormal, ([0.0], [1.0, 1.0], [1.0]), "shape"),

@@ -177,11 +177,8 @@ def test_decisions_that_only_some_networks_have_are_searched_and_rare_ones_named
     assert KerasTunerSpace(nested).decisions((3,), 2).architecture.names == names
 
     def momentum(hp):
-        return (
-            {"momentum": hp.Float("momentum", 0, 0.9)}
-            if hp.Choice("opt", ["a", "sgd"]) == "sgd"
-            else {}
-        )
+        with_momentum = hp.Choice("opt", ["a", "sgd"]) == "sgd"
+        return {"momentum": hp.Float("momentum", 0, 0.9)} if with_momentum else {}
 
     assert KerasTunerSpace(nested, momentum).decisions((3,), 2)[1].names == ["opt", "momentum"]
     with warnings.catch_warnings(action="error"):

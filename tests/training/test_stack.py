@@ -599,10 +599,7 @@ def test_a_job_needs_no_model_but_the_values_of_frozen_layers(data, monkeypatch)
     (Recipe(dropout=0.1), "recipe's `dropout` .* through Keras"),
     (Recipe(dropout_schedule="flat-cosine"), "dropout_schedule='flat-cosine' cannot be used"),
     (Recipe(keep="best-calibrated"), "needs logits of classes"),
-    (
-        Recipe(rate_factors_of_layers={"*/kernel": 2.0, "hiden_1": 0.1}),
-        r"match no weight of the network: \['hiden_1'\]",
-    ),
+    (Recipe(rate_factors_of_layers={"hiden_1": 0.1}), r"match no weight .*: \['hiden_1'\]"),
 )
 def test_what_is_no_job_is_refused(data, fields, message):
     given = {"network": "", "head": HEAD, "recipes": Recipe(), "seeds": [1, 2], "stacked": True}
@@ -617,11 +614,8 @@ def test_schedules_are_keras_own_and_have_a_warmup_and_rates_of_epochs():
     cosine = schedules.CosineDecay(1.0, decay_steps=50, alpha=0.1)
     exponential = schedules.ExponentialDecay(1.0, decay_steps=50, decay_rate=0.1)
     half = schedules.CosineDecay(1.0, decay_steps=25)  # in the second half, to 0
-    for name, theirs in (
-        ("cosine", cosine),
-        ("exponential", exponential),
-        ("flat-cosine", lambda step: half(max(step - 25, 0))),
-    ):
+    flat = "flat-cosine", lambda step: half(max(step - 25, 0))
+    for name, theirs in (("cosine", cosine), ("exponential", exponential), flat):
         recipe = Recipe(schedule=name, final_lr_factor=0.1)
         expected = [float(theirs(step)) for step in steps]
         assert_allclose(recipe.rate_factors(0, 50, 50), expected, rtol=1e-5, atol=1e-7)
