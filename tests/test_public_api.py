@@ -58,7 +58,7 @@ def files_of(caught, text):
     return [w.filename for w in caught if text in str(w.message)]
 
 
-def test_warn_user_points_at_the_caller_of_an_estimator(table):
+def test_warn_user_points_at_the_caller_of_an_estimator_and_origin_without_a_user(table):
     X, y = table
     model = skuq.DeepEnsembleRegressor(**TINY).fit(X, y)
     methods = (model.predict, model.predict_interval, model.predict_uncertainty)
@@ -72,9 +72,6 @@ def test_warn_user_points_at_the_caller_of_an_estimator(table):
     with pytest.warns(UserWarning, match="so far from all others") as caught:
         cross_val_score(skuq.DeepEnsembleRegressor(**TINY), huge, y, cv=2)
     assert files_of(caught, "so far from") == [__file__]
-
-
-def test_warn_user_points_at_the_origin_without_a_user():
     with warnings.catch_warnings(record=True, action="always") as caught:
         thread = threading.Thread(target=TablePreprocessor().fit, args=([[1.0, np.nan]],))
         thread.start()

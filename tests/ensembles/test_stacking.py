@@ -36,7 +36,7 @@ def test_stacking_weights_are_scipys_optimum(seed, n_models, weighted):
     assert_allclose(found, special.softmax(best.x), atol=1e-2)
 
 
-def test_stacking_weights_count_a_weight_of_two_twice(rng):
+def test_stacking_weights_count_a_weight_of_two_twice_and_of_impossible_rows(rng):
     given, rows = log_likelihood(3, 3), rng.integers(0, 4, 60)
     none = np.zeros(3)
     repeated = stack(np.repeat(given, rows, axis=1), prior=none)
@@ -50,9 +50,6 @@ def test_stacking_weights_count_a_weight_of_two_twice(rng):
     alone = np.log(np.eye(3)[[0, 2, 2]].T + 1e-300)
     further = stack(np.append(given, alone, axis=1), prior=none)
     assert_allclose(stack(given, prior=[1.0, 0.0, 2.0]), further, atol=1e-5)
-
-
-def test_stacking_weights_of_impossible_rows():
     given = log_likelihood(2, 2)
     given[0, :5] = -np.inf  # possible by the second only, which must not get 0
     found = stack(given, prior=np.zeros(2))

@@ -289,7 +289,7 @@ def test_pipeline_has_the_methods_of_the_last_step(rows, pipeline):
     assert (scores["test_coverage_90"] > 0.7).all() and np.isfinite(scores["test_neg_nll"]).all()
 
 
-def test_pipeline_passes_on_methods_of_searches(rows):
+def test_pipeline_passes_on_methods_of_searches_and_has_only_what_the_last_step_has(rows):
     X, _ = rows
     search = skuq.AutoDEUQRegressor()
     model = make_pipeline(PCA(2), search)
@@ -301,9 +301,6 @@ def test_pipeline_passes_on_methods_of_searches(rows):
     assert model.leaderboard() == (search, None, None)
     assert_allclose(model.leaderboard(X)[1], Z)
     assert model.reselect(n_members=3) == ({"n_members": 3}, None, None)
-
-
-def test_pipeline_has_only_what_the_last_step_has(rows):
     X, y = rows
     line = make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)
     assert not [name for name in METHODS if hasattr(line, name)]

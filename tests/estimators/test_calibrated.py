@@ -625,7 +625,7 @@ def test_hq_selector_predicts_and_transforms_by_its_members(fitted, voting):
     assert_allclose(proba, members.mean(axis=0), atol=1e-6 * (voting != "soft"))
 
 
-def test_hq_selector_keeps_groups_together():
+def test_hq_selector_keeps_groups_together_and_passes_sample_weight_to_members_and_choice(fitted):
     groups, pool = np.arange(len(Y)) // 3, [BAYES, OTHER]
     by_group, stratified = model_selection.GroupKFold(3), model_selection.StratifiedGroupKFold(5)
     for cv, kind in ((None, stratified), (by_group, by_group)):
@@ -633,9 +633,6 @@ def test_hq_selector_keeps_groups_together():
         splits = list(kind.split(X, Y, groups))
         expected = HQEnsembleSelector(pool, cv=splits).fit(X, Y)
         pd.testing.assert_frame_equal(found.teams_, expected.teams_)
-
-
-def test_hq_selector_passes_sample_weight_to_members_and_choice(fitted):
     pool = [*make_pool()[3:], ("deep", DecisionTreeClassifier(random_state=1))]
     weight = np.where(Y < 5, 1.0, 0.0)
     frozen = [(n, FrozenEstimator(clone(m).fit(X, Y))) for n, m in pool]
@@ -662,7 +659,7 @@ def test_hq_selector_compares_teams_on_classes_that_folds_have_seen():
     assert 99 in model.classes_
 
 
-def test_hq_selector_takes_fitted_models_of_any_kind(fitted):
+def test_hq_selector_takes_fitted_models_of_any_kind_and_members_of_an_ensemble(fitted):
     functions = [(name, model.predict_proba) for name, model in fitted]
     for voting in ("soft", "hard"):
         model = HQEnsembleSelector(functions, cv="prefit", voting=voting).fit(X_NEW, Y_NEW)
@@ -670,9 +667,6 @@ def test_hq_selector_takes_fitted_models_of_any_kind(fitted):
     # They know classes of which no row compares them.
     part = HQEnsembleSelector(fitted, cv="prefit").fit(X_NEW[Y_NEW < 3], Y_NEW[Y_NEW < 3])
     assert len(part.classes_) == 10
-
-
-def test_hq_selector_takes_members_of_an_ensemble():
     unfitted = skuq.DeepEnsembleClassifier(2, network=MLP((16,)), epochs=8, random_state=0)
     with pytest.raises(NotFittedError):
         unfitted.member_estimators()

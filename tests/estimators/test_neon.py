@@ -191,7 +191,7 @@ def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
     assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
 
 
-def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is():
+def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is_and_reads_what_its_output_map_reads():
     """And the scale of its features in a warm start."""
     given = operators.operator_of_keras(1, 1, 1)
     before = given.get_weights()
@@ -209,9 +209,6 @@ def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is():
         assert_array_equal(model.predict(FURTHER, query_points=queries).ravel(), expected.ravel())
     assert (std_of(model, FURTHER) > 0).all()
     assert all(map(np.array_equal, given.get_weights(), before))
-
-
-def test_fit_reads_what_its_output_map_reads():
     limit = 0.5
 
     def clip(v):

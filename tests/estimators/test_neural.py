@@ -149,7 +149,7 @@ def test_fit_multiplies_weights_of_classes_and_rows(estimator, plan):
     assert of_rows.max() > 2 * weights(weight).max()
 
 
-def test_hyper_deep_ensemble_searches_then_stratifies():
+def test_hyper_deep_ensemble_searches_then_stratifies_and_regularises_as_it_says():
     (X, y), model = table(), clone(HYPER_DEEP).fit(*table())
     results = model.search_results_
     assert len(results["l2"]) == 4
@@ -167,9 +167,6 @@ def test_hyper_deep_ensemble_searches_then_stratifies():
     for a, b in zip(model.members_, longer.members_):
         assert not np.array_equal(a.weights, b.weights)
         assert_array_equal(a.held_out, b.held_out)
-
-
-def test_hyper_deep_ensemble_regularises_as_it_says():
     norms = []
     for given in ((10.0, 10.1), (1e-9, 1.1e-9)):
         model = clone(HYPER_DEEP).set_params(n_trials=2, l2_range=given).fit(*table())

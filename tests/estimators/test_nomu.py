@@ -351,7 +351,7 @@ def test_artificial_sampler_reaches_further_of_few_rows(n, margin, expected):
     assert_allclose(sampler.box, [expected])
 
 
-def test_artificial_sampler_makes_regular_grids_with_the_corners():
+def test_artificial_sampler_makes_regular_grids_with_the_corners_and_takes_inputs_in_units_of_x():
     settings = ArtificialInputs("grid", n=30, box=[(90, 110), (-1, 1)])
     sampler, values = drawn(settings, ROWS, scaling=NoScaling)
     assert sampler.n_each == 25
@@ -360,9 +360,6 @@ def test_artificial_sampler_makes_regular_grids_with_the_corners():
     # A constant column has one value on the grid.
     constant = np.column_stack([ROWS[:, 0], np.ones(12)])
     assert drawn(ArtificialInputs("grid", n=30), constant)[0].n_each == 30
-
-
-def test_artificial_sampler_takes_inputs_in_units_of_x():
     rows = ROWS[:3] + [20, 2]
     sampler, values = drawn(ArtificialInputs(rows, n=200), ROWS)
     assert sampler.box is None
@@ -617,7 +614,7 @@ def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noisel
         assert at(readout) < 8 and np.std(rows.y / UNIT / (readout.c * readout.std(raw))) < 1.1
 
 
-def test_choose_readout_closes_the_band_where_held_out_rows_allow():
+def test_choose_readout_closes_the_band_where_held_out_rows_allow_and_scales_learnt_noise():
     """R at a network's own rows counts as none, and errors there may open the band by default."""
     rows = held_out_rows(12)
     rows, at_rows = Rows(rows.X + 0.1, rows.y, rows.weight), {}
@@ -629,10 +626,7 @@ def test_choose_readout_closes_the_band_where_held_out_rows_allow():
     assert at_rows[0.1, False] == pytest.approx(at_rows[0.1, True], rel=0.3)
     assert at_rows[0.1, False] < 0.03 < 0.1 < at_rows[0.3, False]
     assert at_rows[0.3, True] < 0.7 * at_rows[0.3, False]  # no noise, no reason to be open
-
-
-def test_choose_readout_scales_learnt_noise():
-    """Eq. 58: held-out rows tell the factor of noise that does not follow the raw uncertainty."""
+    # Eq. 58: held-out rows tell the factor of noise that does not follow the raw uncertainty.
     rng = np.random.default_rng(0)
     error = UNIT * 0.6 * rng.normal(size=(2000, 1))
     rows = Rows(rng.uniform(0.01, 2, (2000, 1)), error, np.ones(2000))

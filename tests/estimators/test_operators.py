@@ -440,7 +440,7 @@ def ensemble(**changes):
     return small("ensemble", **{**settings, **changes})
 
 
-def test_fit_refines_members_to_the_rows_that_have_weight():
+def test_fit_refines_members_to_the_rows_that_have_weight_and_many_values_by_lbfgs(monkeypatch):
     u, values = inputs(10), waves(inputs(10))
     values[9] += 5 * values.std()
     model = ensemble(refine=True).fit(u, values, sample_weight=[1] * 9 + [0])
@@ -451,9 +451,6 @@ def test_fit_refines_members_to_the_rows_that_have_weight():
     nearly_equal = np.concatenate([inputs(3), inputs(3) + 1e-9, inputs(3) + 1e-7])
     model.set_params(training__steps=100).fit(nearly_equal, waves(nearly_equal))
     assert rms_at_data(model, nearly_equal) < 1e-3
-
-
-def test_fit_refines_many_values_by_lbfgs(monkeypatch):
     monkeypatch.setattr(_predict, "MAX_DUAL_VALUES", 10)
     lbfgs = functools.partial(_predict._lbfgs, max_steps=60, rows_at_once=37)
     monkeypatch.setattr(_predict, "_lbfgs", lbfgs)

@@ -64,7 +64,7 @@ def test_shrinkage_of_the_scale_by_hand(std):
     assert_allclose(shrink_std_factor(*given, c), expected, rtol=1e-3)
 
 
-def test_temperature_is_most_likely_and_known(rng):
+def test_temperature_is_most_likely_and_known_and_has_a_prior(rng):
     true = special.softmax(rng.normal(size=(20_000, 3)) * 2, axis=1)
     sure = true**2 / (true**2).sum(axis=1, keepdims=True)
     codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
@@ -73,10 +73,7 @@ def test_temperature_is_most_likely_and_known(rng):
     # A class of probability 0 counts as possible.
     found = scaled_probabilities(np.array([[0.0, 1.0]]), 0.5)
     assert_allclose(found[0], np.array([2.0**-26, 1]) / (1 + 2.0**-26))
-
-
-def test_temperature_has_a_prior():
-    """Without it, it would be 0 if all rows have the more probable class."""
+    # Without it, it would be 0 if all rows have the more probable class.
     found = fit_temperature(np.tile([0.3, 0.7], (10, 1)), np.ones(10, dtype=int), np.ones(10))
     grid = np.exp(np.linspace(-4, 1, 2001))
     nll = 10 * np.log1p((3 / 7) ** (1 / grid)) + 0.5 * np.log(grid) ** 2

@@ -89,7 +89,7 @@ def test_any_oracle_drives_our_search(make):
     assert sorted(sign * trial.score for trial in scored) == pytest.approx(expected)
 
 
-def test_an_oracle_that_has_nothing_left_says_so():
+def test_an_oracle_that_has_nothing_left_says_so_and_leaves_no_folder():
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=2)
     decisions = DenseSpace(n_nodes=1).decisions()
     with pytest.raises(ValueError, match="max_trials must be at least n_trials=5. Got 2"):
@@ -98,9 +98,6 @@ def test_an_oracle_that_has_nothing_left_says_so():
     with pytest.raises(SearchFailedError) as error:
         search(inline(evaluate), 5, proposer, entropy=1)
     assert "could not propose trial 2" in str(error.value) and len(error.value.records) == 2
-
-
-def test_an_oracle_leaves_no_folder():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=2)
     proposer = proposer_of(oracle, DenseSpace(n_nodes=1).decisions())
     folder = Path(oracle._project_dir)
