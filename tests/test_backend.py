@@ -426,7 +426,7 @@ def progress(n, **fields):
             shown.step(message=f"trial {k}: fine", **{"best NLL": 0.5 - k, "failed": 0})
 
 
-def test_progress_shows_a_bar_on_request_logs_messages_and_may_become_less(capsys, caplog):
+def test_progress_shows_bars_logs_messages_and_leaves_compilation_out(capsys, caplog, monkeypatch):
     with caplog.at_level(logging.INFO, logger="skuq"):
         progress(3, verbose=1, seconds_left=lambda: 20.0)
     shown = capsys.readouterr().err
@@ -437,9 +437,6 @@ def test_progress_shows_a_bar_on_request_logs_messages_and_may_become_less(capsy
         for n_epochs, n_left in ((10, 90), (30, 60), (10, 0)):  # stopped early
             training.epochs(n_epochs, n_left)
     assert "50/50" in capsys.readouterr().err
-
-
-def test_progress_does_not_count_a_compilation_for_its_estimate(capsys, monkeypatch):
     monkeypatch.setattr("tqdm.std.time", lambda: now)
     now = 0.0
     with _messages.Progress("training", "epoch", verbose=1) as training:

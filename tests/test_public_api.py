@@ -40,15 +40,12 @@ def test_parameters_are_documented_in_the_order_of_the_signature(package):
         assert documented == [name for name in parameters if name in documented]
 
 
-def test_top_level_names_and_versions_of_dependencies(capsys):
+def test_names_versions_and_reprs_say_what_they_are(capsys, table):
     assert len(ESTIMATORS) == 19 and {"load", "make_pipeline", "save"} <= set(skuq.__all__)
     assert skuq.__version__
     skuq.show_versions()
     shown = capsys.readouterr().out
     assert "python: 3" in shown and "numpy: " in shown and "  keras: " in shown
-
-
-def test_repr_of_members_says_what_they_are(table):
     model = skuq.DeepEnsembleRegressor(**TINY).fit(*table)
     assert repr(model.members_[0]).startswith("Member(12 weights, best epoch ")
     assert "members=<tuple of 2 Member>, weights=[0.5, 0.5]" in repr(model.fitted_)

@@ -409,7 +409,7 @@ def gain(optimizer, points, others=()):
     return np.maximum(drawn(optimizer.domain.encode(points)) - known, 0).mean(axis=0)
 
 
-def test_ask_draws_take_their_own_values_at_pending_points():
+def test_pending_points_count_by_their_draws_and_are_settled_or_forgotten():
     """The second point maximises what it adds to the first, over a fine grid."""
     optimizer = told(search_by(JointProcess(), "ei", n_restarts=50))
     first, second = optimizer.ask(), optimizer.ask()
@@ -418,9 +418,6 @@ def test_ask_draws_take_their_own_values_at_pending_points():
     added = gain(optimizer, second, first)[0]
     assert added > 0.99 * gain(optimizer, grid, first).max()
     assert added < gain(optimizer, grid).max()  # a part of this is the first point's
-
-
-def test_tell_settles_its_point_though_rounded_and_forgets_a_lost_one():
     optimizer = told(search_by(JointProcess()))
     x = optimizer.ask(3)
     optimizer.tell(x[1] * (1 + 1e-15), 0.5)

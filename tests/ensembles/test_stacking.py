@@ -106,17 +106,14 @@ def test_automatic_selection_stacks_unseen_rows_only():
     assert StackingSelection(min_members=1).choose(normals, 3).indices.tolist() == [2]
 
 
-def test_mixtures_of_given_weights_get_a_temperature():
+def test_mixtures_get_a_temperature_and_classes_without_rows_their_share():
     """Logits that are a tenth larger get a temperature that is: it is not one of a grid."""
     candidates, weights = classifiers(3000), np.full(10, 0.1)
     scaled = [replace(candidates, raw=f * np.log(candidates.proba)) for f in (6, 6.6)]
     one, two = (c.fit_class_mixture(weights=weights) for c in scaled)
     assert_allclose(one[0], weights)
     assert 1.05 < two[1].temperature / one[1].temperature < 1.15 and 0 < sum(one[1].constant) < 0.05
-
-
-def test_classes_without_a_row_to_judge_by_keep_their_share():
-    """A class of one row is never predicted for rows held out; it may come again all the same."""
+    # A class of one row is never predicted for rows held out; it may come again all the same.
     candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
     logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
     given = logits, candidates.codes, np.ones(500), shares

@@ -335,7 +335,7 @@ def test_fit_trains_nothing_after_an_interrupted_search(tiny_space, wave, retrai
     assert len(model.selection_) == 1 and model.repeated_ == {} and model.refitted_ == {}
 
 
-def test_leaderboard_of_the_trials(fitted, wave):
+def test_leaderboard_of_the_trials_and_has_reasons_of_failed_trials(fitted, wave, tiny_space):
     X, y = wave
     board = fitted.leaderboard()
     assert board.index.tolist() == list(range(6)) and board.score.is_monotonic_increasing
@@ -353,9 +353,6 @@ def test_leaderboard_of_the_trials(fitted, wave):
         assert_allclose(board[board.trial == number].new_score, expected, rtol=1e-5)
     assert board.index.tolist() == list(range(6)) and "message" not in board
     assert board.new_score.is_monotonic_increasing and not board.score.is_monotonic_increasing
-
-
-def test_leaderboard_has_reasons_of_failed_trials(wave, tiny_space):
     numbers = iter(range(6))
 
     def fails(trial):

@@ -262,16 +262,13 @@ def test_calibrated_takes_fitted_models_that_are_no_estimators(capfd):
         assert_allclose(model.predict_proba(X)[:, 0], special.softmax(logits, axis=1)[:, 0])
 
 
-def test_calibrated_warns_of_weights_that_are_no_counts():
+def test_calibrated_weighs_rows_and_the_last_step_of_pipelines():
     X, y = line(50)
     model = calibrated(TooSure().fit(X, y), cv="prefit")
     with pytest.warns(CalibrationWarning, match="50 rows sum to 1, and count as that many"):
         model.fit(X, y, np.full(50, 1 / 50))
     with warnings.catch_warnings(action="error"):
         model.fit(X, y, np.r_[np.zeros(45), np.ones(5)])
-
-
-def test_calibrated_weighs_the_last_step_of_pipelines():
     X, y = line(60)
     y[:30] *= 10
     weight = np.where(np.arange(60) < 30, 0.01, 2.0)
@@ -385,7 +382,7 @@ class GroupedBayes(GaussianNB):
         return super().fit(X, y, sample_weight)
 
 
-def test_groups_reach_models_of_a_pool_and_folds_of_a_search():
+def test_groups_reach_models_and_are_kept_together():
     X, y = line(60)
     groups = np.repeat(np.arange(12), 5).tolist()
     pool = [("grouped", GroupedBayes()), ("line", LogisticRegression())]
@@ -396,9 +393,6 @@ def test_groups_reach_models_of_a_pool_and_folds_of_a_search():
     search = model_selection.GridSearchCV(LinearRegression(), {"positive": [False]}, cv=by_group)
     inside = calibrated(search, cv=3).fit(X, y, groups=groups)
     assert inside.scale_ == calibrated(LinearRegression(), cv=3).fit(X, y, groups=groups).scale_
-
-
-def test_calibrated_keeps_groups_together():
     X, y = line(60)
     labels, groups = y > 3, np.repeat(np.arange(12), 5)
     model = calibrated().fit(X, y, groups=groups)
@@ -434,16 +428,13 @@ def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
     assert prefit.fit(X, y[:, None]).predict_interval(X).lower.shape == (60, 1)
 
 
-def test_classifier_temperature_is_that_of_out_of_fold_probabilities():
+def test_classifier_has_its_temperature_and_keeps_labels_entropies_and_classes():
     X, y = load_breast_cancer(return_X_y=True)
     cv = model_selection.StratifiedKFold(3)
     model = classifier(GaussianNB(), cv=cv).fit(X, y)
     proba = cross_val_predict(GaussianNB(), X, y, cv=cv, method="predict_proba")
     assert model.temperature_ > 2  # naive Bayes is famous for it
     assert_allclose(model.temperature_, fit_temperature(proba, y, np.ones(len(y))))
-
-
-def test_classifier_keeps_labels_and_parts_of_entropies():
     X, y = load_iris(return_X_y=True)
     y = np.array(["a", "b", "c"])[y]
     team = HQEnsembleSelector([("a", GaussianNB()), ("b", KNeighborsClassifier())], filters=())
@@ -452,9 +443,6 @@ def test_classifier_keeps_labels_and_parts_of_entropies():
     assert model.predict_uncertainty(X).epistemic.max() > 0
     logits = np.log(np.maximum(alone.predict_proba(X), 2**-52)) / model.temperature_
     assert_allclose(model.predict_proba(X), special.softmax(logits, axis=1), atol=1e-9)
-
-
-def test_classifier_keeps_predicted_classes_that_are_not_the_most_probable():
     X, y = load_breast_cancer(return_X_y=True)
     eager = model_selection.FixedThresholdClassifier(GaussianNB(), threshold=0.9999)
     model = classifier(eager, cv=3).fit(X, y)

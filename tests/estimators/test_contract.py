@@ -839,15 +839,12 @@ def test_a_class_shows_its_signature(cls):
     assert {"fit", "_fit"} <= {name for base in (cls, *above) for name in vars(base)}
 
 
-def test_parameters_have_one_order():
+def test_parameters_have_one_order_one_default_and_one_sentence():
     pairs = set()
     for cls in CLASSES:
         parameters = inspect.signature(cls).parameters.values()
         pairs |= set(combinations([p.name for p in parameters if p.kind == p.KEYWORD_ONLY], 2))
     assert sorted(pair for pair in pairs if pair[::-1] in pairs) == []
-
-
-def test_one_name_has_one_default_and_one_sentence():
     defaults, sentences = defaultdict(set), defaultdict(set)
     for cls in OWN:
         parameters = inspect.signature(cls).parameters

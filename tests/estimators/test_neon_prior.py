@@ -319,21 +319,15 @@ def wave():
     return wave_model().fit(u, waves(u))
 
 
-def test_predict_computes_means_without_draws(wave):
+def test_fit_closes_the_prior_at_the_data_and_draws_are_functions(wave):
     assert wave.fitted_.draws.of_mean().directions.shape[1] == 1
     assert_allclose(wave.predict(NEAR), wave.predict_uncertainty(NEAR).mean, rtol=1e-12, atol=1e-14)
-
-
-def test_fit_closes_the_prior_at_the_data(wave):
     u = inputs(10)
     at_data, new = std_of(wave, u).mean(), std_of(wave, NEAR).mean()
     assert at_data < 0.05 * new and std_of(wave, FAR).mean() > 4 * new
     assert np.sqrt(np.mean((wave.predict(u) - waves(u)) ** 2)) < 2e-5 * waves(u).std()
     noisy = wave_model(noise_std=0.3).fit(u, waves(u))  # meets the data up to noise
     assert std_of(noisy, u).mean() > 3 * at_data
-
-
-def test_calibrated_draws_are_functions(wave):
     u = inputs(7)
     error = np.random.default_rng(0).choice([-0.1, 0.1], waves(u).shape)
     model = CalibratedUncertaintyRegressor(wave, cv="prefit").fit(u, waves(u) + error)

@@ -65,7 +65,7 @@ def test_fit_by_squared_error_with_known_or_estimated_noise():
     assert parts.aleatoric.max() < 1e-6 and (parts.total > 0).all()
 
 
-def test_fit_gives_each_member_validation_rows_of_its_own():
+def test_fit_validates_each_member_on_rows_of_its_own_or_on_none():
     (X, y), model = table(), clone(DEEP).fit(*table())
     assert all(len(member.held_out) == 30 for member in model.members_)
     # A layer's own penalty would count in the validation loss, as it does in Keras.
@@ -77,9 +77,6 @@ def test_fit_gives_each_member_validation_rows_of_its_own():
         z = (together.fitted_.targets.transform(y[120:, None]) - mean) / scale
         nll = np.mean(0.5 * np.log(2 * np.pi) + np.log(scale) + 0.5 * z**2)
         assert member.score == pytest.approx(nll, rel=1e-4)
-
-
-def test_fit_without_validation_trains_on_everything():
     X, y = table()
     model = clone(DEEP).set_params(validation=None).fit(X, y)
     assert {len(m.history["loss"]) for m in model.members_} == {30}

@@ -231,7 +231,7 @@ def test_refine_lets_the_mean_meet_its_rows():
     assert std_of(model, ROWS).mean() < 0.1 * std_of(model, 1.5 * ROWS).mean()
 
 
-def test_precise_and_heavy_rows_count_for_more(plan):
+def test_precise_and_heavy_rows_count_for_more_and_noise_is_learnt(plan):
     """Eq. 57: rows count by 1 / noise**2, and noise at least as a hundredth of the median."""
     noise, weight = np.array([*[1.0] * 7, *[2.0] * 3, 1e-5, 0.0]), np.arange(1.0, 13)
     _, data = plan(small(noise_std=lambda X: noise), ROWS, VALUES, sample_weight=weight)
@@ -239,9 +239,6 @@ def test_precise_and_heavy_rows_count_for_more(plan):
     assert_allclose(data.weight / data.weight.sum(), expected / expected.sum())
     both = _training.precision(np.column_stack([[1.0, 2.0, 2.0], [3.0, 3.0, 3.0]]))
     assert_allclose(both, (np.array([1, 0.25, 0.25]) / 0.5 + 1) / 2)
-
-
-def test_noise_std_is_learnt():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (300, 1))
     y = 100 * np.sin(3 * X[:, 0]) + 30 * rng.normal(size=300)

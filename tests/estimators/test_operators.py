@@ -382,7 +382,7 @@ def test_fit_takes_the_usual_scale_where_all_networks_diverge(monkeypatch):
     assert_array_equal(std_of(model, FURTHER), std_of(fixed, FURTHER))
 
 
-def test_predict_gives_moments_of_the_members():
+def test_predict_gives_moments_of_members_whose_priors_are_frozen():
     model = wave("ensemble")
     targets, rows = model.fitted_.targets, model.fitted_.inputs.transform(FAR)
     means = np.stack([operators.predict_draws(member, rows)[0] for member in model.members_])
@@ -393,9 +393,6 @@ def test_predict_gives_moments_of_the_members():
     nearest = np.abs(draws[:, None] - means).max(axis=(2, 3)).argmin(axis=1)
     assert_array_equal(draws, means[nearest])  # a draw is one member
     assert len(set(nearest)) == 5
-
-
-def test_fit_freezes_priors_of_each_member_alone():
     model = fit_small("ensemble")
     for member in model.members_:
         weights, prior = operators.first_draw(member.network, member.seed)
@@ -408,7 +405,7 @@ def test_fit_freezes_priors_of_each_member_alone():
     assert none.n_parameters_ == 5 * len(none.members_[0].weights)
 
 
-def test_fit_with_subsample_gives_members_whole_functions_of_their_own(plan):
+def test_members_have_functions_of_their_own_and_are_never_certain(plan):
     whole = {"subsample": 0.5, "batch_size": 2, "batch_over": "functions"}
     (job,), _ = plan(small("ensemble", **whole), INPUTS, VALUES)
     order = job.permutations[0](12)
@@ -418,10 +415,7 @@ def test_fit_with_subsample_gives_members_whole_functions_of_their_own(plan):
         assert_array_equal(rows.reshape(3, 4) % 4, np.broadcast_to(np.arange(4), (3, 4)))
     chosen = {frozenset(rows[::4].tolist()) for rows, _ in job.splits}
     assert {len(functions) for functions in chosen} == {3} and len(chosen) > 1
-
-
-def test_predict_is_never_certain(plan):
-    """One member has hardly any uncertainty; the smallest subsample is one function."""
+    # One member has hardly any uncertainty; the smallest subsample is one function.
     std = std_of(fit_small("ensemble", n_members=1), FURTHER)
     assert (std > 0).all() and (std < 1e-6).all()
     (job,), _ = plan(small("ensemble", subsample=0.01), INPUTS, VALUES)
@@ -500,16 +494,13 @@ def test_fit_closes_a_conditioned_prior_at_new_data_in_a_warm_start(monkeypatch)
     assert model.predict_uncertainty(u[9:]).epistemic.mean() < 0.1 * before
 
 
-def test_fit_adds_members_of_their_own_in_a_warm_start():
+def test_warm_starts_add_members_and_learn_the_noise_of_a_cold_start():
     model = fit_small("ensemble", n_members=2, noise_std=0.0, warm_start=True)
     before = [member.state[0] for member in model.members_]
     model.set_params(n_members=4).fit(INPUTS, VALUES)
     after = [member.state[0] for member in model.members_]
     assert_allclose(after[:2], before)
     assert min(abs(after[k] - after[j]).max() for k in range(4) for j in range(k)) > 0.1
-
-
-def test_fit_learns_the_noise_from_networks_of_a_cold_start():
     u, settings = inputs(30), {**WAVE_SETTINGS, **operators.SMALL, "n_members": 2}
     cold = small("ensemble", **settings).fit(u, waves(u))
     warm = clone(cold).set_params(warm_start=True).fit(u, waves(u)).fit(u, waves(u))
@@ -547,7 +538,7 @@ def test_fit_asks_the_given_model_that_it_has_now_in_a_warm_start():
     assert_allclose(model.predict(INPUTS), second.predict(INPUTS))
 
 
-def test_fit_to_a_constant_component_does_not_spoil_the_others():
+def test_constants_do_not_spoil_the_others_and_are_not_kept():
     """Values that all functions share at a query point are common: boundary conditions."""
     X = np.random.default_rng(0).normal(size=(40, 2))
     Y = np.stack([np.full(40, 5.0), X[:, 0], X[:, 0] ** 2], axis=1)
@@ -558,9 +549,6 @@ def test_fit_to_a_constant_component_does_not_spoil_the_others():
     assert_allclose(mean[:, 0], 5, rtol=1e-5)
     assert (std[:, 0] < 1e-4).all()
     assert np.abs(mean - Y)[:, 1:].mean() < 0.3 and np.median(std[:, 1:]) > 1e-3
-
-
-def test_function_targets_do_not_see_the_scale_of_constants():
     Y = np.stack([np.full(4, 5.0), np.array([1.0, 2, 3, 4])], axis=1)
     wide = np.array([25 + (value / Y[:, 1].std()) ** 2 for value in Y[:, 1]])
     # A constant counts as 1 in place of its square.
@@ -569,9 +557,6 @@ def test_function_targets_do_not_see_the_scale_of_constants():
         values = targets.fit_encoder(Y, None)
         weights = targets.fit(values).pair_weights(values, np.ones(4))
         assert_allclose(weights.reshape(4, 2)[:, 0] * size, 2)
-
-
-def test_fit_after_a_constant_and_around_a_model_that_varies_is_not_narrow():
     X, settings = np.random.default_rng(0).normal(size=(20, 2)), {"query_points": None}
     settings |= {"noise_std": 0.0, "training__steps": 400, "n_members": 2}
     model = small("ensemble", **settings, warm_start=True).fit(X, np.full(20, 7.0))

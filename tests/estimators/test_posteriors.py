@@ -150,7 +150,7 @@ def test_count_draws_is_the_least_that_has_the_weights(parts):
     assert_array_equal(counts * np.gcd.reduce(parts), parts)
 
 
-def test_posterior_fn_of_nomu_draws_multiples_of_its_spread(fitted, elsewhere):
+def test_posterior_fn_of_nomu_draws_multiples_of_its_spread_or_quantiles(fitted, elsewhere):
     model = fitted("nomu", 2)
     posterior, parts = model.posterior_fn(8, random_state=0), model.predict_uncertainty(elsewhere)
     assert not posterior.joint and posterior.n_draws == 8
@@ -159,9 +159,6 @@ def test_posterior_fn_of_nomu_draws_multiples_of_its_spread(fitted, elsewhere):
     assert abs(np.corrcoef(multiples[:, 0].T)[0, 1]) < 0.9  # outputs have numbers of their own
     assert_array_equal(model.posterior_fn(8, random_state=0)(elsewhere), posterior(elsewhere))
     assert (model.posterior_fn(8, random_state=1)(elsewhere) != posterior(elsewhere)).any()
-
-
-def test_posterior_fn_of_an_asymmetric_nomu_draws_quantiles(fitted, elsewhere):
     model = fitted("nomu asymmetric", 2)
     distribution = model.predict_distribution(elsewhere)
     draws = model.posterior_fn(256, random_state=0)(elsewhere)

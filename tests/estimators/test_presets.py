@@ -74,16 +74,13 @@ def test_autodeuq_has_the_paper_s_settings(name, epochs):
     assert (classifier.n_trials, classifier.space) == (4, name)
 
 
-def test_nes_has_the_paper_s_settings():
+def test_nes_has_the_paper_s_settings_and_other_papers_are_refused():
     model = skuq.NESClassifier.from_paper(random_state=3)
     search = model.search
     assert (search.vary, search.population_size, search.n_parents) == ("architecture", 50, 10)
     assert (model.space, model.n_trials, model.selection) == ("darts", 400, "forward")
     assert (model.calibrate, model.random_state) == (False, 3)
     assert skuq.NESRegressor.from_paper("dense", n_members=3).n_members == 3
-
-
-def test_papers_of_other_names_are_refused():
     with pytest.raises(ValueError, match=r"`name` must be .* \['benchmark', 'toy'\]. Got 'uci'"):
         skuq.AutoDEUQRegressor.from_paper("uci")
     with pytest.raises(ValueError, match="`name` must be one of"):

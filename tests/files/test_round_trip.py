@@ -254,7 +254,7 @@ def test_loads_predicts_without_the_functions_of_the_user():
             loads(data).predict(inputs, return_std=True)
 
 
-def test_dumps_refuses_networks_that_would_not_be_loaded():
+def test_networks_and_transformers_that_are_not_safe_are_refused():
     x = keras.Input((3,))
     doubled = keras.layers.Lambda(lambda x: 2 * x, output_shape=(3,))(x)
     model = loads(dumps(fitted("dropout, classes")))
@@ -262,9 +262,6 @@ def test_dumps_refuses_networks_that_would_not_be_loaded():
     model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
     with pytest.raises(UnsavableError, match=r"members\[0\] cannot be saved: .*Lambda.*keras.ops"):
         dumps(model)
-
-
-def test_loads_needs_trust_in_transformers_of_the_user():
     model = ensemble(**SMALL, preprocess=Halving()).fit(X, Y)
     data = dumps(model)
     with pytest.raises(FileFormatError, match=r"`preprocess` holds .*known to be safe.*Halving"):

@@ -181,7 +181,7 @@ def draw_mixtures(seed):
     return rng.normal(size=(50, 2)), loc, scale, rng.dirichlet(np.ones(4))
 
 
-def test_nll_is_scipys_and_its_minimum_is_found_by_an_optimiser(global_random_seed):
+def test_nll_is_scipys_and_crps_is_scoringrules(global_random_seed):
     y, mean, std = draw(global_random_seed)
     expected = -stats.norm(mean, std).logpdf(y).mean()
     assert_allclose(metrics.gaussian_nll_loss(y, mean, std), expected)
@@ -197,9 +197,6 @@ def test_nll_is_scipys_and_its_minimum_is_found_by_an_optimiser(global_random_se
     found = optimize.minimize_scalar(lambda log_c: loss(y, mean, np.exp(log_c) * std))
     assert_allclose(metrics.nll_min_loss(y, mean, std), found.fun, rtol=1e-9)
     assert metrics.nll_min_loss(y, y, std) == -np.inf
-
-
-def test_crps_is_scoringrules(global_random_seed):
     scoringrules = pytest.importorskip("scoringrules")
     y, mean, std = draw(global_random_seed, 2)
     assert_allclose(normal_crps(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())

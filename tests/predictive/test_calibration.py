@@ -135,7 +135,7 @@ def test_members_that_claim_a_part_of_the_noise_get_the_rest(claim, rng):
     assert found.share < 0.01
 
 
-def test_rows_without_unseen_members_or_weight_tell_nothing(rng):
+def test_unseen_members_tell_as_much_as_all_and_rows_without_them_nothing(rng):
     scale, unseen = np.full((2, 1, 60, 1), 0.2), np.zeros((2, 60), bool)
     y, light = rng.normal(size=(60, 1)), np.r_[np.zeros(30), np.ones(30)]
     assert fit_members(0 * scale, scale, y, unseen) == UNCALIBRATED
@@ -146,9 +146,7 @@ def test_rows_without_unseen_members_or_weight_tell_nothing(rng):
     unseen[0, 30:] = True
     assert few == fit_members(0 * scale, scale, y, unseen, 1 - light)
     assert few.factor < fit_members(0 * scale, scale, y, unseen).factor
-
-
-def test_single_unseen_members_have_the_spread_of_all(rng):
+    rng = np.random.default_rng(0)
     loc = rng.normal(size=(8, 1, 4000, 1))
     y, scale = loc.mean(axis=0)[0] + 0.1 * rng.normal(size=(4000, 1)), np.full_like(loc, 0.1)
     unseen = np.arange(8)[:, None] == np.arange(4000) % 8
@@ -165,16 +163,14 @@ def test_predictions_that_are_not_finite_give_no_correction(value, n_components,
         assert fit_members(loc, scale, rng.normal(size=(100, 1))) == UNCALIBRATED
 
 
-def test_wide_components_of_mixtures_do_not_narrow_the_others(rng):
+def test_wide_components_do_not_narrow_others_and_their_share_is_found(rng):
     """Variances alone would make all components, a tenth of which are wide, a third as wide."""
     scale = np.repeat([[[[1.0]], [[15.0]]]], 2000, axis=2)
     probability = np.repeat([[[[0.9]], [[0.1]]]], 2000, axis=2)
     unseen, weight, y = np.ones((1, 2000), bool), np.ones(2000), 1.5 * rng.normal(size=(2000, 1))
     found = fit_calibration(0 * scale, scale, probability, np.ones(1), unseen, y, weight)
     assert 1.3 < found.factor < 1.6
-
-
-def test_the_share_is_that_of_errors_three_times_as_wide(rng):
+    rng = np.random.default_rng(0)
     error = rng.choice([1.0, 3.0], size=(10_000, 2), p=[0.8, 0.2]) * rng.normal(size=(10_000, 2))
     # Rows count by their weights.
     y, weight = np.concatenate([error, 40 + error]), np.repeat([1.0, 1e-9], 10_000)

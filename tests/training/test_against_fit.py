@@ -67,7 +67,7 @@ def test_rule_of_takes_the_steps_of_keras_optimizers(optimizer, settings, rng):
     assert_allclose(w, variable, rtol=1e-5, atol=1e-6)
 
 
-def test_equals_fit_through_plateaus_and_early_stopping():
+def test_equals_fit_with_callbacks_clipping_decay_and_penalties():
     """Two outputs, and a layer's own penalty."""
     recipe = Recipe(
         "adam", 0.1, batch_size=10, epochs=200, reduce_lr_factor=0.3, reduce_lr_patience=1,
@@ -85,10 +85,7 @@ def test_equals_fit_through_plateaus_and_early_stopping():
     assert_allclose(member.history["val_loss"], history["val_loss"], rtol=1e-4, atol=1e-5)
     assert_allclose(member.history["learning_rate"], history["learning_rate"], rtol=1e-6)
     assert member.best_epoch == int(np.argmin(history["val_loss"]))
-
-
-def test_equals_fit_with_clipped_gradients_weight_decay_and_l2_on_all_weights():
-    """The recipe's penalty is Keras' regulariser on kernels and biases."""
+    # The recipe's penalty is Keras' regulariser on kernels and biases.
     settings = {"clip_norm": 0.3, "weight_decay": 0.1, "l2": 0.01}
     recipe = Recipe("rmsprop", 0.02, batch_size=16, epochs=6, **settings, **PLAIN)
     optimizer = keras.optimizers.RMSprop(0.02, global_clipnorm=0.3, weight_decay=0.1)

@@ -186,7 +186,7 @@ def times(factor):
     return keras.Sequential(parts, name="net")
 
 
-def test_a_class_that_is_defined_again_replaces_the_one_before():
+def test_programs_go_with_their_classes_and_leave_nothing_behind(monkeypatch):
     keys = set()
     for factor in (1.0, 0.0):
         model = times(factor)
@@ -196,10 +196,7 @@ def test_a_class_that_is_defined_again_replaces_the_one_before():
         assert run._model is model
         keys.add(run.key)
     assert len(keys) == 2
-
-
-def test_dropped_programs_leave_nothing_behind_and_those_used_last_are_kept(monkeypatch):
-    """No activation keeps its graphs alive, as TensorFlow's own swish would."""
+    # No activation keeps its graphs alive, as TensorFlow's own swish would.
     cache, graphs = BoundedCache(1), []
     monkeypatch.setattr("skuq.training._train.programs", cache)
     for activation in ("swish", "mish"):
