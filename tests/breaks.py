@@ -49,8 +49,7 @@ def changed(node):
 def places_of(file):
     """All places of a file that can be broken, with what takes their place."""
     text = file.read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    starts = [0]
+    tree, starts = ast.parse(text), [0]
     for line in text.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     typed = {id(n) for part in ast.walk(tree) for a in _annotations(part) for n in ast.walk(a)}
@@ -82,8 +81,7 @@ def drawn(seed, n):
     for file in sorted((ROOT / "skuq").rglob("*.py")):
         if found := list(places_of(file)):
             packages.setdefault(file.relative_to(ROOT).parts[1], []).append(found)
-    rng = random.Random(seed)
-    order = []
+    rng, order = random.Random(seed), []
     while len(order) < n:
         names = rng.sample(sorted(packages), len(packages))
         for name in names:
@@ -160,9 +158,8 @@ def main():
         print(f"{place['file']}:{place['line']} {place['old']} -> {place['new']}:", end=" ")
         print(record["caught"] or "NOT CAUGHT", flush=True)
 
-    wanted = [
-        p for p in drawn(arguments.seed, arguments.places) if p | {"caught": None} not in kept
-    ]
+    places = drawn(arguments.seed, arguments.places)
+    wanted = [p for p in places if p | {"caught": None} not in kept]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(one, wanted))
     print(f"{sum(bool(r['caught']) for r in done)} of {len(done)} caught")

@@ -16,11 +16,8 @@ class_recipes = _tuned_space.class_recipes
 
 def build_nomu(input_shape, n_outputs, *, l2=0.0, side_l2=0.0, given=None, sample=None, **settings):
     """NOMU's network, by the settings of `NOMUNetwork`."""
-    parts = (
-        NomuHead(n_outputs),
-        _nomu.NOMUNetwork(**settings),
-        _nomu.NOMULoss(l2=l2, side_l2=side_l2),
-    )
+    loss = _nomu.NOMULoss(l2=l2, side_l2=side_l2)
+    parts = NomuHead(n_outputs), _nomu.NOMUNetwork(**settings), loss
     return _nomu.build_nomu(input_shape, *parts, given=given, sample=sample)
 
 

@@ -27,8 +27,7 @@ class TinySpace:
     def build(self, configuration, input_shape, n_outputs):
         from skuq.backend import keras
 
-        layers = keras.layers
-        inputs = keras.Input(input_shape, name="input")
+        layers, inputs = keras.layers, keras.Input(input_shape, name="input")
         hidden = layers.Dense(configuration["units"], configuration["activation"], name="hidden")
         output = layers.Dense(n_outputs, name="output")
         return keras.Sequential([inputs, hidden, output], name="tiny")

@@ -90,8 +90,7 @@ CALLS = {
 
 def messages_of(call, is_right=False, **arguments):
     """Messages of warnings, or of the error."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         try:
             call(**arguments)
         except Exception as error:

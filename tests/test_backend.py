@@ -121,8 +121,7 @@ def test_work_is_done_in_threads_that_stay_and_keep_only_the_scopes_of_their_cal
     assert sorted(backend.run_in_threads([two])[0]) == [0, 1]
     with pytest.raises(ZeroDivisionError):
         backend.run_in_threads([lambda: 1 // 0])
-    gone = weakref.ref(backend.run_in_threads([Result])[0])
-    deadline = time.monotonic() + 20
+    gone, deadline = weakref.ref(backend.run_in_threads([Result])[0]), time.monotonic() + 20
     while gone() is not None:
         assert time.monotonic() < deadline
     keras, tf = backend.keras, importlib.import_module("tensorflow")
@@ -141,8 +140,7 @@ def test_work_is_done_in_threads_that_stay_and_keep_only_the_scopes_of_their_cal
         keep_scopes(scope({"tests>left": dict}).__enter__)()
         keep_scopes(lambda: left.append(found("tests>left")))()
 
-    left = []
-    thread = threading.Thread(target=work)
+    left, thread = [], threading.Thread(target=work)
     thread.start()
     thread.join()
     assert left == [None]  # what was left there is another caller's
@@ -428,7 +426,7 @@ def progress(n, **fields):
             shown.step(message=f"trial {k}: fine", **{"best NLL": 0.5 - k, "failed": 0})
 
 
-def test_progress_shows_a_bar_on_request_logs_messages_and_may_become_less(capsys, caplog):
+def test_progress_shows_bars_logs_messages_and_leaves_compilation_out(capsys, caplog, monkeypatch):
     with caplog.at_level(logging.INFO, logger="skuq"):
         progress(3, verbose=1, seconds_left=lambda: 20.0)
     shown = capsys.readouterr().err
@@ -439,9 +437,6 @@ def test_progress_shows_a_bar_on_request_logs_messages_and_may_become_less(capsy
         for n_epochs, n_left in ((10, 90), (30, 60), (10, 0)):  # stopped early
             training.epochs(n_epochs, n_left)
     assert "50/50" in capsys.readouterr().err
-
-
-def test_progress_does_not_count_a_compilation_for_its_estimate(capsys, monkeypatch):
     monkeypatch.setattr("tqdm.std.time", lambda: now)
     now = 0.0
     with _messages.Progress("training", "epoch", verbose=1) as training:

@@ -40,15 +40,12 @@ def test_parameters_are_documented_in_the_order_of_the_signature(package):
         assert documented == [name for name in parameters if name in documented]
 
 
-def test_top_level_names_and_versions_of_dependencies(capsys):
+def test_names_versions_and_reprs_say_what_they_are(capsys, table):
     assert len(ESTIMATORS) == 19 and {"load", "make_pipeline", "save"} <= set(skuq.__all__)
     assert skuq.__version__
     skuq.show_versions()
     shown = capsys.readouterr().out
     assert "python: 3" in shown and "numpy: " in shown and "  keras: " in shown
-
-
-def test_repr_of_members_says_what_they_are(table):
     model = skuq.DeepEnsembleRegressor(**TINY).fit(*table)
     assert repr(model.members_[0]).startswith("Member(12 weights, best epoch ")
     assert "members=<tuple of 2 Member>, weights=[0.5, 0.5]" in repr(model.fitted_)
@@ -58,7 +55,7 @@ def files_of(caught, text):
     return [w.filename for w in caught if text in str(w.message)]
 
 
-def test_warn_user_points_at_the_caller_of_an_estimator(table):
+def test_warn_user_points_at_the_caller_of_an_estimator_and_origin_without_a_user(table):
     X, y = table
     model = skuq.DeepEnsembleRegressor(**TINY).fit(X, y)
     methods = (model.predict, model.predict_interval, model.predict_uncertainty)
@@ -72,11 +69,7 @@ def test_warn_user_points_at_the_caller_of_an_estimator(table):
     with pytest.warns(UserWarning, match="so far from all others") as caught:
         cross_val_score(skuq.DeepEnsembleRegressor(**TINY), huge, y, cv=2)
     assert files_of(caught, "so far from") == [__file__]
-
-
-def test_warn_user_points_at_the_origin_without_a_user():
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         thread = threading.Thread(target=TablePreprocessor().fit, args=([[1.0, np.nan]],))
         thread.start()
         thread.join()

@@ -124,8 +124,7 @@ def test_table_is_what_is_stored(found):
 
 def is_told(figure, numbers):
     """Say whether a number of the tables rounds to the figure, whose sign may be left out."""
-    digits = len(figure.split(".")[1])
-    signed = figure.startswith("-")
+    digits, signed = len(figure.split(".")[1]), figure.startswith("-")
     told = (n if signed else abs(n) for n in numbers)
     return any(abs(n - float(figure)) <= 0.5 * 10**-digits + 1e-9 for n in told)
 

@@ -123,8 +123,7 @@ def test_snippets_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     namespace = {"__name__": "snippet"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         warnings.simplefilter("ignore", SmallValidationWarning)  # the data are small here
         for module in ("tensorflow", "tf_keras", "keras_tuner", "flatbuffers"):
             warnings.filterwarnings("ignore", category=DeprecationWarning, module=module)

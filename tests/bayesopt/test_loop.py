@@ -336,8 +336,7 @@ def test_beta_is_of_mean_width_a_function_or_doubled_up_to_the_first_new_proposa
     bound = UpperConfidenceBound(1e-3, dynamic_c=True)
     optimizer = search([(-1, 1)], bound, n_initial=5)
     optimizer.tell(X, -(X[:, 0] ** 2))
-    x = optimizer.ask()
-    record = optimizer.history_[0]
+    x, record = optimizer.ask(), optimizer.history_[0]
     assert 0 < record.n_doublings < 15 and record.beta == 1e-3 * 2**record.n_doublings
     assert cdist(x, X).min() > 0.0625  # the first threshold of appendix B.3.2
 
@@ -348,8 +347,7 @@ def test_warnings_of_points_rounded_by_hand_of_few_calls_and_of_large_batches():
     with pytest.warns(UserWarning, match="near but not equal"):
         optimizer.tell(x + [0.004, 0], 1.0)
     assert len(optimizer.pending_) == 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         optimizer.tell([x[0], (x[1] + 1) % 10], 1.0)  # another whole number is another point
         optimizer.tell([x - [0.001, 0], x], [1.0, 2.0])  # settled by the same call
         assert not len(optimizer.pending_)
@@ -404,15 +402,14 @@ def test_ask_fits_once_until_there_is_a_result_or_another_estimator_and_in_threa
 
 def gain(optimizer, points, others=()):
     """Improvement expected of points, in addition to that of others, by the draws of the model."""
-    drawn = optimizer.model_.drawn_
-    known = optimizer.best_value_
+    drawn, known = optimizer.model_.drawn_, optimizer.best_value_
     if len(others):
         pending = drawn(optimizer.domain.encode(others)).max(axis=1, keepdims=True)
         known = np.maximum(pending, known)
     return np.maximum(drawn(optimizer.domain.encode(points)) - known, 0).mean(axis=0)
 
 
-def test_ask_draws_take_their_own_values_at_pending_points():
+def test_pending_points_count_by_their_draws_and_are_settled_or_forgotten():
     """The second point maximises what it adds to the first, over a fine grid."""
     optimizer = told(search_by(JointProcess(), "ei", n_restarts=50))
     first, second = optimizer.ask(), optimizer.ask()
@@ -421,9 +418,6 @@ def test_ask_draws_take_their_own_values_at_pending_points():
     added = gain(optimizer, second, first)[0]
     assert added > 0.99 * gain(optimizer, grid, first).max()
     assert added < gain(optimizer, grid).max()  # a part of this is the first point's
-
-
-def test_tell_settles_its_point_though_rounded_and_forgets_a_lost_one():
     optimizer = told(search_by(JointProcess()))
     x = optimizer.ask(3)
     optimizer.tell(x[1] * (1 + 1e-15), 0.5)

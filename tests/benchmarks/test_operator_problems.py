@@ -63,19 +63,16 @@ def test_pollutants_stored_runs(data_dir):
 
 
 def test_objectives_by_hand(rng):
-    problem = make_operator_problem("brusselator")
-    border = np.zeros((64, 64, 1))
+    problem, border = make_operator_problem("brusselator"), np.zeros((64, 64, 1))
     border[[0, 1, -2, -1]] = border[:, [0, 1, -2, -1]] = 1
     # Border 1 and inside 10 are 1 everywhere after weighting: a variance of 0.
     flat = np.broadcast_to(np.where(border == 1, 1.0, 10.0), (64, 64, 2)).reshape(4096, 2)
     assert_allclose(problem.objective(flat), 0, atol=1e-25)
     # One component 0, the other the border: a share p = 496 / 8192 of ones.
-    one = np.concatenate([border, 0 * border], axis=-1).reshape(4096, 2)
-    p = 496 / 8192
+    one, p = np.concatenate([border, 0 * border], axis=-1).reshape(4096, 2), 496 / 8192
     assert_allclose(problem.objective(one), -p * (1 - p), rtol=1e-12)
     objective = make_operator_problem("interferometer").objective
-    images = rng.integers(0, 256, (2, 64, 64, 16)) / 400
-    x = np.arange(64) / 64
+    images, x = rng.integers(0, 256, (2, 64, 64, 16)) / 400, np.arange(64) / 64
     weights = np.exp(-((x[:, None] - 0.5) ** 2 + (x - 0.5) ** 2) / 0.95**2)
     light = np.einsum("ij,kijt->kt", weights, images)
     most, least = logsumexp(light, axis=1), -logsumexp(-light, axis=1)

@@ -104,8 +104,7 @@ def test_select_greedy_leaves_weight_to_each_member(loc, n_members, chosen, leas
 
 
 def test_select_greedy_of_weights_outputs_large_targets_and_nan(rng):
-    arrays = normals(0)
-    weight = rng.integers(1, 4, size=15)
+    arrays, weight = normals(0), rng.integers(1, 4, size=15)
     weighted = select_greedy(*arrays, 4, sample_weight=weight)
     repeated = select_greedy(*(np.repeat(a, weight, axis=-1) for a in arrays), 4)
     y, loc, scale = arrays
@@ -141,8 +140,7 @@ def select_by_likelihood(log_likelihood, *arguments, **settings):
 def classes_of_pool(seed):
     """True codes, probabilities, and log probabilities of the true classes."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(3, size=20)
-    proba = rng.dirichlet(np.ones(3), (7, 20))
+    y, proba = rng.integers(3, size=20), rng.dirichlet(np.ones(3), (7, 20))
     return y, proba, np.log(proba[:, np.arange(20), y])
 
 
@@ -213,8 +211,7 @@ def test_select_by_likelihood_of_weights_few_candidates_and_far_tails(method, rn
 
 
 def test_select_by_likelihood_use_best(rng):
-    likelihood = rng.normal(size=(12, 120))
-    weight = np.repeat([1.0, 0.0], 60)
+    likelihood, weight = rng.normal(size=(12, 120)), np.repeat([1.0, 0.0], 60)
     expected = select_by_likelihood(likelihood[:, :60], 8, use_best=True)
     undefined = np.append(likelihood, np.full((1, 120), 9.0), axis=0)
     undefined[-1, 7] = np.nan
@@ -313,8 +310,7 @@ def test_diversity_score_counts_weights_as_repeated_rows(right, data, factor):
 def pool(seed, n_models=5, n_samples=90):
     """Probabilities of models of unequal strength that find the same rows hard."""
     rng = np.random.default_rng(seed)
-    y = rng.integers(0, 3, n_samples)
-    logits = rng.normal(size=(n_models, n_samples, 3))
+    y, logits = rng.integers(0, 3, n_samples), rng.normal(size=(n_models, n_samples, 3))
     ease = rng.normal(1, 1, n_samples) + rng.normal(0, 0.5, (n_models, 1))
     logits[:, np.arange(n_samples), y] += ease
     return np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True), y
@@ -330,11 +326,8 @@ def literal(labels, y, measure, beta, score):
         return diversity_score(right[list(team)][:, rows], measure=measure)
 
     for size in range(2, n_models + 1):
-        teams = [
-            team
-            for team in combinations(range(n_models), size)
-            if not any(set(bad) <= set(team) for bad in pruned)
-        ]
+        every = combinations(range(n_models), size)
+        teams = [team for team in every if not any(set(bad) <= set(team) for bad in pruned)]
         scaled = {}
         for focal in range(n_models):
             scores = {t: score_of(t, ~right[focal]) for t in teams if focal in t}
@@ -455,8 +448,7 @@ def test_select_teams_filters_by_the_mean_and_by_the_weak_cluster(global_random_
     chosen = select_teams(proba, y)
     after, cuts = chosen.teams_, {cut.size: cut.value for cut in chosen.thresholds_}
     for size, group in before[before["kept"]].groupby("size"):
-        kept = after["kept"][group.index]
-        points = group[["hq", "accuracy"]].to_numpy()
+        kept, points = after["kept"][group.index], group[["hq", "accuracy"]].to_numpy()
         spread = np.ptp(points, axis=0)
         if len(group) < 3 or not spread.all():
             assert kept.all(), size

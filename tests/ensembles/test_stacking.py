@@ -36,7 +36,7 @@ def test_stacking_weights_are_scipys_optimum(seed, n_models, weighted):
     assert_allclose(found, special.softmax(best.x), atol=1e-2)
 
 
-def test_stacking_weights_count_a_weight_of_two_twice(rng):
+def test_stacking_weights_count_a_weight_of_two_twice_and_of_impossible_rows(rng):
     given, rows = log_likelihood(3, 3), rng.integers(0, 4, 60)
     none = np.zeros(3)
     repeated = stack(np.repeat(given, rows, axis=1), prior=none)
@@ -50,9 +50,6 @@ def test_stacking_weights_count_a_weight_of_two_twice(rng):
     alone = np.log(np.eye(3)[[0, 2, 2]].T + 1e-300)
     further = stack(np.append(given, alone, axis=1), prior=none)
     assert_allclose(stack(given, prior=[1.0, 0.0, 2.0]), further, atol=1e-5)
-
-
-def test_stacking_weights_of_impossible_rows():
     given = log_likelihood(2, 2)
     given[0, :5] = -np.inf  # possible by the second only, which must not get 0
     found = stack(given, prior=np.zeros(2))
@@ -109,17 +106,14 @@ def test_automatic_selection_stacks_unseen_rows_only():
     assert StackingSelection(min_members=1).choose(normals, 3).indices.tolist() == [2]
 
 
-def test_mixtures_of_given_weights_get_a_temperature():
+def test_mixtures_get_a_temperature_and_classes_without_rows_their_share():
     """Logits that are a tenth larger get a temperature that is: it is not one of a grid."""
     candidates, weights = classifiers(3000), np.full(10, 0.1)
     scaled = [replace(candidates, raw=f * np.log(candidates.proba)) for f in (6, 6.6)]
     one, two = (c.fit_class_mixture(weights=weights) for c in scaled)
     assert_allclose(one[0], weights)
     assert 1.05 < two[1].temperature / one[1].temperature < 1.15 and 0 < sum(one[1].constant) < 0.05
-
-
-def test_classes_without_a_row_to_judge_by_keep_their_share():
-    """A class of one row is never predicted for rows held out; it may come again all the same."""
+    # A class of one row is never predicted for rows held out; it may come again all the same.
     candidates, shares = classifiers(500), np.array([0.5, 0.3, 0.15, 0.05])
     logits = np.pad(candidates.raw, ((0, 0), (0, 0), (0, 1)), constant_values=-10.0)
     given = logits, candidates.codes, np.ones(500), shares

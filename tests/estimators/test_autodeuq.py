@@ -149,9 +149,6 @@ def test_reselect_refuses_a_selection(fitted, returned, message):
     assert model.selection_ is fitted.selection_
 
 
-# ------------------------------------------------------------------ the tabular space
-
-
 def test_initial_trials_are_tried_first(fitted, wave):
     X, y = wave
     given = [{"weight_decay": 0.01, "n_layers": 4}, {"learning_rate": 0.05}]
@@ -195,8 +192,7 @@ def test_fit_validates_by_folds_in_the_tabular_space(settings, given, n_rows, n_
         raise Planned(folds)
 
     monkeypatch.setattr(MemberTrainer, "__init__", end)
-    X = np.random.default_rng(0).normal(size=(n_rows, 2))
-    is_large = n_rows > 100
+    X, is_large = np.random.default_rng(0).normal(size=(n_rows, 2)), n_rows > 100
     model = AutoDEUQClassifier(**settings) if is_large else AutoDEUQRegressor(1, **settings)
     with pytest.raises(Planned) as planned:
         model.fit(X, X[:, 0] > 0 if is_large else X[:, 0], **given)
@@ -257,8 +253,7 @@ def test_fit_tells_of_one_member(tiny_space, wave):
     with pytest.warns(UserWarning, match="1 member, .* is that of 2 networks of one configuration"):
         model.set_params(validation=2).fit(*wave)
     assert (model.predict_uncertainty(wave[0]).epistemic > 0).all()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
+    with warnings.catch_warnings(action="error", category=UserWarning):
         warnings.simplefilter("ignore", SmallValidationWarning)
         model.set_params(selection__min_members=1).fit(*wave)  # two networks of one trial
         model.set_params(validation="auto", n_members=1).fit(*wave)  # what the user asks for
@@ -289,11 +284,9 @@ def test_fit_joins_repeats_of_other_folds(repeated, wave):
     moments = repeated.fitted_.targets.head.moments
     for k, joined in repeated.repeated_.items():
         # Out of fold: averages of three networks, each of other folds.
-        averaged, alone = (
-            np.mean((moments(trial.held_out.astype(float))[0] - trial.center) ** 2)
-            for trial in (joined, repeated.catalog_.member(k))
-        )
-        assert averaged < alone
+        trials = joined, repeated.catalog_.member(k)
+        means = [moments(trial.held_out.astype(float))[0] - trial.center for trial in trials]
+        assert np.mean(means[0] ** 2) < np.mean(means[1] ** 2)
     networks = np.array([network.weights for network in repeated.fitted_.members])
     assert len(np.unique(networks, axis=0)) == len(networks) == 24 * len(repeated.selection_)
     assert_allclose(repeated.fitted_.weights.sum(), 1)
@@ -308,9 +301,7 @@ def test_fit_joins_repeats_of_other_folds(repeated, wave):
 
 
 @pytest.mark.filterwarnings("error", "ignore:The ensemble has 1 member", FEW_ROWS)
-def test_fit_repeats_seeds_without_folds_and_begins_none_after_the_deadline(
-    tiny_space, wave, monkeypatch, tmp_path
-):
+def test_fit_begins_no_repeats_after_the_deadline(tiny_space, wave, monkeypatch, tmp_path):
     settings = {"n_trials": 2, "epochs": 1, "space": tiny_space, "random_state": 0}
     settings["selection"] = GreedySelection(min_members=1)
     stored = AutoDEUQRegressor(**settings, repeats=2, catalog_dir=tmp_path).fit(*wave)
@@ -344,7 +335,7 @@ def test_fit_trains_nothing_after_an_interrupted_search(tiny_space, wave, retrai
     assert len(model.selection_) == 1 and model.repeated_ == {} and model.refitted_ == {}
 
 
-def test_leaderboard_of_the_trials(fitted, wave):
+def test_leaderboard_of_the_trials_and_has_reasons_of_failed_trials(fitted, wave, tiny_space):
     X, y = wave
     board = fitted.leaderboard()
     assert board.index.tolist() == list(range(6)) and board.score.is_monotonic_increasing
@@ -355,17 +346,13 @@ def test_leaderboard_of_the_trials(fitted, wave):
     with pytest.raises(ValueError, match="Give both X and y"):
         fitted.leaderboard(None, y)
     X, y = X[:20] + 0.01, y[:20]
-    board = fitted.leaderboard(X, y)
-    unit = fitted.fitted_.targets.scaling.scale_[0]
+    board, unit = fitted.leaderboard(X, y), fitted.fitted_.targets.scaling.scale_[0]
     for name, estimator in fitted.member_estimators(every_trial=True):
         number = fitted.catalog_[int(name.removeprefix("trial"))].trial_number
         expected = -estimator.log_prob(X, y).mean() - np.log(unit)
         assert_allclose(board[board.trial == number].new_score, expected, rtol=1e-5)
     assert board.index.tolist() == list(range(6)) and "message" not in board
     assert board.new_score.is_monotonic_increasing and not board.score.is_monotonic_increasing
-
-
-def test_leaderboard_has_reasons_of_failed_trials(wave, tiny_space):
     numbers = iter(range(6))
 
     def fails(trial):

@@ -210,8 +210,7 @@ def test_fit_warns_of_models_that_are_worse_than_a_constant(model, high):
     for learning_rate, n_told in ((high, 1), (0.01, 0)):
         rate = {"learning_rate": learning_rate}
         model = clone(model).set_params(**{"fixed": rate} if hasattr(model, "fixed") else rate)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as caught:
             model.set_params(random_state=0).fit(X, y)
         told = [w for w in caught if "worse than a constant" in str(w.message)]
         assert len(told) == n_told
@@ -247,9 +246,6 @@ def test_all_estimators_are_listed_by_name_and_kind():
     assert {*skuq.all_estimators(["regressor", "classifier"])} == {*regressors, *classifiers}
 
 
-# ------------------------------------------------------------------ pipelines
-
-
 METHODS = {"predict_distribution", "predict_interval", "predict_quantiles", "predict_uncertainty"}
 METHODS |= {"sample_y", "log_prob"}
 
@@ -263,11 +259,8 @@ def rows():
 
 @pytest.fixture(scope="module")
 def pipeline(rows):
-    return make_pipeline(
-        StandardScaler(),
-        SelectKBest(f_regression, k=2),
-        CalibratedUncertaintyRegressor(TooSure(), cv=3),
-    ).fit(*rows)
+    steps = StandardScaler(), SelectKBest(f_regression, k=2)
+    return make_pipeline(*steps, CalibratedUncertaintyRegressor(TooSure(), cv=3)).fit(*rows)
 
 
 def test_pipeline_has_the_methods_of_the_last_step(rows, pipeline):
@@ -296,7 +289,7 @@ def test_pipeline_has_the_methods_of_the_last_step(rows, pipeline):
     assert (scores["test_coverage_90"] > 0.7).all() and np.isfinite(scores["test_neg_nll"]).all()
 
 
-def test_pipeline_passes_on_methods_of_searches(rows):
+def test_pipeline_passes_on_methods_of_searches_and_has_only_what_the_last_step_has(rows):
     X, _ = rows
     search = skuq.AutoDEUQRegressor()
     model = make_pipeline(PCA(2), search)
@@ -308,9 +301,6 @@ def test_pipeline_passes_on_methods_of_searches(rows):
     assert model.leaderboard() == (search, None, None)
     assert_allclose(model.leaderboard(X)[1], Z)
     assert model.reselect(n_members=3) == ({"n_members": 3}, None, None)
-
-
-def test_pipeline_has_only_what_the_last_step_has(rows):
     X, y = rows
     line = make_pipeline(StandardScaler(), LinearRegression()).fit(X, y)
     assert not [name for name in METHODS if hasattr(line, name)]
@@ -325,22 +315,6 @@ def test_pipeline_has_only_what_the_last_step_has(rows):
         ours, theirs = getattr(UncertaintyPipeline, name), getattr(skuq.DeepEnsembleRegressor, name)
         assert inspect.getdoc(ours) == inspect.getdoc(theirs)
         assert inspect.signature(ours) == inspect.signature(theirs)
-
-
-def test_pipeline_opens_searches_and_pipelines(rows):
-    X, y = rows
-    inner = make_pipeline(PCA(2), CalibratedUncertaintyRegressor(TooSure(), cv=2))
-    grid = {"calibrateduncertaintyregressor__cv": [2, 3]}
-    search = GridSearchCV(inner, grid, scoring=get_scorer("neg_crps"), cv=2)
-    model = make_pipeline(StandardScaler(), search)
-    assert not hasattr(model, "predict_interval")  # nobody knows the best estimator yet
-    model.fit(X, y)
-    best = search.best_estimator_
-    scaled = model[0].transform(X)
-    assert_array_equal(model.predict_interval(X), best.predict_interval(scaled))
-    assert_array_equal(model.predict(X, return_std=True), best.predict(scaled, return_std=True))
-    frozen = make_pipeline(FrozenEstimator(model)).fit(X, y)
-    assert_array_equal(frozen.predict_interval(X), model.predict_interval(X))
 
 
 @cases(

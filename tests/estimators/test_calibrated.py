@@ -178,8 +178,7 @@ def test_calibrated_reaches_ends_of_pipelines_and_searches():
     X, y = line(60)
     frame = pd.DataFrame(X, columns=["a", "b"])
     model = calibrated(make_pipeline(StandardScaler(), Pair()), cv=2).fit(frame, y)
-    parts = model.predict_uncertainty(frame)
-    scaled = model.estimator_[0].transform(frame)
+    parts, scaled = model.predict_uncertainty(frame), model.estimator_[0].transform(frame)
     base = model.estimator_[-1].predict_distribution(scaled).uncertainty()
     assert_allclose(parts.epistemic, model.scale_ * base.epistemic)
     assert_allclose(parts.aleatoric, model.scale_ * base.aleatoric)
@@ -207,11 +206,8 @@ def test_calibrated_hands_on_x_as_it_is():
     encode = make_column_transformer((OneHotEncoder(), ["site"]), remainder="passthrough")
     words = [f"{'much' if value else 'no'} rain {k}" for k, value in enumerate(y > 3)]
     dense = FunctionTransformer(lambda X: X.toarray())
-    for steps, rows in (
-        ([encode], frame),
-        ([CountVectorizer(), dense], words),
-        ([dense], csr_array(X)),
-    ):
+    of_words = [CountVectorizer(), dense], words
+    for steps, rows in (([encode], frame), of_words, ([dense], csr_array(X))):
         model = calibrated(make_pipeline(*steps, BayesianRidge()), cv=2).fit(rows, y)
         assert model.predict(rows, return_std=True)[1].shape == (60,)
         labels = classifier(make_pipeline(*steps, LogisticRegression()), cv=2).fit(rows, y > 3)
@@ -223,8 +219,7 @@ def test_calibrated_hands_on_x_as_it_is():
 
 def test_calibrated_opens_frozen_estimators():
     X, y = line(100)
-    fitted = make_pipeline(StandardScaler(), TooSure()).fit(X, y)
-    rows = line(80, seed=1)
+    fitted, rows = make_pipeline(StandardScaler(), TooSure()).fit(X, y), line(80, seed=1)
     frozen = calibrated(FrozenEstimator(fitted), cv=4).fit(*rows, np.ones(80))
     for weight in (None, 1.0):
         prefit = calibrated(fitted, cv="prefit").fit(*rows, weight)
@@ -267,27 +262,21 @@ def test_calibrated_takes_fitted_models_that_are_no_estimators(capfd):
         assert_allclose(model.predict_proba(X)[:, 0], special.softmax(logits, axis=1)[:, 0])
 
 
-def test_calibrated_warns_of_weights_that_are_no_counts():
+def test_calibrated_weighs_rows_and_the_last_step_of_pipelines():
     X, y = line(50)
     model = calibrated(TooSure().fit(X, y), cv="prefit")
     with pytest.warns(CalibrationWarning, match="50 rows sum to 1, and count as that many"):
         model.fit(X, y, np.full(50, 1 / 50))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         model.fit(X, y, np.r_[np.zeros(45), np.ones(5)])
-
-
-def test_calibrated_weighs_the_last_step_of_pipelines():
     X, y = line(60)
     y[:30] *= 10
     weight = np.where(np.arange(60) < 30, 0.01, 2.0)
     expected = calibrated(BayesianRidge(), cv=3).fit(X, y, weight)
     pipeline = make_pipeline(FunctionTransformer(), BayesianRidge())
-    for estimator, argument in (
-        (make_pipeline("passthrough", pipeline), "pipeline__bayesianridge__sample_weight"),
-        (GridSearchCV(pipeline, {}, cv=2), "bayesianridge__sample_weight"),
-    ):
-        model = calibrated(estimator, cv=3).fit(X, y, **{argument: weight})
+    outer = make_pipeline("passthrough", pipeline), GridSearchCV(pipeline, {}, cv=2)
+    for estimator, name in zip(outer, ("pipeline__bayesianridge", "bayesianridge")):
+        model = calibrated(estimator, cv=3).fit(X, y, **{f"{name}__sample_weight": weight})
         assert_allclose(model.scale_, expected.scale_)
         assert_allclose(model.predict(X), expected.predict(X))
     with config_context(enable_metadata_routing=True):  # threads have it too
@@ -393,7 +382,7 @@ class GroupedBayes(GaussianNB):
         return super().fit(X, y, sample_weight)
 
 
-def test_groups_reach_models_of_a_pool_and_folds_of_a_search():
+def test_groups_reach_models_and_are_kept_together():
     X, y = line(60)
     groups = np.repeat(np.arange(12), 5).tolist()
     pool = [("grouped", GroupedBayes()), ("line", LogisticRegression())]
@@ -404,9 +393,6 @@ def test_groups_reach_models_of_a_pool_and_folds_of_a_search():
     search = model_selection.GridSearchCV(LinearRegression(), {"positive": [False]}, cv=by_group)
     inside = calibrated(search, cv=3).fit(X, y, groups=groups)
     assert inside.scale_ == calibrated(LinearRegression(), cv=3).fit(X, y, groups=groups).scale_
-
-
-def test_calibrated_keeps_groups_together():
     X, y = line(60)
     labels, groups = y > 3, np.repeat(np.arange(12), 5)
     model = calibrated().fit(X, y, groups=groups)
@@ -442,28 +428,21 @@ def test_calibrated_predicts_in_the_shape_of_y(method, estimator):
     assert prefit.fit(X, y[:, None]).predict_interval(X).lower.shape == (60, 1)
 
 
-def test_classifier_temperature_is_that_of_out_of_fold_probabilities():
+def test_classifier_has_its_temperature_and_keeps_labels_entropies_and_classes():
     X, y = load_breast_cancer(return_X_y=True)
     cv = model_selection.StratifiedKFold(3)
     model = classifier(GaussianNB(), cv=cv).fit(X, y)
     proba = cross_val_predict(GaussianNB(), X, y, cv=cv, method="predict_proba")
     assert model.temperature_ > 2  # naive Bayes is famous for it
     assert_allclose(model.temperature_, fit_temperature(proba, y, np.ones(len(y))))
-
-
-def test_classifier_keeps_labels_and_parts_of_entropies():
     X, y = load_iris(return_X_y=True)
     y = np.array(["a", "b", "c"])[y]
     team = HQEnsembleSelector([("a", GaussianNB()), ("b", KNeighborsClassifier())], filters=())
-    model = classifier(team, cv=3).fit(X, y)
-    alone = clone(team).fit(X, y)
+    model, alone = classifier(team, cv=3).fit(X, y), clone(team).fit(X, y)
     assert_array_equal(model.predict(X), alone.predict(X))
     assert model.predict_uncertainty(X).epistemic.max() > 0
     logits = np.log(np.maximum(alone.predict_proba(X), 2**-52)) / model.temperature_
     assert_allclose(model.predict_proba(X), special.softmax(logits, axis=1), atol=1e-9)
-
-
-def test_classifier_keeps_predicted_classes_that_are_not_the_most_probable():
     X, y = load_breast_cancer(return_X_y=True)
     eager = model_selection.FixedThresholdClassifier(GaussianNB(), threshold=0.9999)
     model = classifier(eager, cv=3).fit(X, y)
@@ -538,9 +517,6 @@ def test_calibrated_takes_stacks_that_predict_only_after_fit():
     assert classifier(stack, cv=2).fit(X, y).score(X, y) > 0.9
     pool = [("stack", stack), ("bayes", GaussianNB())]
     assert HQEnsembleSelector(pool, cv=3).fit(X, y).score(X, y) > 0.9
-
-
-# ------------------------------------------------------------------ teams of classifiers
 
 
 def make_pool():
@@ -637,7 +613,7 @@ def test_hq_selector_predicts_and_transforms_by_its_members(fitted, voting):
     assert_allclose(proba, members.mean(axis=0), atol=1e-6 * (voting != "soft"))
 
 
-def test_hq_selector_keeps_groups_together():
+def test_hq_selector_keeps_groups_together_and_passes_sample_weight_to_members_and_choice(fitted):
     groups, pool = np.arange(len(Y)) // 3, [BAYES, OTHER]
     by_group, stratified = model_selection.GroupKFold(3), model_selection.StratifiedGroupKFold(5)
     for cv, kind in ((None, stratified), (by_group, by_group)):
@@ -645,9 +621,6 @@ def test_hq_selector_keeps_groups_together():
         splits = list(kind.split(X, Y, groups))
         expected = HQEnsembleSelector(pool, cv=splits).fit(X, Y)
         pd.testing.assert_frame_equal(found.teams_, expected.teams_)
-
-
-def test_hq_selector_passes_sample_weight_to_members_and_choice(fitted):
     pool = [*make_pool()[3:], ("deep", DecisionTreeClassifier(random_state=1))]
     weight = np.where(Y < 5, 1.0, 0.0)
     frozen = [(n, FrozenEstimator(clone(m).fit(X, Y))) for n, m in pool]
@@ -674,7 +647,7 @@ def test_hq_selector_compares_teams_on_classes_that_folds_have_seen():
     assert 99 in model.classes_
 
 
-def test_hq_selector_takes_fitted_models_of_any_kind(fitted):
+def test_hq_selector_takes_fitted_models_of_any_kind_and_members_of_an_ensemble(fitted):
     functions = [(name, model.predict_proba) for name, model in fitted]
     for voting in ("soft", "hard"):
         model = HQEnsembleSelector(functions, cv="prefit", voting=voting).fit(X_NEW, Y_NEW)
@@ -682,9 +655,6 @@ def test_hq_selector_takes_fitted_models_of_any_kind(fitted):
     # They know classes of which no row compares them.
     part = HQEnsembleSelector(fitted, cv="prefit").fit(X_NEW[Y_NEW < 3], Y_NEW[Y_NEW < 3])
     assert len(part.classes_) == 10
-
-
-def test_hq_selector_takes_members_of_an_ensemble():
     unfitted = skuq.DeepEnsembleClassifier(2, network=MLP((16,)), epochs=8, random_state=0)
     with pytest.raises(NotFittedError):
         unfitted.member_estimators()

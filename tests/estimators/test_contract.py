@@ -24,7 +24,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeRegressor
 from small_models import TinySpace
-from tiers import slow_after
+from tiers import cases, slow_after
 
 import skuq
 from skuq.backend import keras
@@ -301,11 +301,8 @@ def test_draws_have_the_moments(model):
 def test_copies_predict_the_same_and_clones_are_not_fitted(model, tmp_path):
     joblib.dump(model, tmp_path / "model")
     mapped = joblib.load(tmp_path / "model", mmap_mode="r")
-    for copy in (
-        pickle.loads(pickle.dumps(model)),
-        mapped,
-        *map(loads, map(dumps, (model, mapped))),
-    ):
+    read = map(loads, map(dumps, (model, mapped)))
+    for copy in (pickle.loads(pickle.dumps(model)), mapped, *read):
         assert_same(predictions(copy), predictions(model))
     copy = clone(model)
     assert repr(copy.get_params()) == repr(model.get_params())
@@ -423,9 +420,8 @@ def test_validation_rows_in_parts_are_those_in_a_tuple(trained):
 
 
 def test_predictions_have_the_shape_of_y(trained):
-    if is_classifier(trained) or isinstance(
-        trained, skuq.NEONRegressor | skuq.OperatorEnsembleRegressor
-    ):
+    of_functions = skuq.NEONRegressor | skuq.OperatorEnsembleRegressor
+    if is_classifier(trained) or isinstance(trained, of_functions):
         return
     for n_outputs in (1, 2):
         both = np.column_stack([Y, -50 * Y])[:, :n_outputs]
@@ -446,11 +442,8 @@ def test_predictions_have_the_shape_of_y(trained):
     assert_array_equal(independent.quantile(LEVELS), predicted.quantile(LEVELS))
     noise = np.moveaxis((draws - mean[..., None]) / std[..., None], 1, 0)
     assert np.corrcoef(noise.reshape(2, -1))[0, 1] < -0.5
-    gains = [
-        (predicted.log_prob(y) - independent.log_prob(y)).mean()
-        for y in (mean + std * [1, -1], mean + std)
-    ]
-    assert gains[0] > 0.1 and gains[1] < -0.1
+    for y, sign in ((mean + std * [1, -1], 1), (mean + std, -1)):
+        assert sign * (predicted.log_prob(y) - independent.log_prob(y)).mean() > 0.1
     singles = getattr(trained, "member_estimators", list)()
     assert all(m.predict_distribution(NEW).correlation is not None for _, m in singles)
     for again in (loads(dumps(trained)), pickle.loads(pickle.dumps(trained))):
@@ -461,9 +454,7 @@ def test_the_model_of_keras_says_the_same(model):
     assert_keras_says_the_same(model)
 
 
-@pytest.mark.parametrize(
-    ("loss", "n_members", "n_outputs"), [("mse", 1, 2), ("gaussian-mixture", 3, 3)]
-)
+@cases(("loss", "n_members", "n_outputs"), ("mse", 1, 2), ("gaussian-mixture", 3, 3))
 def test_the_model_of_keras_has_every_head(loss, n_members, n_outputs):
     """Keras takes a column of three offsets for a bias where another axis has three entries."""
     y = X.to_numpy() * [1, 50, 0.1] + [0, 1e4, 5]
@@ -510,12 +501,10 @@ def test_the_model_of_keras_takes_images():
     trained = np.setdiff1d(np.arange(60), model.catalog_.held_out.rows)
     means = images[trained].mean(axis=(0, 1, 2))
     assert_allclose(model.fitted_.inputs.scaling.mean_, means)
-    for other, message in (
-        (images.transpose(0, 2, 1, 3), r"images of shape \(5, 6, 2\)"),
-        (images.reshape(60, -1)[:, :20], "expecting 60 features"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.predict(other)
+    with pytest.raises(ValueError, match=r"images of shape \(5, 6, 2\)"):
+        model.predict(images.transpose(0, 2, 1, 3))
+    with pytest.raises(ValueError, match="expecting 60 features"):
+        model.predict(images.reshape(60, -1)[:, :20])
 
 
 # Run in a process that knows nothing.
@@ -650,9 +639,8 @@ def test_settings_of_scikit_learn_and_numpy_change_nothing(any_fitted):
         assert_same([*predictions(found, far), found.log_prob(X, y)], expected)
         distribution = found.predict_distribution(far)
         if not is_classifier(found):
-            assert (distribution.log_prob(1e6) < -10).all() and np.isfinite(
-                distribution.cdf(0)
-            ).all()
+            assert (distribution.log_prob(1e6) < -10).all()
+            assert np.isfinite(distribution.cdf(0)).all()
 
 
 def arrays_of(value, seen):
@@ -685,8 +673,7 @@ def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
     """Neither those of a fit, nor those of copies of it."""
     loaded = loads(dumps(any_fitted), trusted=["sklearn.tree._tree.Tree"])
     for model in (any_fitted, deepcopy(any_fitted), loaded):
-        expected = predictions(model)
-        distribution = model.predict_distribution(NEW)
+        expected, distribution = predictions(model), model.predict_distribution(NEW)
         mean, std, draws = distribution.mean, distribution.std, distribution.sample(2, 0)
         assert spoil(arrays_of(model, {})) > 1
         assert_same(predictions(model), expected)
@@ -694,9 +681,8 @@ def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
         results = [*predictions(model), model.predict(NEW), mean.copy(), std.copy()]
         assert all(result.flags.writeable for result in results)
         spoil([*arrays_of(distribution, {}), *distribution.uncertainty(), mean, std])
-        assert_same(
-            [distribution.mean, distribution.std, distribution.sample(2, 0)], results[-2:] + [draws]
-        )
+        found = distribution.mean, distribution.std, distribution.sample(2, 0)
+        assert_same(found, [*results[-2:], draws])
 
 
 def test_arrays_that_were_given_may_be_changed_later(trained):
@@ -853,15 +839,12 @@ def test_a_class_shows_its_signature(cls):
     assert {"fit", "_fit"} <= {name for base in (cls, *above) for name in vars(base)}
 
 
-def test_parameters_have_one_order():
+def test_parameters_have_one_order_one_default_and_one_sentence():
     pairs = set()
     for cls in CLASSES:
         parameters = inspect.signature(cls).parameters.values()
         pairs |= set(combinations([p.name for p in parameters if p.kind == p.KEYWORD_ONLY], 2))
     assert sorted(pair for pair in pairs if pair[::-1] in pairs) == []
-
-
-def test_one_name_has_one_default_and_one_sentence():
     defaults, sentences = defaultdict(set), defaultdict(set)
     for cls in OWN:
         parameters = inspect.signature(cls).parameters

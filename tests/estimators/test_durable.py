@@ -264,20 +264,18 @@ def test_from_catalog_has_the_settings_and_trials_of_the_last_fit(search, tmp_pa
     size = (model.catalog_path_ / "estimator.skuq").stat().st_size
     model.set_params(n_trials=6).fit(X, Y)  # fitted before: nothing of that goes into the file
     assert (model.catalog_path_ / "estimator.skuq").stat().st_size < 1.1 * size
-    fewer = search(2).fit(X, Y)
-    loaded = AutoDEUQRegressor.from_catalog(tmp_path)
+    fewer, loaded = search(2).fit(X, Y), AutoDEUQRegressor.from_catalog(tmp_path)
     assert [r.trial_number for r in loaded.catalog_] == [0, 1]
     assert_array_equal(loaded.predict(X), fewer.predict(X))
     assert len(AutoDEUQRegressor.from_catalog(tmp_path, n_trials=4).catalog_) == 4
 
 
-def test_fit_trains_no_stored_repeat_again(search, trained):
+def test_fit_trains_no_stored_repeat_again_and_missing_and_failed_repeats(search, trained, stop_at):
     model = search(repeats=2).fit(X, Y)
     n_chosen = len(model.selection_)
     assert len(trained) == 4 + 2 * n_chosen
     again = search(repeats=2).fit(X, Y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
     for other in (again, loaded):
         assert_array_equal(other.predict(X, return_std=True), model.predict(X, return_std=True))
@@ -292,9 +290,6 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
     missing = f"{n_chosen} of {3 * n_chosen} repeats of the chosen trials are not stored"
     with pytest.warns(UserWarning, match=missing):
         AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=3)
-
-
-def test_fit_trains_missing_and_failed_repeats(search, trained, stop_at):
     with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
         search(**REPEATED).fit(X, Y)
     model = search(**REPEATED).fit(X, Y)
@@ -344,15 +339,11 @@ def test_fit_keeps_the_folder_of_a_selection_that_fails(search, trained, setting
 
 def test_reselect_takes_the_best_by_another_loss(search):
     model = search(8, catalog_dir=None).fit(X, Y)
-    kept = model.selection_
-    held_out = model.catalog_.held_out
+    kept, held_out = model.selection_, model.catalog_.held_out
     raw = np.stack([model.catalog_.member(k).held_out for k in model.catalog_.completed])
     mean, std = GaussianHead().distribution(raw.astype("float64"))
-    losses = {
-        "nll": -stats.norm.logpdf(held_out.y, mean, std),
-        "crps": crps_normal(held_out.y, mean, std),
-        "mse": (held_out.y - mean) ** 2,
-    }
+    losses = {"crps": crps_normal(held_out.y, mean, std), "mse": (held_out.y - mean) ** 2}
+    losses["nll"] = -stats.norm.logpdf(held_out.y, mean, std)
     for loss, values in losses.items():
         values = values.mean(axis=(1, 2))
         assert model.reselect(selection="top", selection__loss=loss, n_members=1) is model
@@ -427,16 +418,14 @@ def test_warm_start_of_a_copy_without_trials_says_so(search, trained, how):
 
 @pytest.mark.parametrize(("epochs", "max_time"), [(3, 1e6), (10**6, 1e-3)])
 def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search):
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as told:
         search(2, epochs=epochs, max_time=max_time, catalog_dir=None).fit(X, Y)
     said = [str(w.message) for w in told if w.category is ShortTrainingWarning]
     few = [str(w.message) for w in told if f"max_time={max_time} was over after" in str(w.message)]
     assert len(said) == len(few) == (epochs > 3)
     if said:
-        assert (
-            "% of their epochs within max_time=0.001:" in said[0] and "is enough for 2." in few[0]
-        )
+        assert "% of their epochs within max_time=0.001:" in said[0]
+        assert "is enough for 2." in few[0]
         # Both trials need as long.
         once, twice = (int(re.findall(r"max_time=(\d+) is", text)[0]) for text in (*said, *few))
         assert once < twice <= 2 * once
@@ -454,9 +443,6 @@ def test_a_forked_child_leaves_the_trials_of_a_warm_start():
     path = folder.path
     del folder
     assert not Path(path).exists()
-
-
-# ------------------------------------------------------------------ descriptions of parameters
 
 
 def priced(price):

@@ -178,18 +178,12 @@ def test_fit_refits_as_train_member_does(tiny_space, rows):
     (k, member), *_ = model.refitted_.items()
     configuration, x = model.catalog_[k].configuration, model.fitted_.inputs.transform(X)
     y = model.fitted_.targets.transform(y[:, None])
-    recipe = Recipe(
-        **tiny_space.recipe(configuration),
-        epochs=1 + model.catalog_.member(k).best_epoch,
-        reduce_lr_patience=None,
-        early_stopping_patience=None,
-        keep="last",
-    )
+    n_epochs = 1 + model.catalog_.member(k).best_epoch
+    recipe = Recipe(**tiny_space.recipe(configuration), epochs=n_epochs, **training_data.PLAIN)
     network, data = tiny_space.build(configuration, (2,), 2), TrainingData.without_validation
     seed = model.catalog_[k].seed
-    alone = training_data.train_member(
-        network, GaussianHead(), recipe, data(x, y, np.ones(60)), seed
-    )
+    every = data(x, y, np.ones(60))
+    alone = training_data.train_member(network, GaussianHead(), recipe, every, seed)
     assert_allclose(member.weights, alone.weights, rtol=1e-4, atol=1e-5)
 
 
@@ -292,8 +286,7 @@ def test_reselect_on_other_rows_sees_all_folds(tiny_space, rows):
 
 def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monkeypatch):
     settings = {"catalog_dir": tmp_path, "refit": True}
-    model = regressor(tiny_space, **settings).fit(*rows)
-    read = Catalog.load(tmp_path)
+    model, read = regressor(tiny_space, **settings).fit(*rows), Catalog.load(tmp_path)
     assert [len(record.result.networks) for record in read] == [3] * 3
     assert_array_equal(read.member(0).held_out, model.catalog_.member(0).held_out)
     with monkeypatch.context() as patch:

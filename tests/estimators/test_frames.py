@@ -41,8 +41,7 @@ def ensemble():
 @pytest.fixture(scope="module")
 def rows():
     """70 rows of a frame of every kind of column, with numbers and classes to learn."""
-    rng = np.random.default_rng(0)
-    n = 70
+    rng, n = np.random.default_rng(0), 70
     city = rng.choice(["Rome", "Oslo", "Bonn", None], n)
     X = pd.DataFrame(
         {
@@ -87,9 +86,8 @@ def test_fit_refuses_tables(ensemble, rows, preprocess, make, kind, message):
 
 def test_fit_preprocesses_with_any_transformer(ensemble, rows):
     X, y = rows
-    columns = make_column_transformer(
-        (SimpleImputer(), ["age"]), (OneHotEncoder(handle_unknown="ignore"), ["city"])
-    )
+    encoder = OneHotEncoder(handle_unknown="ignore")
+    columns = make_column_transformer((SimpleImputer(), ["age"]), (encoder, ["city"]))
     ensemble.set_params(preprocess=columns).fit(X, y)
     assert not hasattr(columns, "transformers_")  # a clone was fitted
     encoded = ensemble.preprocessor_.transform(X)
@@ -234,8 +232,7 @@ def test_target_transform_leaves_predictions_in_units_of_y(model, kind, skewed):
     model = clone(model).set_params(target_transform=kind).fit(X, y)
     distribution = model.predict_distribution(X[:3])
     assert isinstance(distribution, TransformedMixture)
-    transform = model.fitted_.targets.scaling.output(0)
-    levels = [0.01, 0.3, 0.5, 0.99]
+    transform, levels = model.fitted_.targets.scaling.output(0), [0.01, 0.3, 0.5, 0.99]
     inner = distribution.inner.quantile(levels)
     assert_allclose(model.predict_quantiles(X[:3], levels), transform.inverse(inner))
     mean, std = model.predict(X[:3], return_std=True)

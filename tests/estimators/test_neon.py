@@ -70,9 +70,7 @@ def job_of(plan, model, n=2, d_u=4, q=3, d_y=2, m=1):
     # The same from 8e-3 to 3e-3 in 12 000 steps.
     ("cell_towers", TOWERS, 93_096, 14_400, (0.0125, 0.025, 0.5125, 1), (0.5, 1, 0.6875, 0.375)),
 )
-def test_from_paper_has_the_papers_networks_steps_and_rates(
-    plan, name, sizes, n_parameters, n_steps, shares, rates
-):
+def test_from_paper_is_the_papers(plan, name, sizes, n_parameters, n_steps, shares, rates):
     model = NEONRegressor.from_paper(name, batch_size=None)  # a batch an epoch
     job = job_of(plan, model, **sizes)
     assert len(operators.first_draw(job.network, 0)[0]) == n_parameters
@@ -92,8 +90,7 @@ def test_from_paper_has_the_authors_clips(name, batch_size, clip_norm, unit):
     """Their loss sums over a batch, times the mean of 1 / |s|^2; errors have units of their own."""
     problem = make_operator_problem(name)
     U = np.random.default_rng(0).uniform(*problem.bounds.T, (15, len(problem.bounds)))
-    S = problem(U)
-    model = NEONRegressor.from_paper(name)
+    S, model = problem(U), NEONRegressor.from_paper(name)
     targets = FunctionTargets(output_map=model.output_map)
     values = targets.fit_encoder(S, np.ones(15))
     scale = targets.fit(values).scale_
@@ -143,8 +140,7 @@ def test_function_targets_weigh_functions_by_their_size():
     size = ((Y / targets.scale_) ** 2).mean(axis=(1, 2))
     assert size[4] < 0.01 * size.mean()  # a function of nearly nothing has a share at least
     size[4] = 0.01 * size.mean()
-    pairs = targets.pair_weights(values, weight)
-    expected = np.repeat(weight / size, 3)
+    pairs, expected = targets.pair_weights(values, weight), np.repeat(weight / size, 3)
     assert_allclose(pairs / pairs.mean(), expected / expected.mean(), rtol=1e-5)
     plain = FunctionTargets("squared")
     plain.fit(plain.fit_encoder(Y, weight))
@@ -195,7 +191,7 @@ def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
     assert std_of(model, FURTHER).mean() > 1.5 * std_of(model, INPUTS).mean()
 
 
-def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is():
+def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is_and_reads_what_its_output_map_reads():
     """And the scale of its features in a warm start."""
     given = operators.operator_of_keras(1, 1, 1)
     before = given.get_weights()
@@ -213,16 +209,12 @@ def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is():
         assert_array_equal(model.predict(FURTHER, query_points=queries).ravel(), expected.ravel())
     assert (std_of(model, FURTHER) > 0).all()
     assert all(map(np.array_equal, given.get_weights(), before))
-
-
-def test_fit_reads_what_its_output_map_reads():
     limit = 0.5
 
     def clip(v):
         return ops.clip(v, -limit, limit)
 
-    wide = fit_small(output_map=clip).predict(FURTHER)
-    limit = 1e-3
+    wide, limit = fit_small(output_map=clip).predict(FURTHER), 1e-3
     narrow = fit_small(output_map=clip).predict(FURTHER)
     assert np.ptp(narrow) <= 2e-3 * VALUES.std() < np.ptp(wide)
 

@@ -74,8 +74,7 @@ def levels(n_levels, n_repeats, seed):
 def test_fit_meets_inputs_that_are_measured_often(noise, n_levels, seed):
     X, y = levels(n_levels, 8, seed)
     model = small(noise_std=noise, random_state=seed).fit(X, y)
-    parts = model.predict_uncertainty(X[::8])
-    of_mean = NOISE / np.sqrt(8)
+    parts, of_mean = model.predict_uncertainty(X[::8]), NOISE / np.sqrt(8)
     # Once means of 8 values were missed by 0.6, and deviations were 0.003.
     assert np.abs(parts.mean - y.reshape(-1, 8).mean(axis=1)).max() < 4 * of_mean
     assert 0.4 * of_mean < parts.epistemic.mean() < 2 * of_mean
@@ -94,8 +93,7 @@ def test_noise_is_within_what_repeats_allow():
         )
         return np.ravel(_conditioned._limits_of_noise(trainer))
 
-    rng = np.random.default_rng(0)
-    repeated = np.repeat(np.arange(20.0), 3)
+    rng, repeated = np.random.default_rng(0), np.repeat(np.arange(20.0), 3)
     y = rng.normal(size=60)
     square = 40 * y.reshape(20, 3).var(axis=1, ddof=1).mean()
     expected = np.sqrt(square / stats.chi2.ppf([0.975, 0.025], 40))
@@ -107,12 +105,10 @@ def test_noise_is_within_what_repeats_allow():
 
 def test_fit_warns_of_a_mean_that_can_be_far_off():
     rng = np.random.default_rng(1)
-    X = rng.uniform(-1, 1, (12, 1))
-    y = rng.normal(size=12)
+    X, y = rng.uniform(-1, 1, (12, 1)), rng.normal(size=12)
     with pytest.warns(UserWarning, match="12 functions are too few to learn the noise"):
         small(training__steps=400).fit(X, y)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         small(training__steps=400).fit(X, np.sin(3 * X[:, 0]))
 
 
@@ -323,21 +319,15 @@ def wave():
     return wave_model().fit(u, waves(u))
 
 
-def test_predict_computes_means_without_draws(wave):
+def test_fit_closes_the_prior_at_the_data_and_draws_are_functions(wave):
     assert wave.fitted_.draws.of_mean().directions.shape[1] == 1
     assert_allclose(wave.predict(NEAR), wave.predict_uncertainty(NEAR).mean, rtol=1e-12, atol=1e-14)
-
-
-def test_fit_closes_the_prior_at_the_data(wave):
     u = inputs(10)
     at_data, new = std_of(wave, u).mean(), std_of(wave, NEAR).mean()
     assert at_data < 0.05 * new and std_of(wave, FAR).mean() > 4 * new
     assert np.sqrt(np.mean((wave.predict(u) - waves(u)) ** 2)) < 2e-5 * waves(u).std()
     noisy = wave_model(noise_std=0.3).fit(u, waves(u))  # meets the data up to noise
     assert std_of(noisy, u).mean() > 3 * at_data
-
-
-def test_calibrated_draws_are_functions(wave):
     u = inputs(7)
     error = np.random.default_rng(0).choice([-0.1, 0.1], waves(u).shape)
     model = CalibratedUncertaintyRegressor(wave, cv="prefit").fit(u, waves(u) + error)
@@ -364,10 +354,8 @@ def test_encoder_decoder_derivatives_are_those_of_differences(network, monkeypat
     assert_allclose(raw, network(ARRAYS, weights, x)[0], atol=1e-12)
     flat = np.concatenate([v.reshape(3, -1) for v in directions], axis=1)
     pairs = np.c_[np.repeat(x[:, :3], 2, axis=0), np.resize(x[:, 3:], (10, x.shape[1] - 3))]
-    for found, expected in zip(
-        network.tangents(ARRAYS, weights, directions, pairs, n_queries=2),
-        network.tangents(ARRAYS, weights, directions, pairs),
-    ):
+    given = ARRAYS, weights, directions, pairs
+    for found, expected in zip(network.tangents(*given, n_queries=2), network.tangents(*given)):
         assert_allclose(found, expected, atol=1e-12)
     derivatives = network.derivatives(weights, x)
     along = derivatives.along(flat).reshape(tangents.shape)
@@ -392,8 +380,7 @@ def test_predict_left_out_is_that_of_a_gaussian_process(each):
     rng = np.random.default_rng(0)
     jacobian, y = rng.normal(size=(40, 200)), rng.normal(size=40)
     process = _conditioned.ExactProcess(derivatives_of(jacobian, np.zeros(40)))
-    left_out = np.arange(40) >= 30
-    targets = np.stack([y, 2 * y + 1])
+    left_out, targets = np.arange(40) >= 30, np.stack([y, 2 * y + 1])
     noises = [np.full(40, noise) for noise in (0.01, 0.2)] if each else (0.01, 0.2)
     weight = rng.uniform(0.5, 3, 40)
     means, variances, noiseless = process.predict_left_out(targets, left_out, noises, weight)
@@ -434,11 +421,9 @@ def test_sparse_process_is_exact_where_the_kernel_has_low_rank():
     assert_allclose(sparse, exact, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "ratio", "error"), [("MAX_EXACT", 200, 5, 0.01), ("MAX_VALUES", 100, 2, 1)]
-)
-def test_fit_conditions_on_some_of_many_values(monkeypatch, limit, value, ratio, error):
-    monkeypatch.setattr(_conditioned, limit, value)
+@cases(("limit", "n", "ratio", "error"), ("MAX_EXACT", 200, 5, 0.01), ("MAX_VALUES", 100, 2, 1))
+def test_fit_conditions_on_some_of_many_values(monkeypatch, limit, n, ratio, error):
+    monkeypatch.setattr(_conditioned, limit, n)
     u = inputs(40)
     model = wave_model(training__steps=200).fit(u, waves(u))
     assert std_of(model, FAR).mean() > ratio * std_of(model, u).mean() > 0

@@ -74,19 +74,16 @@ def test_fit_weighs_shifted_sets_equally(tiny_space, iris):
     X, y = iris
     one = shifted(X, y, 1.0)
     many = [np.concatenate([part] * 5) for part in one]
-    other = shifted(X[:60], y[:60], 3.0, seed=1)
-    model = tiny(tiny_space, epochs=3)
+    other, model = shifted(X[:60], y[:60], 3.0, seed=1), tiny(tiny_space, epochs=3)
     two = [clone(model).fit(X, y, shift_validation=[tuple(s), other]) for s in (one, many)]
     assert_array_equal(two[0].selection_.indices, two[1].selection_.indices)
     assert_allclose(two[0].selection_.loss, two[1].selection_.loss)
 
 
 def test_fit_evolves_where_it_is_told(tiny_space, iris, monkeypatch):
-    seen = []
-    ask = EnsembleEvolution.ask
-    monkeypatch.setattr(
-        EnsembleEvolution, "ask", lambda self, *a: seen.append(self.criteria) or ask(self, *a)
-    )
+    seen, ask = [], EnsembleEvolution.ask
+    noted = lambda self, *a: seen.append(self.criteria) or ask(self, *a)  # noqa: E731
+    monkeypatch.setattr(EnsembleEvolution, "ask", noted)
     X, y = iris
     severities = [shifted(X[:n], y[:n], by) for n, by in ((30, 0.5), (60, 2.0))]
     for evolve_on, sizes in (("clean", [37]), ("shift", [60]), ("both", [37, 60])):
@@ -108,13 +105,11 @@ def test_reselect_trains_nothing(iris, fitted, pool):
     weight[:50] = 1
     by_weight = model.reselect(X_s, y_s, weight).selection_.indices
     assert_array_equal(by_weight, model.reselect(X_s[:50], y_s[:50]).selection_.indices)
-    for arguments, message in (
-        ({"n_members": 0}, "'n_members' parameter"),
-        ({"X": X_s}, "Give both X and y, or neither"),
-        ({"sample_weight": weight}, "Give both X and y, or neither"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.reselect(**arguments)
+    with pytest.raises(ValueError, match="'n_members' parameter"):
+        model.reselect(n_members=0)
+    for half in ({"X": X_s}, {"sample_weight": weight}):
+        with pytest.raises(ValueError, match="Give both X and y, or neither"):
+            model.reselect(**half)
     assert_array_equal(model.selection_.indices, by_weight)  # as it was before
     loaded = pickle.loads(pickle.dumps(fitted))
     for k in range(4):
@@ -191,8 +186,7 @@ def test_fit_selects_regressors_by_their_mixture(tiny_space, wave):
     X, y = wave
     model = NESRegressor(6, n_members=3, epochs=60, space=tiny_space, random_state=0).fit(X, y)
     assert model.score(X, y) > 0.8
-    valid = model.catalog_.held_out.rows
-    unit = model.fitted_.targets.scaling.scale_[0]
+    valid, unit = model.catalog_.held_out.rows, model.fitted_.targets.scaling.scale_[0]
     expected = -model.log_prob(X[valid], y[valid]).mean() - np.log(unit)
     assert_allclose(model.selection_.loss, expected, rtol=1e-4, atol=1e-5)
 
@@ -208,9 +202,7 @@ def test_fit_gives_small_tables_small_batches_and_enough_epochs(iris):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("space", "vary"), [(CellSpace(2, 2), "both"), (NASBench201Space(2, 1), "architecture")]
-)
+@cases(("space", "vary"), (CellSpace(2, 2), "both"), (NASBench201Space(2, 1), "architecture"))
 def test_fit_evolves_cells_and_keeps_fixed_hyperparameters(space, vary):
     digits = load_digits()
     images, y = digits.images[:160, ..., None] / 16, digits.target[:160]
@@ -232,8 +224,7 @@ def test_fit_tells_of_few_rows_to_choose_on(tiny_space, iris):
         model.fit(X, y, shift_validation=(X[::200], y[::200]))
     with pytest.warns(SmallValidationWarning, match="on 6 validation rows.*More rows may help"):
         model.reselect(X[::100], y[::100])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", SmallValidationWarning)
+    with warnings.catch_warnings(action="error", category=SmallValidationWarning):
         model.fit(X, y, shift_validation=(X, y)).reselect(X, y)
 
 

@@ -18,7 +18,6 @@ from skuq import training
 from skuq.backend import keras
 from skuq.exceptions import ShortTrainingWarning
 from skuq.files import dumps, loads
-from skuq.metrics import gaussian_nll_loss
 from skuq.networks import MLP, GaussianHead, TabularNetwork
 from skuq.tables import TrainingData
 from skuq.training import Training
@@ -28,16 +27,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidation
 layers = keras.layers
 NETWORK = {"network": MLP((16,)), "epochs": 30, "random_state": 0}
 HYPER = {"n_members": 2, "n_trials": 4, "dropout_range": (0.01, 0.2), **NETWORK}
-REGRESSORS = [
-    *(skuq.DeepEnsembleRegressor(3, **NETWORK), skuq.HyperDeepEnsembleRegressor(**HYPER)),
-    skuq.MCDropoutRegressor(20, **NETWORK),
-]
-CLASSIFIERS = [
-    *(skuq.DeepEnsembleClassifier(3, **NETWORK), skuq.HyperDeepEnsembleClassifier(**HYPER)),
-    skuq.MCDropoutClassifier(20, **NETWORK),
-]
-DEEP, HYPER_DEEP, DROPOUT = REGRESSORS
+DEEP, DROPOUT = skuq.DeepEnsembleRegressor(3, **NETWORK), skuq.MCDropoutRegressor(20, **NETWORK)
+HYPER_DEEP, OF_CLASSES = skuq.HyperDeepEnsembleRegressor(**HYPER), skuq.DeepEnsembleClassifier(3)
+HYPER_OF_CLASSES = skuq.HyperDeepEnsembleClassifier(**HYPER)
 KNOWN = {"loss": "mse", "noise_std": 0.1}
+BAD_RANGES = (0.1,), (0.5, 0.1), (0.0, 0.5), (0.1, 1.0)
 HAS_NO_DROPOUT = "`network` must return a model with Dropout layers"
 SMALL = TabularNetwork(n_layers=1, width=4, embedding="none")
 
@@ -60,31 +54,6 @@ def data_of(estimator):
     return table() if is_regressor(estimator) else classes()
 
 
-@functools.cache
-def fitted(kind, k):
-    model = clone({"regressor": REGRESSORS, "classifier": CLASSIFIERS}[kind][k])
-    return model.fit(*data_of(model))
-
-
-@pytest.mark.parametrize("k", range(3))
-def test_regressors_beat_a_normal_distribution_of_y(k):
-    (X, y), model = table(), fitted("regressor", k)
-    mean, std = model.predict(X, return_std=True)
-    assert model.score(X, y) > 0.8
-    constant = np.full(150, y.mean()), np.full(150, y.std())
-    assert gaussian_nll_loss(y, mean, std) < gaussian_nll_loss(y, *constant)
-
-
-@pytest.mark.parametrize("k", range(3))
-def test_classifiers_are_less_sure_of_rows_that_they_get_wrong(k):
-    (X, y), model = classes(), fitted("classifier", k)
-    proba, std = model.predict_proba(X, return_std=True)
-    assert std.shape == proba.shape and std.max() > 0 and model.score(X, y) > 0.7
-    total, wrong = model.predict_uncertainty(X).total, model.predict(X) != y
-    assert_allclose(total, -(proba * np.log(proba)).sum(axis=1), rtol=1e-6)
-    assert total[wrong].mean() > total[~wrong].mean()
-
-
 def test_fit_by_squared_error_with_known_or_estimated_noise():
     X, y = table()  # its noise is 2
     known = clone(DEEP).set_params(loss="mse", noise_std=2.5, epochs=60).fit(X, y)
@@ -96,8 +65,8 @@ def test_fit_by_squared_error_with_known_or_estimated_noise():
     assert parts.aleatoric.max() < 1e-6 and (parts.total > 0).all()
 
 
-def test_fit_gives_each_member_validation_rows_of_its_own():
-    (X, y), model = table(), fitted("regressor", 0)
+def test_fit_validates_each_member_on_rows_of_its_own_or_on_none():
+    (X, y), model = table(), clone(DEEP).fit(*table())
     assert all(len(member.held_out) == 30 for member in model.members_)
     # A layer's own penalty would count in the validation loss, as it does in Keras.
     together = clone(DEEP).set_params(network__scale_l2=0.0)
@@ -108,9 +77,6 @@ def test_fit_gives_each_member_validation_rows_of_its_own():
         z = (together.fitted_.targets.transform(y[120:, None]) - mean) / scale
         nll = np.mean(0.5 * np.log(2 * np.pi) + np.log(scale) + 0.5 * z**2)
         assert member.score == pytest.approx(nll, rel=1e-4)
-
-
-def test_fit_without_validation_trains_on_everything():
     X, y = table()
     model = clone(DEEP).set_params(validation=None).fit(X, y)
     assert {len(m.history["loss"]) for m in model.members_} == {30}
@@ -157,11 +123,11 @@ def test_fit_divides_neither_groups_nor_the_only_row_of_a_class(plan):
     y = y.astype(object)
     y[:1] = "dodo"
     for seed in range(2):
-        (job,), _ = plan(clone(CLASSIFIERS[0]).set_params(random_state=seed), X, y)
+        (job,), _ = plan(clone(OF_CLASSES).set_params(random_state=seed), X, y)
         assert all(0 in rows for rows, _ in job.splits)
 
 
-@cases("estimator", CLASSIFIERS[0], skuq.TabularEnsembleClassifier(3))
+@cases("estimator", OF_CLASSES, skuq.TabularEnsembleClassifier(3))
 def test_fit_multiplies_weights_of_classes_and_rows(estimator, plan):
     X, y = classes()
     kept = (y != "cat") | (np.arange(150) % 8 == 0)  # a rare class
@@ -180,8 +146,8 @@ def test_fit_multiplies_weights_of_classes_and_rows(estimator, plan):
     assert of_rows.max() > 2 * weights(weight).max()
 
 
-def test_hyper_deep_ensemble_searches_then_stratifies():
-    (X, y), model = table(), fitted("regressor", 1)
+def test_hyper_deep_ensemble_searches_then_stratifies_and_regularises_as_it_says():
+    (X, y), model = table(), clone(HYPER_DEEP).fit(*table())
     results = model.search_results_
     assert len(results["l2"]) == 4
     assert (results["dropout"] >= 0.01).all() and (results["dropout"] <= 0.2).all()
@@ -198,9 +164,6 @@ def test_hyper_deep_ensemble_searches_then_stratifies():
     for a, b in zip(model.members_, longer.members_):
         assert not np.array_equal(a.weights, b.weights)
         assert_array_equal(a.held_out, b.held_out)
-
-
-def test_hyper_deep_ensemble_regularises_as_it_says():
     norms = []
     for given in ((10.0, 10.1), (1e-9, 1.1e-9)):
         model = clone(HYPER_DEEP).set_params(n_trials=2, l2_range=given).fit(*table())
@@ -240,10 +203,8 @@ def without_dropout(shape, n_outputs):
 
 @cases(
     ("estimator", "settings", "message"),
-    *(
-        (estimator, {"training": Training(steps=5)}, "`training` must only have .*Got steps=5")
-        for estimator in REGRESSORS
-    ),
+    *((model, {"training": Training(steps=5)}, ".*Got steps=5") for model in (DEEP, HYPER_DEEP)),
+    (DROPOUT, {"training": Training(steps=5)}, "`training` must only have .*Got steps=5"),
     (DEEP, {"training__final_lr_factor": 0.1}, '`final_lr_factor` needs schedule="cosine"'),
     (DEEP, {"training__epsilon": 1e-8, "training__optimizer": "sgd"}, "`epsilon`"),
     (DEEP, {"noise_std": 0.1}, "`noise_std` needs loss=\"mse\".*loss='nll'"),
@@ -253,13 +214,10 @@ def without_dropout(shape, n_outputs):
     *((DEEP, {"network__hidden_units": bad}, "hidden_units") for bad in (0, (), (8, 0), (2.5,))),
     (DEEP, {"network__activation": "celu"}, "'activation' .* Got 'celu'"),
     (DEEP, {"loss": "mse", "network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
-    (CLASSIFIERS[0], {"network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
-    (CLASSIFIERS[0], {"class_weight": {"ape": -1, "bee": 1, "cat": 1}}, "finite numbers >= 0"),
-    (CLASSIFIERS[0], {"class_weight": {"ape": 0, "bee": 0, "cat": 0}}, "must leave a class"),
-    *(
-        (HYPER_DEEP, {"dropout_range": bad}, "dropout_range")
-        for bad in ((0.1,), (0.5, 0.1), (0.0, 0.5), (0.1, 1.0))
-    ),
+    (OF_CLASSES, {"network__scale_l2": 0.1}, "`scale_l2` needs a loss"),
+    (OF_CLASSES, {"class_weight": {"ape": -1, "bee": 1, "cat": 1}}, "finite numbers >= 0"),
+    (OF_CLASSES, {"class_weight": {"ape": 0, "bee": 0, "cat": 0}}, "must leave a class"),
+    *((HYPER_DEEP, {"dropout_range": bad}, "dropout_range") for bad in BAD_RANGES),
     (HYPER_DEEP, {"training__l2": 0.1}, "`training` must only have .*Got l2=0.1"),
     (HYPER_DEEP, {"network__dropout": 0.1}, "has no effect beside `dropout_range`"),
     (HYPER_DEEP, {"validation": None}, "validation"),
@@ -285,31 +243,28 @@ def test_fit_reports_divergence(learning_rate):
 def test_fit_tells_of_a_time_that_is_too_short_and_of_one_that_is_enough(model):
     X, y = data_of(model)
     model = clone(model).set_params(epochs=300, early_stopping_patience=None, random_state=0)
-    with pytest.warns(
-        ShortTrainingWarning, match="0.33 % of their epochs .* max_time=0.001:"
-    ) as told:
+    short = "0.33 % of their epochs .* max_time=0.001:"
+    with pytest.warns(ShortTrainingWarning, match=short) as told:
         model.set_params(max_time=1e-3).fit(X, y)
     text = next(str(w.message) for w in told if w.category is ShortTrainingWarning)
     assert [member.n_epochs for member in model.members_] == [1] * len(model.members_)
     # The first one follows the advice. The other stops early, which is all that it would do.
     enough = int(re.search(r"max_time=(\d+) is enough", text)[1])
     stops = {"epochs": 10**7, "early_stopping_patience": 1, "learning_rate": 1e-30, "max_time": 60}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", ShortTrainingWarning)
+    with warnings.catch_warnings(action="error", category=ShortTrainingWarning):
         model.set_params(max_time=enough).fit(X, y)
         model.set_params(**stops).fit(X, y)
     assert max(member.n_epochs for member in model.members_) < 10
 
 
 def test_training_data_keeps_weights_in_all_rows():
-    weight = np.where(np.arange(20) < 5, 100.0, 1.0)
-    x = np.zeros((20, 1))
+    weight, x = np.where(np.arange(20) < 5, 100.0, 1.0), np.zeros((20, 1))
     data = TrainingData(x[:12], x[:12], weight[:12], x[12:], x[12:], weight[12:])
     assert_allclose(data.all_rows().weight, weight / weight.mean(), rtol=1e-6)
     assert len(data.all_rows().x_valid) == 0
 
 
-@pytest.mark.parametrize("estimator", [HYPER_DEEP, CLASSIFIERS[1]])
+@pytest.mark.parametrize("estimator", [HYPER_DEEP, HYPER_OF_CLASSES])
 def test_hyper_deep_ensemble_gives_a_second_member_real_weight(estimator, monkeypatch):
     """The first network is right on all validation rows, and the others are wrong."""
     train = training.train

@@ -5,13 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import softmax
 
-from skuq import (
-    AutoDEUQClassifier,
-    AutoDEUQRegressor,
-    NESClassifier,
-    NESRegressor,
-    TabularEnsembleRegressor,
-)
+import skuq
 from skuq.predictive._calibration import UNCALIBRATED
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -35,12 +29,12 @@ def raw_outputs(model, X):
 
 
 def paper(**changes):
-    return AutoDEUQRegressor.from_paper("toy", **SMALL, selection="top", **changes)
+    return skuq.AutoDEUQRegressor.from_paper("toy", **SMALL, selection="top", **changes)
 
 
 def baseline():
     X = np.random.default_rng(0).normal(size=(64, 25))
-    search = NESRegressor(**SMALL, space="dense", search="random").fit(X, X[:, 0])
+    search = skuq.NESRegressor(**SMALL, space="dense", search="random").fit(X, X[:, 0])
     return search.baseline("deep-ensemble")
 
 
@@ -51,8 +45,7 @@ def test_paper_s_regressors_predict_the_moments_of_equations_3_and_4(make, rows)
     raw = raw_outputs(model, new)
     assert not model.fitted_.targets.is_transformed
     mean, unit = model.fitted_.targets.scaling.mean_, model.fitted_.targets.scaling.scale_
-    loc = raw[..., 0] * unit + mean
-    scale = (np.log1p(np.exp(raw[..., 1])) + 1e-3) * unit
+    loc, scale = raw[..., 0] * unit + mean, (np.log1p(np.exp(raw[..., 1])) + 1e-3) * unit
     aleatoric, total = (scale**2).mean(axis=0), (scale**2).mean(axis=0) + loc.var(axis=0)
     found = model.predict_distribution(new).uncertainty()
     assert_allclose(found.mean, loc.mean(axis=0))
@@ -63,42 +56,39 @@ def test_paper_s_regressors_predict_the_moments_of_equations_3_and_4(make, rows)
 
 def test_paper_s_classifier_averages_probabilities(rows):
     X, y, new = rows
-    model = NESClassifier.from_paper("dense", **SMALL).fit(X, y > 1)
+    model = skuq.NESClassifier.from_paper("dense", **SMALL).fit(X, y > 1)
     expected = softmax(raw_outputs(model, new), axis=-1).mean(axis=0)
     assert_allclose(model.predict_proba(new), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "epochs"), [("benchmark", 100), ("toy", 200)])
 def test_autodeuq_has_the_paper_s_settings(name, epochs):
-    model = AutoDEUQRegressor.from_paper(name, random_state=3)
+    model = skuq.AutoDEUQRegressor.from_paper(name, random_state=3)
     search, selection = model.search, model.selection
     assert (search.population_size, search.sample_size, search.kappa) == (100, 10, 0.001)
     assert (selection.loss, selection.min_members, selection.max_size) == ("nll", 1, None)
     assert (model.n_trials, model.n_members, model.repeats) == (500, 5, 0)
     assert (model.space, model.epochs, model.random_state) == (name, epochs, 3)
     assert (model.validation < 0.5, model.calibrate) == (True, False)
-    classifier = AutoDEUQClassifier.from_paper(name, n_trials=4)
+    classifier = skuq.AutoDEUQClassifier.from_paper(name, n_trials=4)
     assert (classifier.n_trials, classifier.space) == (4, name)
 
 
-def test_nes_has_the_paper_s_settings():
-    model = NESClassifier.from_paper(random_state=3)
+def test_nes_has_the_paper_s_settings_and_other_papers_are_refused():
+    model = skuq.NESClassifier.from_paper(random_state=3)
     search = model.search
     assert (search.vary, search.population_size, search.n_parents) == ("architecture", 50, 10)
     assert (model.space, model.n_trials, model.selection) == ("darts", 400, "forward")
     assert (model.calibrate, model.random_state) == (False, 3)
-    assert NESRegressor.from_paper("dense", n_members=3).n_members == 3
-
-
-def test_papers_of_other_names_are_refused():
+    assert skuq.NESRegressor.from_paper("dense", n_members=3).n_members == 3
     with pytest.raises(ValueError, match=r"`name` must be .* \['benchmark', 'toy'\]. Got 'uci'"):
-        AutoDEUQRegressor.from_paper("uci")
+        skuq.AutoDEUQRegressor.from_paper("uci")
     with pytest.raises(ValueError, match="`name` must be one of"):
-        NESRegressor.from_paper("benchmark")
+        skuq.NESRegressor.from_paper("benchmark")
 
 
 def test_ensembles_that_are_not_calibrated_predict_by_members_alone(rows):
     X, _, _ = rows
-    ensemble = TabularEnsembleRegressor(2, loss="crps", epochs=1, calibrate=False)
+    ensemble = skuq.TabularEnsembleRegressor(2, loss="crps", epochs=1, calibrate=False)
     ensemble.set_params(network__width=32, network__n_layers=1).fit(X, X[:, 0])
     assert ensemble.fitted_.far is None and ensemble.fitted_.calibration == UNCALIBRATED

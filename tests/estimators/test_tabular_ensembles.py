@@ -79,8 +79,7 @@ def test_all_forms_of_an_ensemble_are_calibrated_alike(table, loss):
     model = skuq.TabularEnsembleRegressor(**settings).fit(X, Y)
     calibration = model.fitted_.calibration
     assert calibration.factor != 1 and 0 < calibration.share < 0.5
-    parts = model.predict_uncertainty(X)
-    outputs = model.to_keras().predict_on_batch(X)
+    parts, outputs = model.predict_uncertainty(X), model.to_keras().predict_on_batch(X)
     for name, values in zip(("mean", "aleatoric", "epistemic", "total"), parts):
         assert_allclose(outputs[name], values, rtol=1e-4, atol=2e-6 * abs(values).max())
     draws = model.posterior_fn(1000, random_state=0)(X)  # weights of members are rounded
@@ -163,8 +162,7 @@ def test_kinds_are_weighed_by_stacking_on_their_common_rows(rng, monkeypatch):
 
 @pytest.mark.parametrize("head", [GaussianHead(), SquaredErrorHead()])
 def test_members_of_one_kind_weigh_by_their_errors(head, rng):
-    y = rng.normal(size=(400, 1))
-    rows = np.split(np.arange(400), 4)
+    y, rows = rng.normal(size=(400, 1)), np.split(np.arange(400), 4)
     raws = [np.repeat(y[k] + e, head.n_raw, axis=1) for k, e in zip(rows, (1, 1, 1, 4))]
     origins = [Origin(0, k, (None, part)) for k, part in enumerate(rows)]
     weights = weigh_members(task_of(y, head), [member_of(raw) for raw in raws], origins, 1)

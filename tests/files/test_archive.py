@@ -117,9 +117,6 @@ def foreign():
     return dumps(skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=2).fit(X, Y))
 
 
-# ----------------------------------------------------------------------- files with one fault
-
-
 def unpacked(data):
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
@@ -301,9 +298,6 @@ def test_loads_refuses_mutated_files_or_reads_the_same():
         data = base[:a] + (flipped, b"", base[b : b + n] + base[a + 20 :])[k % 3]
         with warnings.catch_warnings(action="ignore"), contextlib.suppress(FileFormatError):
             assert_array_equal(loads(data).predict(table), loads(base).predict(table))
-
-
-# ------------------------------------------------------------------------------- networks
 
 
 @cases(

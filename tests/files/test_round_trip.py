@@ -107,6 +107,8 @@ CASES = {
 }
 # The bytes that skops writes differ each time.
 FOREIGN = {"hq", "conformal", "neon, given", "foreign", "ensemble, logarithm of y"}
+HOLDING_ANOTHER = TransformedTargetRegressor(skuq.DeepEnsembleRegressor())
+HOLDING_ANOTHER = skuq.CalibratedUncertaintyRegressor(HOLDING_ANOTHER)
 HOLDING_ITSELF = skuq.DeepEnsembleRegressor()
 HOLDING_ITSELF.n_members = [HOLDING_ITSELF]
 
@@ -252,7 +254,7 @@ def test_loads_predicts_without_the_functions_of_the_user():
             loads(data).predict(inputs, return_std=True)
 
 
-def test_dumps_refuses_networks_that_would_not_be_loaded():
+def test_networks_and_transformers_that_are_not_safe_are_refused():
     x = keras.Input((3,))
     doubled = keras.layers.Lambda(lambda x: 2 * x, output_shape=(3,))(x)
     model = loads(dumps(fitted("dropout, classes")))
@@ -260,9 +262,6 @@ def test_dumps_refuses_networks_that_would_not_be_loaded():
     model.fitted_ = dataclasses.replace(model.fitted_, members=(member,))
     with pytest.raises(UnsavableError, match=r"members\[0\] cannot be saved: .*Lambda.*keras.ops"):
         dumps(model)
-
-
-def test_loads_needs_trust_in_transformers_of_the_user():
     model = ensemble(**SMALL, preprocess=Halving()).fit(X, Y)
     data = dumps(model)
     with pytest.raises(FileFormatError, match=r"`preprocess` holds .*known to be safe.*Halving"):
@@ -294,10 +293,7 @@ def test_loads_names_missing_skops_and_passes_on_version_warnings(monkeypatch):
     (HOLDING_ITSELF, "too many levels, or holds itself"),
     (skuq.DeepEnsembleRegressor(n_members={8}), r"estimator\.n_members is a .*set"),
     (skuq.DeepEnsembleRegressor(n_members=[0, FRAME]), r"n_members\[1\] is a pandas"),
-    (
-        skuq.CalibratedUncertaintyRegressor(TransformedTargetRegressor(ensemble())),
-        r"estimator\.estimator is a .* that holds skuq.*DeepEnsembleRegressor",
-    ),
+    (HOLDING_ANOTHER, r"estimator\.estimator is a .* that holds skuq.*DeepEnsembleRegressor"),
 )
 def test_save_refuses(thing, message, tmp_path):
     with pytest.raises(UnsavableError, match=message):

@@ -220,12 +220,9 @@ def test_the_page_scores_other_packages(table, monkeypatch):
     page = (Path(metrics.__file__).parents[2] / "docs" / "coming_from.md").read_text()
     classes, scores = (code.split("```")[0] for code in page.split("```python\n")[-2:])
     exec(classes + scores, found := {})
-    for scored in (
-        found["scores"],
-        cross_validate(
-            found["Mapie"](LinearRegression()), found["X"], found["y"], scoring=found["scoring"]
-        ),
-    ):
+    mapie, scoring = found["Mapie"](LinearRegression()), found["scoring"]
+    of_mapie = cross_validate(mapie, found["X"], found["y"], scoring=scoring)
+    for scored in (found["scores"], of_mapie):
         assert 0.6 < scored["test_coverage_90"].mean() < 0.97
         assert -4 < scored["test_neg_interval_90"].mean() < -1  # of the right model it is -1.24
     plain = BayesianRidge().fit(*table)

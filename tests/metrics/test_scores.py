@@ -114,9 +114,8 @@ def test_bad_weights_and_masked_values_are_refused(score, kind, rng):
         with pytest.raises(ValueError, match="sample_weight|Sample weights|[Nn]egative"):
             score(*given, sample_weight=weight)
     # A distribution checks what it is made of.
-    for k, array in enumerate(
-        given[:1] if score in (mixture_nll, mixture_crps, normal_crps) else given
-    ):
+    of_distribution = score in (mixture_nll, mixture_crps, normal_crps)
+    for k, array in enumerate(given[:1] if of_distribution else given):
         masked = np.ma.masked_array(array, mask=np.zeros(array.shape, dtype=bool))
         masked[-1, ...] = np.ma.masked
         with pytest.raises(ValueError, match="NaN|no label|labels"):
@@ -182,7 +181,7 @@ def draw_mixtures(seed):
     return rng.normal(size=(50, 2)), loc, scale, rng.dirichlet(np.ones(4))
 
 
-def test_nll_is_scipys_and_its_minimum_is_found_by_an_optimiser(global_random_seed):
+def test_nll_is_scipys_and_crps_is_scoringrules(global_random_seed):
     y, mean, std = draw(global_random_seed)
     expected = -stats.norm(mean, std).logpdf(y).mean()
     assert_allclose(metrics.gaussian_nll_loss(y, mean, std), expected)
@@ -198,9 +197,6 @@ def test_nll_is_scipys_and_its_minimum_is_found_by_an_optimiser(global_random_se
     found = optimize.minimize_scalar(lambda log_c: loss(y, mean, np.exp(log_c) * std))
     assert_allclose(metrics.nll_min_loss(y, mean, std), found.fun, rtol=1e-9)
     assert metrics.nll_min_loss(y, y, std) == -np.inf
-
-
-def test_crps_is_scoringrules(global_random_seed):
     scoringrules = pytest.importorskip("scoringrules")
     y, mean, std = draw(global_random_seed, 2)
     assert_allclose(normal_crps(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
@@ -285,8 +281,7 @@ def test_brier_and_ece_are_sklearns(global_random_seed):
 @pytest.mark.parametrize("loss", [metrics.brier_loss, metrics.ece_loss])
 def test_labels_may_be_anything_in_any_order(loss):
     y, proba = draw_classes(0)
-    names = np.array(["cat", "dog", "eel", "fox"])
-    expected = loss(y, proba)
+    names, expected = np.array(["cat", "dog", "eel", "fox"]), loss(y, proba)
     assert loss(list(names[y].astype(object)), proba) == expected
     order = [2, 0, 3, 1]
     assert_allclose(loss(names[y], proba[:, order], labels=names[order]), expected)

@@ -170,8 +170,7 @@ def test_factorized_reduction_by_hand(height, width):
     kernels = {w.path: w.numpy()[0, 0] for w in model.trainable_variables if "conv" in w.path}
     relu = np.maximum(x, 0)
     even = relu[:, ::2, ::2] @ kernels["op_even_conv/kernel"]
-    odd = np.zeros_like(even)
-    shifted = relu[:, 1::2, 1::2] @ kernels["op_odd_conv/kernel"]
+    odd, shifted = np.zeros_like(even), relu[:, 1::2, 1::2] @ kernels["op_odd_conv/kernel"]
     odd[:, : shifted.shape[1], : shifted.shape[2]] = shifted
     # Untrained batch normalisation divides by sqrt(1 + 1e-5).
     expected = np.concatenate([even, odd], axis=-1) / math.sqrt(1 + 1e-5)
@@ -188,8 +187,7 @@ def test_factorized_reduction_by_hand(height, width):
 )
 def test_nas_bench_cell_adds_its_paths(without, factor):
     skips = {f"edge_{i}_{j}": "skip_connect" for i, j in itertools.combinations(range(4), 2)}
-    edges = skips | dict.fromkeys(without, "none")
-    add = cells._add_nas_bench_cell
+    edges, add = skips | dict.fromkeys(without, "none"), cells._add_nas_bench_cell
     forward, _ = applied(lambda layers, x: add(layers, edges, x, "cell"), (3, 3, 1))
     x = random_image(2, 3, 3, 1)
     assert_allclose(forward(x), factor * x, rtol=1e-6)

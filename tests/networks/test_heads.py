@@ -66,9 +66,8 @@ def test_moments_are_those_of_the_density_and_wild_raw_numbers_stay_finite(head,
     """Numerical integration of the likelihood of one output, the other's held."""
     y, raw = numbers(head, rows=(), seed=3)
     at = np.linspace(-12, 12, 8001)
-    both = head.log_likelihood(
-        np.stack([at, np.full_like(at, y[1])], axis=1), np.tile(raw, (8001, 1))
-    )
+    rows = np.stack([at, np.full_like(at, y[1])], axis=1)
+    both = head.log_likelihood(rows, np.tile(raw, (8001, 1)))
     density = np.exp(both - both.max())
     density /= integrate.simpson(density, x=at)
     first, second = (integrate.simpson(density * at**power, x=at) for power in (1, 2))

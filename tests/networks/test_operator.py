@@ -73,8 +73,7 @@ def by_formula(network, weights, x):
         given = parts[k : k + 1]  # of one that is not split, the first layer reads all
         value = dense(np.concatenate([value, *given], axis=1))
     repeated = np.resize(y.T, (network.latent, len(y))).T
-    features = np.concatenate([beta, value, repeated], axis=1)
-    raw = dense(value, "linear")
+    features, raw = np.concatenate([beta, value, repeated], axis=1), dense(value, "linear")
     assert next(weights, None) is None
     return raw, features
 
@@ -218,8 +217,7 @@ def test_draws_are_those_of_a_loop(epinet):
     """On arrays, as tensors, and of several members at once."""
     rng, members = np.random.default_rng(1), [drawn(epinet, k) for k in range(2)]
     features = rng.normal(size=(2, N_ROWS, N_FEATURES))
-    index = rng.normal(size=(2, N_DRAWS, epinet.n_index))
-    alone = []
+    index, alone = rng.normal(size=(2, N_DRAWS, epinet.n_index)), []
     for k, (weights, prior) in enumerate(members):
         alone.append(epinet(ARRAYS, weights, prior, features[k], index[k]))
         expected = by_loop(epinet, weights, prior, features[k], index[k])

@@ -66,10 +66,8 @@ def test_activations_are_keras_own(name):
     """On arrays, and of a compiled program."""
     x = np.concatenate([np.linspace(-100, 100, 2001), [0.0, 1e-9, -1e-9]])
     x = x / 10 if name == "exponential" else x
-    theirs, compiled = (
-        values_and_slopes(f, ops.convert_to_tensor(x))
-        for f in (keras.activations.get(name), tensors(xla=True).activation(name))
-    )
+    both = keras.activations.get(name), tensors(xla=True).activation(name)
+    theirs, compiled = (values_and_slopes(f, ops.convert_to_tensor(x)) for f in both)
     # Some of Keras' constants are rounded to float32 on the way.
     rounded = name in ("selu", "hard_sigmoid", "leaky_relu", "gelu")
     assert_allclose(ACTIVATIONS[name](x), theirs[0], rtol=1e-6 if rounded else 1e-12, atol=1e-12)

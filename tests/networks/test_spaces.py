@@ -42,8 +42,7 @@ def test_numbers_follow_their_law_and_are_encoded(space):
 
 
 def test_mutation_changes_exactly_one_decision_to_another_valid_value(space, global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    changed = set()
+    rng, changed = np.random.default_rng(global_random_seed), set()
     for _ in range(300):
         parent = space.sample(rng)
         child = space.mutate(parent, rng)
@@ -271,9 +270,7 @@ def test_tabular_space_of_drawn_and_of_default_configurations(rng):
     ("n_rows", "n_recipes", "epochs", "decay", "patience"),
     *((100, 4, 128, 0.1, "cycle"), (500, 4, 64, 0.3, "cycle"), (3000, 3, 256, 0.02, 64)),
 )
-def test_tabular_space_few_rows_of_classes_train_shortly_with_much_decay(
-    n_rows, n_recipes, epochs, decay, patience
-):
+def test_few_rows_of_classes_train_shortly(n_rows, n_recipes, epochs, decay, patience):
     space = bound_tabular_space(_inputs(n_rows), classes=True)
     default, (first, *others) = _configuration(space), class_recipes(n_rows)
     recipe = space.recipe(default)

@@ -202,9 +202,8 @@ def test_later_displays_find_room_on_shared_axes(display):
 @cases(("display", "data"), (Width, "width"), (Retention, "errors"), (Calibration, "observed"))
 def test_a_y_of_one_column_is_one_output(display, data):
     one = BayesianRidge().fit(X, np.sin(X[:, 0]))
-    column = SimpleNamespace(
-        predict=lambda X, return_std: tuple(part[:, None] for part in one.predict(X, True))
-    )
+    columns = lambda X, return_std: [part[:, None] for part in one.predict(X, True)]  # noqa: E731
+    column = SimpleNamespace(predict=columns)
     expected = getattr(display.from_estimator(one, X, X[:, 0]), data)
     assert_array_equal(getattr(display.from_estimator(column, X, X), data), expected)
     assert_array_equal(getattr(display.from_estimator(column, X, X[:, 0]), data), expected)
@@ -241,8 +240,7 @@ def test_search_history_by_trial_and_time_with_outliers_and_failures():
 
 
 def test_teams_are_drawn_by_what_became_of_them():
-    display = TeamDisplay.from_teams(CHOSEN)
-    teams = CHOSEN.teams_.dropna()
+    display, teams = TeamDisplay.from_teams(CHOSEN), CHOSEN.teams_.dropna()
     fates = {"alpha": ~teams["alpha"], "kmeans": teams["alpha"] & ~teams["kept"]}
     for fate, rows in {**fates, "kept": teams["kept"]}.items():
         offsets = display.scatters_[fate].get_offsets()

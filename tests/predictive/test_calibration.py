@@ -46,8 +46,7 @@ def test_scale_of_mixtures_is_most_likely(widest, global_random_seed):
     """Also where a member is far too wide."""
     rng = np.random.default_rng(global_random_seed)
     scale = np.repeat([[0.5], [1.0], [widest]], 80, axis=1)
-    base = GaussianMixture(rng.normal(size=(3, 80)), scale)
-    y = 3 * rng.normal(size=80)
+    base, y = GaussianMixture(rng.normal(size=(3, 80)), scale), 3 * rng.normal(size=80)
     c = fit_std_factor([base], [y], [np.ones(80)])
     factors = [1.0, 0.98, 1.02, *np.geomspace(1e-9, 10, 100)]
     assert np.argmax([base.scaled(f * c).log_prob(y).mean() for f in factors]) == 0
@@ -65,7 +64,7 @@ def test_shrinkage_of_the_scale_by_hand(std):
     assert_allclose(shrink_std_factor(*given, c), expected, rtol=1e-3)
 
 
-def test_temperature_is_most_likely_and_known(rng):
+def test_temperature_is_most_likely_and_known_and_has_a_prior(rng):
     true = special.softmax(rng.normal(size=(20_000, 3)) * 2, axis=1)
     sure = true**2 / (true**2).sum(axis=1, keepdims=True)
     codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
@@ -74,10 +73,7 @@ def test_temperature_is_most_likely_and_known(rng):
     # A class of probability 0 counts as possible.
     found = scaled_probabilities(np.array([[0.0, 1.0]]), 0.5)
     assert_allclose(found[0], np.array([2.0**-26, 1]) / (1 + 2.0**-26))
-
-
-def test_temperature_has_a_prior():
-    """Without it, it would be 0 if all rows have the more probable class."""
+    # Without it, it would be 0 if all rows have the more probable class.
     found = fit_temperature(np.tile([0.3, 0.7], (10, 1)), np.ones(10, dtype=int), np.ones(10))
     grid = np.exp(np.linspace(-4, 1, 2001))
     nll = 10 * np.log1p((3 / 7) ** (1 / grid)) + 0.5 * np.log(grid) ** 2
@@ -139,7 +135,7 @@ def test_members_that_claim_a_part_of_the_noise_get_the_rest(claim, rng):
     assert found.share < 0.01
 
 
-def test_rows_without_unseen_members_or_weight_tell_nothing(rng):
+def test_unseen_members_tell_as_much_as_all_and_rows_without_them_nothing(rng):
     scale, unseen = np.full((2, 1, 60, 1), 0.2), np.zeros((2, 60), bool)
     y, light = rng.normal(size=(60, 1)), np.r_[np.zeros(30), np.ones(30)]
     assert fit_members(0 * scale, scale, y, unseen) == UNCALIBRATED
@@ -150,9 +146,7 @@ def test_rows_without_unseen_members_or_weight_tell_nothing(rng):
     unseen[0, 30:] = True
     assert few == fit_members(0 * scale, scale, y, unseen, 1 - light)
     assert few.factor < fit_members(0 * scale, scale, y, unseen).factor
-
-
-def test_single_unseen_members_have_the_spread_of_all(rng):
+    rng = np.random.default_rng(0)
     loc = rng.normal(size=(8, 1, 4000, 1))
     y, scale = loc.mean(axis=0)[0] + 0.1 * rng.normal(size=(4000, 1)), np.full_like(loc, 0.1)
     unseen = np.arange(8)[:, None] == np.arange(4000) % 8
@@ -169,16 +163,14 @@ def test_predictions_that_are_not_finite_give_no_correction(value, n_components,
         assert fit_members(loc, scale, rng.normal(size=(100, 1))) == UNCALIBRATED
 
 
-def test_wide_components_of_mixtures_do_not_narrow_the_others(rng):
+def test_wide_components_do_not_narrow_others_and_their_share_is_found(rng):
     """Variances alone would make all components, a tenth of which are wide, a third as wide."""
     scale = np.repeat([[[[1.0]], [[15.0]]]], 2000, axis=2)
     probability = np.repeat([[[[0.9]], [[0.1]]]], 2000, axis=2)
     unseen, weight, y = np.ones((1, 2000), bool), np.ones(2000), 1.5 * rng.normal(size=(2000, 1))
     found = fit_calibration(0 * scale, scale, probability, np.ones(1), unseen, y, weight)
     assert 1.3 < found.factor < 1.6
-
-
-def test_the_share_is_that_of_errors_three_times_as_wide(rng):
+    rng = np.random.default_rng(0)
     error = rng.choice([1.0, 3.0], size=(10_000, 2), p=[0.8, 0.2]) * rng.normal(size=(10_000, 2))
     # Rows count by their weights.
     y, weight = np.concatenate([error, 40 + error]), np.repeat([1.0, 1e-9], 10_000)
@@ -205,8 +197,7 @@ def test_correlation_of_outputs_is_that_of_errors(r, global_random_seed):
     first, second, third = np.random.default_rng(global_random_seed).normal(size=(3, 800))
     z = np.stack([first, r * first + np.sqrt(1 - r**2) * second, third, 0 * first], axis=1)
     levels, weight = special.ndtr(z), np.ones(800)
-    found = np.array(fit_correlation(levels, weight) or np.eye(4))
-    expected = np.eye(4)
+    found, expected = np.array(fit_correlation(levels, weight) or np.eye(4)), np.eye(4)
     expected[0, 1] = expected[1, 0] = r
     error = 5 * (1 - expected**2) / np.sqrt(800)  # five standard errors
     assert (abs(found - expected) <= error + 1e-5).all() and np.linalg.eigvalsh(found).min() > 1e-7

@@ -41,8 +41,7 @@ def test_mixtures_ddof_and_components_of_probability_0(rng):
     m = GaussianMixture(loc, scale, probabilities=probabilities)
     further = ((m.loc, 1e12), (m.scale, 1e9), (m.probabilities, 0.0))
     arrays = [np.concatenate([a, np.full((1, 1, 5), value)], axis=1) for a, value in further]
-    more = GaussianMixture(*arrays[:2], probabilities=arrays[2])
-    levels = [1e-6, 0.3, 0.99]
+    more, levels = GaussianMixture(*arrays[:2], probabilities=arrays[2]), [1e-6, 0.3, 0.99]
     assert_allclose(more.quantile(levels), m.quantile(levels), rtol=1e-12)
     assert_allclose(more.variance, m.variance, rtol=1e-12)
     assert_allclose(more.log_prob(0.0), m.log_prob(0.0), rtol=1e-12)

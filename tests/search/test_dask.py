@@ -136,8 +136,7 @@ def test_an_estimator_searches_on_a_cluster(client, tiny_space, wave):
     model = AutoDEUQRegressor(4, n_members=2, **settings)
     with joblib.parallel_config(backend="dask"):
         there = model.fit(X, y).predict(X)
-    catalog = model.catalog_
-    here = model.fit(X, y).predict(X)
+    catalog, here = model.catalog_, model.fit(X, y).predict(X)
     assert len(catalog.completed) == 4
     # Programs are compiled for other numbers of threads there.
     assert_allclose(there, here, rtol=1e-4)

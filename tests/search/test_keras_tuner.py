@@ -75,10 +75,8 @@ def bayesian():
 
 @cases("make", bayesian, lambda: AgEBOOracle(max_trials=20, seed=1), ids=["bayesian", "agebo"])
 def test_any_oracle_drives_our_search(make):
-    oracle = make()
-    decisions = DenseSpace(n_nodes=1).decisions()
-    before = random.getstate()
-    proposer = proposer_of(oracle, decisions)
+    oracle, decisions = make(), DenseSpace(n_nodes=1).decisions()
+    before, proposer = random.getstate(), proposer_of(oracle, decisions)
     records = search(inline(evaluate), 15, proposer, entropy=1)
     assert len(records) == 15 and random.getstate() == before
     both = decisions.architecture + decisions.hyperparameters
@@ -91,7 +89,7 @@ def test_any_oracle_drives_our_search(make):
     assert sorted(sign * trial.score for trial in scored) == pytest.approx(expected)
 
 
-def test_an_oracle_that_has_nothing_left_says_so():
+def test_an_oracle_that_has_nothing_left_says_so_and_leaves_no_folder():
     oracle = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=2)
     decisions = DenseSpace(n_nodes=1).decisions()
     with pytest.raises(ValueError, match="max_trials must be at least n_trials=5. Got 2"):
@@ -100,9 +98,6 @@ def test_an_oracle_that_has_nothing_left_says_so():
     with pytest.raises(SearchFailedError) as error:
         search(inline(evaluate), 5, proposer, entropy=1)
     assert "could not propose trial 2" in str(error.value) and len(error.value.records) == 2
-
-
-def test_an_oracle_leaves_no_folder():
     oracle = keras_tuner.oracles.RandomSearchOracle("val_loss", max_trials=2)
     proposer = proposer_of(oracle, DenseSpace(n_nodes=1).decisions())
     folder = Path(oracle._project_dir)
@@ -179,15 +174,11 @@ def test_decisions_that_only_some_networks_have_are_searched_and_rare_ones_named
     assert KerasTunerSpace(nested).decisions((3,), 2).architecture.names == names
 
     def momentum(hp):
-        return (
-            {"momentum": hp.Float("momentum", 0, 0.9)}
-            if hp.Choice("opt", ["a", "sgd"]) == "sgd"
-            else {}
-        )
+        with_momentum = hp.Choice("opt", ["a", "sgd"]) == "sgd"
+        return {"momentum": hp.Float("momentum", 0, 0.9)} if with_momentum else {}
 
     assert KerasTunerSpace(nested, momentum).decisions((3,), 2)[1].names == ["opt", "momentum"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         KerasTunerSpace(nested).build({**dict.fromkeys(names, 1), "act": "relu"}, (3,), 2)
     with pytest.warns(UserWarning, match=r"`build` declares \['rare'\] only for rare values"):
         KerasTunerSpace(nested).build({**dict.fromkeys(names, 1), "share": 0.30001}, (3,), 2)
@@ -211,8 +202,7 @@ def test_a_configuration_is_trained_with_registered_layers_of_a_script():
     Sine.__module__ = "__main__"  # is sent by value
     keras.saving.register_keras_serializable("skuq_tests")(Sine)
     trainer = trainer_of(lambda hp, shape, n: sequential(shape, Sine(), layers.Dense(n)))
-    sent = cloudpickle.dumps(trainer)
-    registered = keras.saving.get_custom_objects()
+    sent, registered = cloudpickle.dumps(trainer), keras.saving.get_custom_objects()
     del registered["skuq_tests>Sine"]  # as in a process that is new
     try:
         assert cloudpickle.loads(sent).build({}).count_params() == 8

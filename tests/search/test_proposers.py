@@ -215,8 +215,7 @@ def test_it_is_said_that_a_population_is_never_full(strategy):
     problem = SearchProblem(SMALL, 10, criteria=[len])
     with pytest.warns(UserWarning, match="all are drawn at random"):
         strategy(population_size=10).proposer(problem)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         strategy(population_size=9).proposer(problem)
         strategy().proposer(problem)
 
@@ -275,8 +274,7 @@ def test_parents_are_the_ensemble_of_a_full_population_by_clean_or_shifted_rows(
     counts = asked(evolution(8, 3), records)
     assert set(counts) == set(configurations(population, parents))
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
-    records = drawn(10)
-    chosen = {}
+    records, chosen = drawn(10), {}
     for part in (0, 1):
         statistics, loss, _ = judge(part)(records)
         (chosen[part],) = configurations(records, select_by(statistics, loss, 1).indices)
@@ -284,8 +282,7 @@ def test_parents_are_the_ensemble_of_a_full_population_by_clean_or_shifted_rows(
     counts = asked(evolution(10, 1, judges=(0, 1)), records)
     assert set(counts) == set(chosen.values())
     assert stats.binomtest(counts[chosen[0]], 300).pvalue > 1e-3
-    records = drawn(5)
-    failed = [TrialRecord(k, {}, status="failed") for k in range(5, 9)]
+    records, failed = drawn(5), [TrialRecord(k, {}, status="failed") for k in range(5, 9)]
     known = set(configurations(records, range(5)))
     assert len(set(asked(evolution(6, 2), records + failed, 40)) - known) > 20
     assert set(asked(evolution(5, 2), records + failed, 40)) <= known
@@ -301,8 +298,7 @@ def test_mutation_changes_something_free_and_half_of_the_time_as_the_space_says(
             return dict(configuration)
         return {**configuration, "pqr"[rng.integers(3)]: "f"}
 
-    pinned = LETTERS.pin({"p": "a", "q": "a"})
-    start = dict.fromkeys("pqr", "a")
+    pinned, start = LETTERS.pin({"p": "a", "q": "a"}), dict.fromkeys("pqr", "a")
     mutate = Mutation(pinned, Space(), change)
     children = [mutate(start, np.random.default_rng(seed)) for seed in range(400)]
     changed = [child for child in children if child != start]

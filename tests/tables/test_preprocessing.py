@@ -197,8 +197,7 @@ def test_many_categories_become_a_few_columns_and_identifiers_are_pointed_out():
     with pytest.warns(UserWarning, match=r"'name' has as many categories as rows \(20\)"):
         encoder = TablePreprocessor().fit(X)
     assert encoder.n_codes_ == (1,)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"):
         TablePreprocessor().fit(X.iloc[:5])  # few rows: few categories
 
 

@@ -62,9 +62,8 @@ def folds_of(split, X, labels):
     rows = Rows(X[:, None].astype(float), np.zeros((n, 1)), np.ones(n))
     if split == "calibrated":
         kind = "numbers" if labels is None else "classes"
-        return make_folds(
-            None, X, np.zeros(n) if labels is None else labels, rows.weight > 0, None, kind
-        )
+        y = np.zeros(n) if labels is None else labels
+        return make_folds(None, X, y, rows.weight > 0, None, kind)
     if isinstance(split, str):
         return split_parts(split, rows, 0, None, units, refits=True)
     members = 3 if split == 0.3 else None
@@ -207,13 +206,10 @@ def test_what_learns_from_y_sees_no_validation_rows(model, given):
     (skuq.DeepEnsembleClassifier(1, **QUICK), {"selectkbest__y": None}),
 )
 def test_a_pipeline_warns_where_validation_rows_are_seen(last, given):
-    with (
-        pytest.warns(CalibrationWarning, match="Steps before .* learn from y"),
-        suppress(TypeError),
-    ):
+    told = "Steps before .* learn from y"
+    with pytest.warns(CalibrationWarning, match=told), suppress(TypeError):
         skuq.make_pipeline(SelectKBest(k=2), last).fit(NOISE, COIN, **given)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", CalibrationWarning)
+    with warnings.catch_warnings(action="error", category=CalibrationWarning):
         skuq.make_pipeline(PCA(2), last).fit(NOISE, COIN)
         fitted = LogisticRegression().fit(NOISE[:, :2], COIN)
         prefit = skuq.CalibratedUncertaintyClassifier(fitted, cv="prefit")

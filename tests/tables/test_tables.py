@@ -159,8 +159,7 @@ def test_few_equal_values_may_be_chance(transform):
 def test_only_constants_are_narrowed():
     y = np.column_stack([np.full(21, 7.0), np.arange(21.0), [1e9, *[3.0] * 20]])
     weight = np.array([0.0, *[1.0] * 20])
-    targets = fitted_targets(y, weight=weight)
-    expected = _scaling.TargetScaling().fit(y)
+    targets, expected = fitted_targets(y, weight=weight), _scaling.TargetScaling().fit(y)
     narrow = np.finfo("float32").eps * np.array([7, 3.0])
     assert_array_equal(targets.scaling.mean_, expected.mean_)
     assert targets.scaling.scale_[1] == expected.scale_[1]
@@ -257,8 +256,7 @@ def test_far_values_count_by_weight_and_limits_hold_on_tensors_too(rng, recwarn)
 
 
 def test_far_targets_are_named(rng, recwarn):
-    y = replace(rng.normal(size=200), {11: 1e20})
-    X = np.arange(400.0).reshape(200, 2)
+    y, X = replace(rng.normal(size=200), {11: 1e20}), np.arange(400.0).reshape(200, 2)
     both = np.column_stack([X[:, 0], y])
     for targets, name in ((y, "y"), (both, "1 of y")):
         with pytest.warns(UserWarning, match=rf"1e\+20 in column {name}, row 11.*\"quantile\""):

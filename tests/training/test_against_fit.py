@@ -40,8 +40,7 @@ def compare(recipe, ours, theirs, optimizer, callbacks=(), n_outputs=1):
     settings = {"batch_size": recipe.batch_size, "epochs": recipe.epochs, "callbacks": callbacks}
     settings |= {"validation_data": (data.x_valid, data.y_valid, data.weight_valid)}
     settings |= {"sample_weight": data.weight, "shuffle": False, "verbose": 0}
-    history = theirs.fit(data.x, data.y, **settings).history
-    weights = flat_weights(theirs)
+    history, weights = theirs.fit(data.x, data.y, **settings).history, flat_weights(theirs)
     assert_allclose(member.weights, weights, rtol=1e-4, atol=1e-4 * np.abs(weights).max())
     assert_allclose(member.history["loss"], history["loss"], rtol=1e-4, atol=1e-5)
     return member, history
@@ -68,7 +67,7 @@ def test_rule_of_takes_the_steps_of_keras_optimizers(optimizer, settings, rng):
     assert_allclose(w, variable, rtol=1e-5, atol=1e-6)
 
 
-def test_equals_fit_through_plateaus_and_early_stopping():
+def test_equals_fit_with_callbacks_clipping_decay_and_penalties():
     """Two outputs, and a layer's own penalty."""
     recipe = Recipe(
         "adam", 0.1, batch_size=10, epochs=200, reduce_lr_factor=0.3, reduce_lr_patience=1,
@@ -86,10 +85,7 @@ def test_equals_fit_through_plateaus_and_early_stopping():
     assert_allclose(member.history["val_loss"], history["val_loss"], rtol=1e-4, atol=1e-5)
     assert_allclose(member.history["learning_rate"], history["learning_rate"], rtol=1e-6)
     assert member.best_epoch == int(np.argmin(history["val_loss"]))
-
-
-def test_equals_fit_with_clipped_gradients_weight_decay_and_l2_on_all_weights():
-    """The recipe's penalty is Keras' regulariser on kernels and biases."""
+    # The recipe's penalty is Keras' regulariser on kernels and biases.
     settings = {"clip_norm": 0.3, "weight_decay": 0.1, "l2": 0.01}
     recipe = Recipe("rmsprop", 0.02, batch_size=16, epochs=6, **settings, **PLAIN)
     optimizer = keras.optimizers.RMSprop(0.02, global_clipnorm=0.3, weight_decay=0.1)
@@ -105,8 +101,7 @@ def test_adversarial_training_is_the_papers_algorithm():
     options = {"start": [initial], "permutations": [np.arange], "jit": False}
     member = train_member(make_model(), head, recipe, data, 1, **options)
     model = make_model()
-    variables = [v.value for v in assign(model, initial[0])]
-    x = tf.constant(data.x)
+    variables, x = [v.value for v in assign(model, initial[0])], tf.constant(data.x)
 
     def loss(x):
         return tf.reduce_mean(data.weight * head.loss(tf.constant(data.y), model(x)))
@@ -141,8 +136,7 @@ def test_equals_keras_with_an_optimizer_for_each_variable():
     )  # fmt: skip
     flat, state = draw_variables(model, 3)
     options = {"start": [(flat, state)], "permutations": [np.arange], "jit": False}
-    member = train_member(model, GaussianHead(), recipe, data, 1, **options)
-    factors = []
+    member, factors = train_member(model, GaussianHead(), recipe, data, 1, **options), []
     for variable in model.trainable_variables:
         layer, name = variable.path.split("/")
         factor = {"scale": 6, "embedding": 0.1}.get(layer)

@@ -165,8 +165,7 @@ def test_long_inputs_are_predicted_in_chunks_and_networks_without_a_plan_through
     normalizations = layers.BatchNormalization(), layers.UnitNormalization()
     odd = sequential((3,), layers.Dense(6, "tanh"), *normalizations, layers.Dense(2))
     assert make_plan(odd.to_json()) is None
-    x = np.random.default_rng(0).normal(size=(9, 3))
-    member = untrained(odd)
+    x, member = np.random.default_rng(0).normal(size=(9, 3)), untrained(odd)
     parts = [d.reshape(v.shape) for v, _, d in drawn_variables(odd)]
     twin = odd.stateless_call(parts, list(member.state), x.astype("float32"))[0]
     for cache in (True, False):
@@ -187,7 +186,7 @@ def times(factor):
     return keras.Sequential(parts, name="net")
 
 
-def test_a_class_that_is_defined_again_replaces_the_one_before():
+def test_programs_go_with_their_classes_and_leave_nothing_behind(monkeypatch):
     keys = set()
     for factor in (1.0, 0.0):
         model = times(factor)
@@ -197,10 +196,7 @@ def test_a_class_that_is_defined_again_replaces_the_one_before():
         assert run._model is model
         keys.add(run.key)
     assert len(keys) == 2
-
-
-def test_dropped_programs_leave_nothing_behind_and_those_used_last_are_kept(monkeypatch):
-    """No activation keeps its graphs alive, as TensorFlow's own swish would."""
+    # No activation keeps its graphs alive, as TensorFlow's own swish would.
     cache, graphs = BoundedCache(1), []
     monkeypatch.setattr("skuq.training._train.programs", cache)
     for activation in ("swish", "mish"):
@@ -302,8 +298,7 @@ def test_a_step_follows_the_gradient_of_the_loss_and_predictions_are_the_network
 
 def test_a_prior_computed_once_trains_as_one_computed_in_each_step(monkeypatch):
     recipe = replace(RECIPE, n_draws=0, batch_size=8, epochs=3)
-    rows = [(np.arange(30), None), (np.arange(39, 9, -1), None)]
-    members = []
+    rows, members = [(np.arange(30), None), (np.arange(39, 9, -1), None)], []
     for prior in (TrainingRun._prior, lambda run, template: None):
         monkeypatch.setattr(TrainingRun, "_prior", prior)
         monkeypatch.setattr("skuq.training._train.programs", BoundedCache(2))

@@ -60,8 +60,7 @@ def job_of(n_members, recipes=RECIPE, model=noisy, head=HEAD, **fields):
 
 def one_by_one(job, data):
     """Train each member of a stack in a program of its own."""
-    starts = job.start or [None] * len(job.seeds)
-    members = []
+    starts, members = job.start or [None] * len(job.seeds), []
     for recipe, seed, start in zip(job.recipes, job.seeds, starts):
         fields = {"recipes": [recipe], "seeds": [seed], "start": start and [start]}
         members += train(replace(job, stacked=False, **fields), data)
@@ -263,9 +262,7 @@ def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(dat
 
 
 @cases(("before", "later"), (0.5, 0.1), (0.5, 2.0), (0.5, 0.5), quick=1)
-def test_epochs_and_schedules_are_planned_anew_for_the_time_that_is_left(
-    data, monkeypatch, before, later
-):
+def test_epochs_are_planned_anew_for_the_time_left(data, monkeypatch, before, later):
     """Epochs take other times from the twentieth on; 100 s are for 180 as at first."""
     now, parts = 0.0, []
 
@@ -335,8 +332,7 @@ def fake(monkeypatch):
 )
 def test_shortened_jobs_have_the_epochs_in_time(data, fake, seconds, n_members, at_once, epochs):
     fake.to_compile, fake.to_predict, fake.n_at_once = {False: 7.0}, 0.5, at_once
-    job = job_of(n_members, replace(RECIPE, epochs=50))
-    n_groups = n_members // 4
+    job, n_groups = job_of(n_members, replace(RECIPE, epochs=50)), n_members // 4
     # The limit counts the compilation, the two epochs measured, and all predictions.
     end = 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds
     ((found, _),), deadline, needed = _train.plan_epochs([(job, data)], end)
@@ -603,10 +599,7 @@ def test_a_job_needs_no_model_but_the_values_of_frozen_layers(data, monkeypatch)
     (Recipe(dropout=0.1), "recipe's `dropout` .* through Keras"),
     (Recipe(dropout_schedule="flat-cosine"), "dropout_schedule='flat-cosine' cannot be used"),
     (Recipe(keep="best-calibrated"), "needs logits of classes"),
-    (
-        Recipe(rate_factors_of_layers={"*/kernel": 2.0, "hiden_1": 0.1}),
-        r"match no weight of the network: \['hiden_1'\]",
-    ),
+    (Recipe(rate_factors_of_layers={"hiden_1": 0.1}), r"match no weight .*: \['hiden_1'\]"),
 )
 def test_what_is_no_job_is_refused(data, fields, message):
     given = {"network": "", "head": HEAD, "recipes": Recipe(), "seeds": [1, 2], "stacked": True}
@@ -621,11 +614,8 @@ def test_schedules_are_keras_own_and_have_a_warmup_and_rates_of_epochs():
     cosine = schedules.CosineDecay(1.0, decay_steps=50, alpha=0.1)
     exponential = schedules.ExponentialDecay(1.0, decay_steps=50, decay_rate=0.1)
     half = schedules.CosineDecay(1.0, decay_steps=25)  # in the second half, to 0
-    for name, theirs in (
-        ("cosine", cosine),
-        ("exponential", exponential),
-        ("flat-cosine", lambda step: half(max(step - 25, 0))),
-    ):
+    flat = "flat-cosine", lambda step: half(max(step - 25, 0))
+    for name, theirs in (("cosine", cosine), ("exponential", exponential), flat):
         recipe = Recipe(schedule=name, final_lr_factor=0.1)
         expected = [float(theirs(step)) for step in steps]
         assert_allclose(recipe.rate_factors(0, 50, 50), expected, rtol=1e-5, atol=1e-7)
@@ -718,8 +708,7 @@ def tabular_trainer(**changes):
 
 
 def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_score(trainer):
-    plain = trainer(CONFIGURATION, 3)
-    outcome = trainer(CONFIGURATION, 3, TrialBudget())
+    plain, outcome = trainer(CONFIGURATION, 3), trainer(CONFIGURATION, 3, TrialBudget())
     limited = pickle.loads(pickle.dumps(replace(trainer, timeout=60.0)))
     assert limited.timeout == 60.0 and limited(CONFIGURATION, 3).score == plain.score
     assert not any("deadline" in name for name in vars(limited))  # time counts from the call
