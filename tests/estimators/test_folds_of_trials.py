@@ -357,7 +357,7 @@ def test_fit_refuses(tiny_space, rows, settings, message):
 @pytest.mark.filterwarnings("default::skuq.exceptions.CalibrationWarning")
 @pytest.mark.parametrize("n_rows", [31, 30])
 def test_many_rows_of_a_single_split_calibrate_classes(tiny_space, rows, monkeypatch, n_rows):
-    monkeypatch.setattr("skuq.search._loop.CALIBRATION_ROWS", n_rows)
+    monkeypatch.setattr("skuq.search._records.CALIBRATION_ROWS", n_rows)
     settings = {"epochs": 2, "validation": 0.5, "random_state": 0}
     model = skuq.AutoDEUQClassifier(2, space=tiny_space, **settings).fit(rows[0], rows[1] > 10)
     assert (model.calibration_ == UNCALIBRATED) == (n_rows == 31)
