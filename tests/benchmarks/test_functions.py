@@ -10,7 +10,6 @@ from scipy.optimize import rosen
 from tiers import slow
 
 pytestmark = slow  # problems of benchmarks only
-
 EVERY = [(name, 1) for name in FUNCTIONS_1D] + [(name, 2) for name in FUNCTIONS_2D]
 EVERY += [(name, d) for name in FUNCTIONS_ND for d in (3, 5, 10, 20)]
 NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS

@@ -107,10 +107,8 @@ SHARED = "Fold 0 .*has 4 and 2 rows, of which 2 are in both"
     ("model", "message"),
     (skuq.HyperDeepEnsembleRegressor(3, min_members=4), TOO_MANY),
     (skuq.AutoDEUQRegressor(n_members=3, selection=GreedySelection(min_members=4)), TOO_MANY),
-    (skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=LEAKY), SHARED),
     (skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY), SHARED),
     (clone(TEAM).set_params(cv=LEAKY), SHARED),
-    (skuq.NESClassifier(validation=LEAKY), SHARED),
     (skuq.NOMURegressor(validation=LEAKY), SHARED),
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )

@@ -37,7 +37,6 @@ from skuq.tables import TablePreprocessor
 from skuq.training import Training, TrainingRun
 
 numpydoc = pytest.importorskip("numpydoc.docscrape")
-
 SMALL = {"network": MLP((8,)), "epochs": 5, "batch_size": 16, "random_state": 0}
 MIXTURE = {"loss": "gaussian-mixture", **SMALL}
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 5, "space": TinySpace(), "random_state": 0}
@@ -47,7 +46,6 @@ TABULAR = {"epochs": 5, "random_state": 0}
 TABULAR["network"] = TabularNetwork(n_layers=1, width=32, embedding_dim=2)
 NOMU = {"artificial": ArtificialInputs(n=10), "epochs": 20, "refit": False, "random_state": 0}
 POOL = [("bayes", GaussianNB()), ("line", LogisticRegression())]
-
 MODELS = [
     skuq.AutoDEUQClassifier(**SEARCH),
     skuq.AutoDEUQRegressor(**SEARCH),
@@ -87,7 +85,6 @@ CASES = [
 ]
 CLASSES = [cls for _, cls in skuq.all_estimators()]
 OWN = [cls for cls in CLASSES if cls is not skuq.UncertaintyPipeline]  # which fits as scikit-learn
-
 #: Parameters that have another default or another first sentence in some classes: networks of
 #: tables, of functions and of the papers have recipes, losses and noise of their own; the papers'
 #: searches choose their own way, and do not calibrate; folds are the default where they pay; NOMU's
@@ -97,14 +94,12 @@ DIFFERENT = {
     *("loss", "noise_std", "standardize", "target_transform", "estimator", "max_time"),
     *("n_members", "n_trials", "search", "selection", "validation", "refit", "calibrate"),
 }
-
 rng = np.random.default_rng(0)
 X = pd.DataFrame(rng.uniform(-1, 1, (60, 3)), columns=["a", "b", "c"])
 Y = X["a"] + 0.3 * np.sin(3 * X["b"]) + 0.2 * rng.normal(size=60)
 NEW = pd.DataFrame(rng.uniform(-1, 1, (12, 3)), columns=X.columns)
 LEVELS = [0.01, 0.2, 0.5, 0.8, 0.99]
 N_ABSENT = 5  # rows without weight
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning"),
     pytest.mark.filterwarnings("ignore:The model predicts its validation rows worse"),

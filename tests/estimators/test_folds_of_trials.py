@@ -29,8 +29,6 @@ from skuq.training import Recipe, TrainingRun, predict_members
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 EVERY = np.arange(60)
-
-
 SETTINGS = {"n_trials": 3, "n_members": 2, "epochs": 8, "validation": 3, "random_state": 0}
 
 

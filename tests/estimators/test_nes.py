@@ -22,8 +22,6 @@ from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import NESEvolution
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-
-
 ONE = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
 NEGATIVE = {"setosa": -1, "versicolor": 1, "virginica": 1}
 NO_SETOSA = {**NEGATIVE, "setosa": 0}

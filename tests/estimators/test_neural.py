@@ -23,7 +23,6 @@ from skuq.tables import TrainingData
 from skuq.training import Training
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-
 layers = keras.layers
 NETWORK = {"network": MLP((16,)), "epochs": 30, "random_state": 0}
 HYPER = {"n_members": 2, "n_trials": 4, "dropout_range": (0.01, 0.2), **NETWORK}

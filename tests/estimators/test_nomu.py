@@ -36,7 +36,6 @@ NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}
 CHOICE = dict.fromkeys(NUMBERS, "auto")
 SMALL = {"network__hidden_units": (16,), "epochs": 30, "batch_size": None, "random_state": 0}
 SHORT = {**SMALL, "epochs": 1}
-
 rng = np.random.default_rng(0)
 ROWS = rng.uniform(-1, 1, (12, 2)) * [5, 0.1] + [100, 0]
 VALUES = 50 + 10 * np.sin((ROWS[:, 0] - 100) / 2) + 100 * ROWS[:, 1]

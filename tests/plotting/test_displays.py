@@ -27,7 +27,6 @@ from skuq.predictive import GaussianMixture
 from skuq.search import Catalog, TrialRecord
 
 plt.switch_backend("Agg")
-
 X = np.linspace(0, 5, 12)[:, None]
 CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
 
@@ -50,7 +49,6 @@ def select(n_models, n_rows, **settings):
 
 
 CHOSEN = select(6, 300)
-
 # Each: a function of `ax` and keywords that draws.
 DRAW = {
     **{
