@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections import defaultdict
 from copy import deepcopy
 from itertools import combinations
@@ -327,6 +328,23 @@ def test_rows_in_blocks_are_predicted_as_together(model, monkeypatch):
     for found, whole in zip(predictions(model, rows)[:-1], expected, strict=True):
         assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
     assert len(sizes) > 1 and max(sizes) <= 2**10
+
+
+def test_memory_does_not_grow_with_rows_and_draws_in_blocks_share_their_function(monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(2_500, 2))
+    model = skuq.MCDropoutRegressor(100, **{**SMALL, "epochs": 1})
+    model.fit(rows[:40], rows[:40, 0]).predict(rows[:40])
+    monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**14)
+    for method in (model.predict, model.predict_uncertainty, model.sample_y):
+        tracemalloc.start()
+        method(rows)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 4e6, method.__name__  # at once they would take 10 MB and more
+    model = skuq.DeepEnsembleRegressor(3, loss="mse", noise_std=1e-9, epochs=2, random_state=0)
+    whole = model.fit(rows[:60], rows[:60, 0]).sample_y(rows[:200], 5, random_state=0)
+    monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**9)
+    assert_allclose(model.sample_y(rows[:200], 5, random_state=0), whole, atol=1e-7)
 
 
 def test_a_failing_fit_leaves_no_trace(own, monkeypatch):

@@ -304,14 +304,11 @@ def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monk
     assert_array_equal(alone.predict(rows[0]), searched.predict(rows[0]))
 
 
-def test_fit_uses_up_a_generator_of_folds(tiny_space, rows, tmp_path):
+def test_fit_uses_up_a_generator_and_leaves_rows_without_weight_out(tiny_space, rows, tmp_path):
     model = regressor(tiny_space, validation=KFold(3).split(rows[0]), catalog_dir=tmp_path)
     assert len(model.fit(*rows).catalog_.member(0).networks) == 3
     with pytest.raises(ValueError, match="A generator can only be used once"):
         model.fit(*rows)
-
-
-def test_fit_leaves_rows_without_weight_out_of_folds(tiny_space, rows):
     X, y = rows
     weight = np.ones(60)
     weight[[3, 41]] = 0

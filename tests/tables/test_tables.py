@@ -264,3 +264,12 @@ def test_far_targets_are_named(rng, recwarn):
     recwarn.clear()
     read_rows(X, y, NumberTargets("quantile"))  # for which no value is far
     assert not recwarn
+
+
+def test_an_outlier_moves_nothing_in_a_column_of_zeros(rng):
+    x = np.where(rng.random(400) < 0.2, 3 * rng.normal(size=400), 0.0)[:, None]
+    spoilt = x.copy()
+    spoilt[0] = 1e30
+    clean = RobustScaling().fit(x).transform(x)[1:]
+    found = RobustScaling().fit(spoilt).transform(spoilt)[1:]
+    assert_allclose(found, clean, rtol=0.1, atol=0.05)
