@@ -112,8 +112,6 @@ def test_advice_of_messages_works(call, problem, told, way_out):
     DAYS - DAYS[0],
     pd.Series([None, *DAYS.dt.time[1:]], dtype=object),
     pd.Categorical(DAYS),
-    DAYS.dt.strftime("%d.%m.%Y"),
-    [f"{y:.2f} kg".replace(".", ",") for y in Y],
 )
 def test_code_of_messages_makes_numbers_of_columns(column):
     table = pd.DataFrame({"a b": column, "x": Y})
