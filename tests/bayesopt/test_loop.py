@@ -556,9 +556,7 @@ def test_posterior_of_a_process_has_its_moments_and_may_have_an_axis():
     assert abs(optimizer.maximize(lambda x: [x[0]], 7).x[0] - 0.3) < 0.05
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda gp: gp, lambda gp: make_pipeline(StandardScaler(), gp), OutputwiseRegressor]
-)
+@cases("wrap", lambda gp: gp, lambda gp: make_pipeline(StandardScaler(), gp), OutputwiseRegressor)
 def test_posterior_of_a_process_has_no_noise(wrap):
     """It is that of a process whose noise is `alpha`, which scikit-learn leaves out."""
     given = {"optimizer": None, "normalize_y": True}
