@@ -15,7 +15,6 @@ EncoderDecoder, OperatorHead = _operator.EncoderDecoder, _operator.OperatorHead
 Dense, slope = _dense_layers.Dense, _dense_layers.slope
 DrawingNetwork, keras_base = _networks.DrawingNetwork, _operator.keras_base
 predict_draws, read_network = _predict.predict_draws, _predict.read_network
-
 INPUTS = np.linspace(0.5, 2, 6)[:, None]
 QUERIES = np.linspace(0, 1, 4)
 VALUES = np.sin(INPUTS * QUERIES)

@@ -10,7 +10,6 @@ open_slots = _slots.open_slots
 InlineSlots, DaskSlots = _slots.InlineSlots, _slots.DaskSlots
 EnsembleEvolution = _strategies.EnsembleEvolution
 Retraining, RandomProposer = _search.Retraining, _strategies.RandomProposer
-
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
 

@@ -7,7 +7,6 @@ from skuq.bayesopt import BayesianOptimizer, MultiStart, _step, _surrogate
 from skuq.predictive import Posterior
 
 moves_off_faces, posterior_of = _step.moves_off_faces, _surrogate.posterior_of
-
 SQUARE = [(-1, 1)] * 2
 
 

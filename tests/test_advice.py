@@ -28,7 +28,6 @@ ONE = np.arange(60) == 7
 MANY = pd.DataFrame({"x": X[:, 0], "city": RNG.choice(list("abcdefghijklmnop"), 60)})
 DAYS = pd.Series(pd.date_range("2020-01-01", periods=60))
 SPARSE, GAP = sparse.csr_array(X), np.where(ONE[:, None], np.nan, X)
-
 NET = {"network": MLP(4), "epochs": 2, "random_state": 0}
 NOMU = {"network": NOMUNetwork((3, 3)), "artificial": ArtificialInputs(n=5), "epochs": 3}
 NOMU |= {"readout": NOMUReadout(l_min=0.01, l_max=1, c=1)}  # so that there is one training
@@ -69,7 +68,6 @@ GIVEN_ORACLE = ORACLE(max_trials=2, objective="val_loss")
 DENSE = {"encoder": OneHotEncoder(sparse_output=False)}
 LINEAR = {"readout": NOMUReadout(c=1.0, l_min=0.001, l_max=2)}
 FROZEN = {"pretrained": FrozenEstimator(LinearRegression().fit(X, Y))}
-
 # A function, its arguments, a part of the message, and the arguments that this advises.
 CALLS = {
     "y of dates": (fit, {"y": DAYS.to_numpy()}, "days since", {"y": (DAYS - DAYS[0]).dt.days}),
@@ -114,8 +112,6 @@ def test_advice_of_messages_works(call, problem, told, way_out):
     DAYS - DAYS[0],
     pd.Series([None, *DAYS.dt.time[1:]], dtype=object),
     pd.Categorical(DAYS),
-    DAYS.dt.strftime("%d.%m.%Y"),
-    [f"{y:.2f} kg".replace(".", ",") for y in Y],
 )
 def test_code_of_messages_makes_numbers_of_columns(column):
     table = pd.DataFrame({"a b": column, "x": Y})

@@ -170,7 +170,6 @@ tf.debugging.enable_check_numerics()
 tf.config.run_functions_eagerly(True)
 tf.Graph().as_default().__enter__()
 """
-
 FITS = """
 import warnings; warnings.simplefilter("ignore")
 import numpy as np, skuq
@@ -323,7 +322,6 @@ MODEL = DeepEnsembleRegressor(2, learning_rate=0.03, **SMALL)
 DROPOUT = skuq.MCDropoutRegressor(5, **SMALL)
 NET = OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
 OPERATOR = NEONRegressor(network=NET, epochs=2, random_state=0)
-
 TOLD = """
 import os
 from skuq.backend import keras
@@ -364,17 +362,6 @@ def test_predict_in_eight_threads_gives_what_one_does(model, table):
     expected = model.predict(X, return_std=True)
     for parts in several:
         assert_array_equal(parts, expected)
-
-
-@slow
-def test_catalog_dir_is_shared_by_folds_in_processes(tiny_space, table, tmp_path):
-    settings = {"epochs": 5, "space": tiny_space, "random_state": 0, "catalog_dir": tmp_path}
-    model = skuq.AutoDEUQRegressor(2, n_jobs=2, **settings)
-    first = cross_val_score(model, *table, cv=3, n_jobs=2, error_score="raise")
-    assert len(list(tmp_path.glob("*/trial-*.skuq"))) == 6
-    written = {file: file.stat().st_mtime_ns for file in tmp_path.glob("*/trial-*.skuq")}
-    assert_array_equal(cross_val_score(model, *table, cv=3, n_jobs=2), first)
-    assert {file: file.stat().st_mtime_ns for file in written} == written
 
 
 # In a process of its own: another test's thread may set the limit of this one.

@@ -24,7 +24,6 @@ RUN = {"epochs": 40, "learning_rate": 0.03, "batch_size": 16}
 NETWORK = {"network": networks.MLP((8,)), **RUN}
 OPERATOR = {"training": Training(steps=150), "learning_rate": 0.02, "batch_size": 16}
 OPERATOR["network"] = networks.OperatorNetwork(encoder_units=8, latent=8, decoder_units=8)
-
 POOL = [("linear", LogisticRegression()), ("bayes", GaussianNB())]
 POOL += [("tree", DecisionTreeClassifier(random_state=0))]
 SEARCH = {"n_trials": 2, "epochs": 30, "space": TinySpace(), "random_state": 0}
@@ -32,11 +31,9 @@ TABULAR = {"epochs": 40, "random_state": 0}
 TABULAR["network"] = networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2)
 SHORT = {**NETWORK, "epochs": 20, "random_state": 0}
 HYPER = {"n_trials": 3, **NETWORK, "dropout_range": (0.01, 0.1), "random_state": 0}
-
 FEW = {"artificial": networks.ArtificialInputs(n=10), "epochs": 20}
 FEW |= {"refit": False, "random_state": 0}
 FASTER = {**OPERATOR, "training": Training(steps=75), "prior": networks.ConditionedPrior(n_index=3)}
-
 # One of each way to train, and what costs nothing.
 QUICK = [
     skuq.DeepEnsembleRegressor(2, **SHORT),

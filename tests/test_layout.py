@@ -15,7 +15,6 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1] / "skuq"
-
 RANKS = {
     **dict.fromkeys(["backend", "files"], 0),
     **dict.fromkeys(["predictive", "metrics"], 1),

@@ -19,7 +19,6 @@ from skuq.metrics import get_scorer
 from skuq.networks import MLP
 
 NETWORK = {"network": MLP((8,)), "epochs": 40, "learning_rate": 0.03, "random_state": 0}
-
 rng = np.random.default_rng(0)
 X = rng.uniform(-1, 1, (300, 3))
 Y = 2 * X[:, 0] + np.sin(3 * X[:, 1]) + 0.2 * rng.normal(size=300)

@@ -31,7 +31,7 @@ def test_local_links_lead_to_files(name):
     assert not [link for link in local if not (ROOT / link).exists()]
 
 
-def test_figures_of_the_readme_and_quoted_messages_are_those_stored_and_coded():
+def test_figures_quoted_messages_and_public_names_are_those_stored_and_coded():
     section = (ROOT / "README.md").read_text().split("## How good is it?")[1].split("\n## ")[0]
     figures = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.])", section)
     tables = "\n".join(found[0] for found in BLOCK.finditer(TEXT))
@@ -45,9 +45,6 @@ def test_figures_of_the_readme_and_quoted_messages_are_those_stored_and_coded():
     assert len(quotes) > 5
     pieces = [piece.strip() for quote in quotes for piece in re.split(r"…|\d+", quote)]
     assert not [piece for piece in pieces if piece not in source]
-
-
-def test_public_names_are_in_the_api_page():
     packages = {name for name in skuq.__all__ if inspect.ismodule(getattr(skuq, name))}
     public = set(skuq.__all__) - packages
     for package in packages:

@@ -41,7 +41,6 @@ def snippets(path):
 
 FOUND = [snippets(path) for path in PAGES if "_build" not in path.parts]
 SNIPPETS = {found[0].page: found for found in FOUND if found}
-
 # What would take long, by page: tried as it stands elsewhere, or in the benchmarks.
 SHORTER = {
     "docs/bayesopt.md": {
@@ -78,8 +77,6 @@ ELSEWHERE = {
     "Quantiles()": "is of the classes before",
     "results.csv": "needs the results of NAS-Bench-201",
 }
-
-
 # Pages without training, which the quick suite runs.
 QUICK = ["docs/spaces.md"]
 

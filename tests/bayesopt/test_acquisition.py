@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize, stats
-from tiers import slow_after
+from tiers import cases, slow_after
 
 from skuq import bayesopt
 from skuq.backend import ops, value_and_gradient
@@ -266,9 +266,7 @@ def test_maximize_acquisition_of_many_outputs_and_away_from_pending_points():
         maximize_acquisition(replace(CORNER, key=None), method="lbfgs")
 
 
-@pytest.mark.parametrize(
-    ("method", "unit", "constant"), [("lbfgs", 1.0, 1e8), ("lbfgs", 1e60, 0.0), ("scipy", 1.0, 1e9)]
-)
+@cases("method, unit, constant", ("lbfgs", 1.0, 1e8), ("lbfgs", 1e60, 0.0), ("scipy", 1.0, 1e9))
 def test_maximize_acquisition_ignores_level_and_unit_of_outputs(method, unit, constant):
     near, acquisition = wave_posterior(), UpperConfidenceBound()
 

@@ -35,6 +35,10 @@ MODELS = [JointProcess(), Marginal(), Agreeing(), JointProcess(compiled=True)]
 X = np.random.RandomState(0).uniform(size=(12, 2))
 Y = np.column_stack([X.sum(axis=1), np.sin(3 * X[:, 0]), X[:, 1] ** 2])
 NEW = np.random.RandomState(1).uniform(size=(7, 2))
+BOX, NONE = search_by(Marginal(), bounds=[(-1, 1), (0, 10), (0, 1)]).domain, np.empty((0, 3))
+#: Three results on the face x0 = -1, of which one lies on x1 = 10, too.
+ON_FACE = np.array([[-1, 9.9, 0.5], [-1, 10, 0.52], [-1, 9.85, 0.49]])
+AT, INSIDE = [[-1, 9.9, 0.5]], [[-0.96, 9.9, 0.5]]
 
 
 def search(bounds=SQUARE, acquisition="lei", estimator=None, **settings):
@@ -488,12 +492,6 @@ def test_a_noisy_search_may_exceed_the_domain_and_its_best_follows_the_direction
         optimizer.ask()
 
 
-BOX, NONE = search_by(Marginal(), bounds=[(-1, 1), (0, 10), (0, 1)]).domain, np.empty((0, 3))
-#: Three results on the face x0 = -1, of which one lies on x1 = 10, too.
-ON_FACE = np.array([[-1, 9.9, 0.5], [-1, 10, 0.52], [-1, 9.85, 0.49]])
-AT, INSIDE = [[-1, 9.9, 0.5]], [[-0.96, 9.9, 0.5]]
-
-
 def test_moves_off_faces_needs_results_near_and_goes_along_columns_that_they_do_not_vary():
     for results, others, batch, n_moves in (
         (ON_FACE, NONE, AT, 1),
@@ -558,9 +556,7 @@ def test_posterior_of_a_process_has_its_moments_and_may_have_an_axis():
     assert abs(optimizer.maximize(lambda x: [x[0]], 7).x[0] - 0.3) < 0.05
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda gp: gp, lambda gp: make_pipeline(StandardScaler(), gp), OutputwiseRegressor]
-)
+@cases("wrap", lambda gp: gp, lambda gp: make_pipeline(StandardScaler(), gp), OutputwiseRegressor)
 def test_posterior_of_a_process_has_no_noise(wrap):
     """It is that of a process whose noise is `alpha`, which scikit-learn leaves out."""
     given = {"optimizer": None, "normalize_y": True}

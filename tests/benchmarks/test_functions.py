@@ -7,10 +7,9 @@ from problems import corrupt_images, corrupt_table, make_function, make_scarce_r
 from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
 from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D, FUNCTIONS_ND
 from scipy.optimize import rosen
-from tiers import slow
+from tiers import cases, slow
 
 pytestmark = slow  # problems of benchmarks only
-
 EVERY = [(name, 1) for name in FUNCTIONS_1D] + [(name, 2) for name in FUNCTIONS_2D]
 EVERY += [(name, d) for name in FUNCTIONS_ND for d in (3, 5, 10, 20)]
 NAMES = VALIDATION_CORRUPTIONS + TEST_CORRUPTIONS
@@ -89,9 +88,7 @@ def test_make_function_of_many_features_agrees_with_scipy_and_has_its_columns():
         make_function("branin", 2)(np.zeros((4, 3)))
 
 
-@pytest.mark.parametrize(
-    "inputs, variances", [("uniform", [1 / 3] * 7), ("gaussian", [0.15] * 5 + [0.001] * 2)]
-)
+@cases("inputs, variances", ("uniform", [1 / 3] * 7), ("gaussian", [0.15] * 5 + [0.001] * 2))
 def test_make_scarce_regression_has_its_inputs(inputs, variances):
     function = make_function("levy", 7)
     X, y, X_test, y_test = make_scarce_regression(function, 20_000, inputs=inputs, random_state=0)

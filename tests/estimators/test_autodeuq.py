@@ -28,7 +28,6 @@ TINY = {"n_trials": 4, "n_members": 3, "epochs": 25, "random_state": 0}
 ONE = {"n_layers": 1, "width": 32, "embedding": "none", "residual": False, "activation": "silu"}
 SMALL = {"fixed": ONE}
 FAST = {"n_trials": 2, "epochs": 3, "repeats": 0, "random_state": 0, **SMALL}
-
 FEW_ROWS = "ignore::skuq.exceptions.SmallValidationWarning"
 ORACLE = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
 KEPT_OUT = {"validation_data": (np.eye(2), np.ones(2))}
@@ -50,23 +49,6 @@ def fitted(wave):
 @pytest.fixture(scope="module")
 def repeated(wave):
     return AutoDEUQRegressor(**{**FAST, "repeats": 2}).fit(*wave)
-
-
-@cases(
-    ("search", "fixed"),
-    ("age", ["learning_rate"]),
-    ("bo", ["units", "activation"]),
-    ("init", ["units", "activation", "learning_rate"]),
-    ("age-mixed", []),
-    ("bo-mixed", []),
-    (ORACLE, []),
-)
-def test_fit_by_every_search(tiny, wave, search, fixed):
-    fitted = tiny.set_params(search=search, n_trials=4, epochs=1).fit(*wave)
-    frame = fitted.catalog_.to_frame()
-    assert (frame.status == "completed").all() and len(frame) == 4
-    assert (frame[fixed].nunique() == 1).all()
-    assert not ORACLE.trials  # a copy was used: the parameter is as it was
 
 
 @pytest.mark.filterwarnings(FEW_ROWS)

@@ -49,9 +49,15 @@ PICTURES = np.ones((4, 2, 2, 1))
 SURE = skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2)
 SURE_OF_CLASSES = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2)
 PAGE = (Path(skuq.__file__).parents[1] / "docs" / "pipelines.md").read_text()
+ROWS = np.arange(4)
+LEAKY = [(ROWS, ROWS[:2]), (ROWS[:2], ROWS[2:])]
+TOO_MANY = "`min_members` must be at most `n_members`. Got min_members=4 and n_members=3"
+SHARED = "Fold 0 .*has 4 and 2 rows, of which 2 are in both"
+METHODS = {"predict_distribution", "predict_interval", "predict_quantiles", "predict_uncertainty"}
+METHODS |= {"sample_y", "log_prob"}
 
 
-def test_fit_refuses_masked_numbers():
+def test_fit_refuses_masked_numbers_and_scales_weights_of_validation_rows(plan):
     """Also where X is not preprocessed: images, functions, and on request."""
     masked, pictures = np.ma.masked_less(X, 3), np.ma.masked_less(PICTURES, 3)
     not_preprocessed = skuq.DeepEnsembleRegressor(preprocess=None)
@@ -60,12 +66,9 @@ def test_fit_refuses_masked_numbers():
             model.fit(rows, np.arange(4) % 2)
     with pytest.raises(ValueError, match="y contains NaN"):
         IMAGES.fit(PICTURES, np.ma.array(np.arange(4), mask=FIRST_MASKED))
-
-
-def test_fit_scales_weights_of_validation_rows_to_a_mean_of_one(plan):
-    X, weight = np.random.default_rng(0).normal(size=(40, 2)), np.arange(1, 11)
-    validation = {"X_val": X[:10], "y_val": X[:10, 0], "sample_weight_val": weight}
-    _, data = plan(NETWORKS, X, X[:, 0], **validation)
+    Z, weight = np.random.default_rng(0).normal(size=(40, 2)), np.arange(1, 11)
+    validation = {"X_val": Z[:10], "y_val": Z[:10, 0], "sample_weight_val": weight}
+    _, data = plan(NETWORKS, Z, Z[:, 0], **validation)
     assert len(data.x_valid) == len(data.y_valid) == 10
     assert_allclose(data.weight_valid, weight / weight.mean(), rtol=1e-6)
 
@@ -97,20 +100,12 @@ def test_validation_rows_in_other_units_are_told(argument, scale, shift, y_shift
         read_task(*given)
 
 
-ROWS = np.arange(4)
-LEAKY = [(ROWS, ROWS[:2]), (ROWS[:2], ROWS[2:])]
-TOO_MANY = "`min_members` must be at most `n_members`. Got min_members=4 and n_members=3"
-SHARED = "Fold 0 .*has 4 and 2 rows, of which 2 are in both"
-
-
 @cases(
     ("model", "message"),
     (skuq.HyperDeepEnsembleRegressor(3, min_members=4), TOO_MANY),
     (skuq.AutoDEUQRegressor(n_members=3, selection=GreedySelection(min_members=4)), TOO_MANY),
-    (skuq.CalibratedUncertaintyRegressor(BayesianRidge(), cv=LEAKY), SHARED),
     (skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY), SHARED),
     (clone(TEAM).set_params(cv=LEAKY), SHARED),
-    (skuq.NESClassifier(validation=LEAKY), SHARED),
     (skuq.NOMURegressor(validation=LEAKY), SHARED),
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
@@ -244,10 +239,6 @@ def test_all_estimators_are_listed_by_name_and_kind():
     assert all(name.endswith("Regressor") for name, _ in regressors)
     assert skuq.all_estimators("transformer") == [("HQEnsembleSelector", skuq.HQEnsembleSelector)]
     assert {*skuq.all_estimators(["regressor", "classifier"])} == {*regressors, *classifiers}
-
-
-METHODS = {"predict_distribution", "predict_interval", "predict_quantiles", "predict_uncertainty"}
-METHODS |= {"sample_y", "log_prob"}
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import pickle
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections import defaultdict
 from copy import deepcopy
 from itertools import combinations
@@ -37,7 +38,6 @@ from skuq.tables import TablePreprocessor
 from skuq.training import Training, TrainingRun
 
 numpydoc = pytest.importorskip("numpydoc.docscrape")
-
 SMALL = {"network": MLP((8,)), "epochs": 5, "batch_size": 16, "random_state": 0}
 MIXTURE = {"loss": "gaussian-mixture", **SMALL}
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 5, "space": TinySpace(), "random_state": 0}
@@ -47,7 +47,6 @@ TABULAR = {"epochs": 5, "random_state": 0}
 TABULAR["network"] = TabularNetwork(n_layers=1, width=32, embedding_dim=2)
 NOMU = {"artificial": ArtificialInputs(n=10), "epochs": 20, "refit": False, "random_state": 0}
 POOL = [("bayes", GaussianNB()), ("line", LogisticRegression())]
-
 MODELS = [
     skuq.AutoDEUQClassifier(**SEARCH),
     skuq.AutoDEUQRegressor(**SEARCH),
@@ -87,7 +86,6 @@ CASES = [
 ]
 CLASSES = [cls for _, cls in skuq.all_estimators()]
 OWN = [cls for cls in CLASSES if cls is not skuq.UncertaintyPipeline]  # which fits as scikit-learn
-
 #: Parameters that have another default or another first sentence in some classes: networks of
 #: tables, of functions and of the papers have recipes, losses and noise of their own; the papers'
 #: searches choose their own way, and do not calibrate; folds are the default where they pay; NOMU's
@@ -97,14 +95,12 @@ DIFFERENT = {
     *("loss", "noise_std", "standardize", "target_transform", "estimator", "max_time"),
     *("n_members", "n_trials", "search", "selection", "validation", "refit", "calibrate"),
 }
-
 rng = np.random.default_rng(0)
 X = pd.DataFrame(rng.uniform(-1, 1, (60, 3)), columns=["a", "b", "c"])
 Y = X["a"] + 0.3 * np.sin(3 * X["b"]) + 0.2 * rng.normal(size=60)
 NEW = pd.DataFrame(rng.uniform(-1, 1, (12, 3)), columns=X.columns)
 LEVELS = [0.01, 0.2, 0.5, 0.8, 0.99]
 N_ABSENT = 5  # rows without weight
-
 pytestmark = [
     pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning"),
     pytest.mark.filterwarnings("ignore:The model predicts its validation rows worse"),
@@ -332,6 +328,23 @@ def test_rows_in_blocks_are_predicted_as_together(model, monkeypatch):
     for found, whole in zip(predictions(model, rows)[:-1], expected, strict=True):
         assert_allclose(found, whole, rtol=1e-9, atol=1e-12)
     assert len(sizes) > 1 and max(sizes) <= 2**10
+
+
+def test_memory_does_not_grow_with_rows_and_draws_in_blocks_share_their_function(monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(2_500, 2))
+    model = skuq.MCDropoutRegressor(100, **{**SMALL, "epochs": 1})
+    model.fit(rows[:40], rows[:40, 0]).predict(rows[:40])
+    monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**14)
+    for method in (model.predict, model.predict_uncertainty, model.sample_y):
+        tracemalloc.start()
+        method(rows)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 4e6, method.__name__  # at once they would take 10 MB and more
+    model = skuq.DeepEnsembleRegressor(3, loss="mse", noise_std=1e-9, epochs=2, random_state=0)
+    whole = model.fit(rows[:60], rows[:60, 0]).sample_y(rows[:200], 5, random_state=0)
+    monkeypatch.setattr(_ensemble, "BLOCK_NUMBERS", 2**9)
+    assert_allclose(model.sample_y(rows[:200], 5, random_state=0), whole, atol=1e-7)
 
 
 def test_a_failing_fit_leaves_no_trace(own, monkeypatch):

@@ -108,7 +108,7 @@ def folders(path):
     return sorted(p for p in path.iterdir() if p.is_dir())
 
 
-@pytest.mark.parametrize("strategy", slow_after(1, ["agebo", "bo-mixed", ORACLE]))
+@pytest.mark.parametrize("strategy", slow_after(3, ["agebo", "age-mixed", ORACLE, "bo-mixed"]))
 def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     settings = {"search": strategy}
     if strategy == "agebo":

@@ -29,8 +29,6 @@ from skuq.training import Recipe, TrainingRun, predict_members
 matplotlib.use("agg")
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
 EVERY = np.arange(60)
-
-
 SETTINGS = {"n_trials": 3, "n_members": 2, "epochs": 8, "validation": 3, "random_state": 0}
 
 
@@ -306,14 +304,11 @@ def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monk
     assert_array_equal(alone.predict(rows[0]), searched.predict(rows[0]))
 
 
-def test_fit_uses_up_a_generator_of_folds(tiny_space, rows, tmp_path):
+def test_fit_uses_up_a_generator_and_leaves_rows_without_weight_out(tiny_space, rows, tmp_path):
     model = regressor(tiny_space, validation=KFold(3).split(rows[0]), catalog_dir=tmp_path)
     assert len(model.fit(*rows).catalog_.member(0).networks) == 3
     with pytest.raises(ValueError, match="A generator can only be used once"):
         model.fit(*rows)
-
-
-def test_fit_leaves_rows_without_weight_out_of_folds(tiny_space, rows):
     X, y = rows
     weight = np.ones(60)
     weight[[3, 41]] = 0

@@ -35,7 +35,6 @@ NOMU = {"artificial": ArtificialInputs(n=5), "epochs": 2, "refit": False, "rando
 OPERATOR = {"training": Training(steps=5), "batch_size": 16, "n_draws": 20, "random_state": 0}
 OPERATOR["network"] = OperatorNetwork(encoder_units=4, latent=4, decoder_units=4)
 ENSEMBLE = skuq.DeepEnsembleRegressor(2, **NET)
-
 KINDS = {
     "ensemble": ENSEMBLE,
     "stored search": skuq.AutoDEUQRegressor(**SEARCH),
@@ -49,7 +48,6 @@ KINDS = {
 }
 #: Parameters that decide what a fit finds, and their values.
 CHANGES = {"random_state": (0, 1), "n_trials": (2, 3), "cv": (2, 3)}
-
 NUMBERS = np.random.default_rng(0).normal(size=(40, 4))
 Y = NUMBERS[:, 0] + 0.3 * NUMBERS[:, 3]
 TABLES = {

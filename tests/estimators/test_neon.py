@@ -21,7 +21,6 @@ from skuq import NEONRegressor
 from skuq.backend import keras, ops
 
 layers = keras.layers
-
 EPINET = {"prior": "epinet", "prior__units": 8, "prior__prior_units": 4, "prior__n_index": 4}
 EPINET |= {"prior__n_index_samples": 4, "n_draws": 64}
 SMALL = {**operators.SMALL, **EPINET}

@@ -22,8 +22,6 @@ from skuq.predictive._calibration import UNCALIBRATED
 from skuq.search import NESEvolution
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-
-
 ONE = {"n_layers": 1, "width": 32, "embedding": "none"}  # one network to compile
 NEGATIVE = {"setosa": -1, "versicolor": 1, "virginica": 1}
 NO_SETOSA = {**NEGATIVE, "setosa": 0}
@@ -62,15 +60,12 @@ def judged(iris, fitted, pool):
     return [np.array([one.log_prob(*part) for one in pool]) for part in sets]
 
 
-def test_fit_selects_on_shifted_rows(fitted, judged):
+def test_fit_selects_on_shifted_rows_and_weighs_sets_equally(fitted, judged, tiny_space, iris):
     for k, log_prob in enumerate(judged):
         assert_array_equal(fitted.at_severity(k).selection_.indices, select_members(log_prob))
     together = np.concatenate(judged[1:], axis=1)
     assert_array_equal(fitted.selection_.indices, select_members(together))
     assert len(fitted.selections_) == 4
-
-
-def test_fit_weighs_shifted_sets_equally(tiny_space, iris):
     X, y = iris
     one = shifted(X, y, 1.0)
     many = [np.concatenate([part] * 5) for part in one]

@@ -23,7 +23,6 @@ from skuq.tables import TrainingData
 from skuq.training import Training
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-
 layers = keras.layers
 NETWORK = {"network": MLP((16,)), "epochs": 30, "random_state": 0}
 HYPER = {"n_members": 2, "n_trials": 4, "dropout_range": (0.01, 0.2), **NETWORK}
@@ -119,7 +118,8 @@ def test_fit_divides_neither_groups_nor_the_only_row_of_a_class(plan):
     uneven = np.r_[np.zeros(120, int), np.arange(1, 31)]
     _, data = plan(clone(DEEP), X, y, groups=uneven)
     assert len(data.x_valid) in (6, 125)  # six groups of 31, or with the large one
-    X, y = classes()  # A class of one row is always trained on.
+    # A class of one row is always trained on.
+    X, y = classes()
     y = y.astype(object)
     y[:1] = "dodo"
     for seed in range(2):

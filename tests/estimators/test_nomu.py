@@ -36,7 +36,6 @@ NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}
 CHOICE = dict.fromkeys(NUMBERS, "auto")
 SMALL = {"network__hidden_units": (16,), "epochs": 30, "batch_size": None, "random_state": 0}
 SHORT = {**SMALL, "epochs": 1}
-
 rng = np.random.default_rng(0)
 ROWS = rng.uniform(-1, 1, (12, 2)) * [5, 0.1] + [100, 0]
 VALUES = 50 + 10 * np.sin((ROWS[:, 0] - 100) / 2) + 100 * ROWS[:, 1]
@@ -100,7 +99,7 @@ def test_nomu_defaults_know_eight_points_of_ten_functions(changes, worst):
     assert np.median(nlls) < 0 and np.max(nlls) < worst and 0.88 < np.mean(covered) < 0.995
 
 
-def test_predictions_are_those_of_the_network_by_eq_2():
+def test_predictions_are_those_of_eq_2_and_the_band_widens_outside_the_box():
     """And Eq. 59: the noise adds to the variance."""
     readout = {"readout__c": 3.0, "readout__l_min": 0.02, "readout__l_max": 0.07}
     fitted = small(**readout, noise_std=2.5).fit(ROWS, VALUES)
@@ -113,9 +112,6 @@ def test_predictions_are_those_of_the_network_by_eq_2():
     assert_allclose(parts.aleatoric, 2.5, rtol=1e-12)
     assert_allclose(parts.total**2, parts.epistemic**2 + 2.5**2)
     assert (fitted.c_, fitted.l_min_, fitted.l_max_, fitted.noise_factor_) == (3, 0.02, 0.07, 1)
-
-
-def test_nomu_band_widens_outside_the_box_at_the_rate_of_its_gaps():
     model = nomu(**{**SMALL, "epochs": 5, "validation": 2}).fit(ROWS, VALUES)
     low, high = model.box_.T
     steps = np.array([0.0, 1, 2, 4])[:, None] * [1, 0] * (high - low)
@@ -222,17 +218,14 @@ def test_refit_trains_f_as_long_as_was_best(wave, trained):
     assert len(model.member_.history["loss"]) == 30
 
 
-def test_refine_lets_the_mean_meet_its_rows():
+def test_refined_means_meet_rows_heavy_rows_count_for_more_and_noise_is_learnt(plan):
     y = np.column_stack([VALUES, ROWS[:, 0] ** 2])
     settings = {"noise_std": 0.0, "network__hidden_units": (64,), "readout__l_min": 1e-4}
     model = small(refine=True, **settings).fit(ROWS, y)
     assert np.sqrt(np.mean(((model.predict(ROWS) - y) / y.std(axis=0)) ** 2)) < 1e-5
     # r was trained on top of this f: the band closes at the rows, and is open elsewhere.
     assert std_of(model, ROWS).mean() < 0.1 * std_of(model, 1.5 * ROWS).mean()
-
-
-def test_precise_and_heavy_rows_count_for_more_and_noise_is_learnt(plan):
-    """Eq. 57: rows count by 1 / noise**2, and noise at least as a hundredth of the median."""
+    # Eq. 57: rows count by 1 / noise**2, and noise at least as a hundredth of the median.
     noise, weight = np.array([*[1.0] * 7, *[2.0] * 3, 1e-5, 0.0]), np.arange(1.0, 13)
     _, data = plan(small(noise_std=lambda X: noise), ROWS, VALUES, sample_weight=weight)
     expected = weight / np.maximum(noise, 0.01) ** 2

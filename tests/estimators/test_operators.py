@@ -471,7 +471,7 @@ def test_levenberg_marquardt_finds_scipys_minimum():
     assert_allclose(found, other.x, rtol=1e-3)  # it ends where little is gained
 
 
-def test_fit_goes_on_from_weights_and_scales():
+def test_warm_starts_go_on_from_weights_and_close_priors_at_new_data(monkeypatch):
     u = inputs(10)
     model = ensemble(warm_start=True).fit(u[:8], waves(u[:8]))
     first = model.fitted_
@@ -481,9 +481,6 @@ def test_fit_goes_on_from_weights_and_scales():
         assert all(map(np.array_equal, before.state, after.state))
     assert_allclose(model.fitted_.inputs.scaling.mean_, first.inputs.scaling.mean_)
     assert_allclose(model.predict(u), first.distribution(u).mean, rtol=1e-3, atol=1e-4)
-
-
-def test_fit_closes_a_conditioned_prior_at_new_data_in_a_warm_start(monkeypatch):
     monkeypatch.setattr("skuq.estimators.methods._neon_training._SCALE_STEPS", 100)
     u, points = inputs(10), WAVE_SETTINGS["query_points"][::3]
     settings = {"noise_std": 0.0, "warm_start": True, "refine": True, "training__steps": 100}

@@ -74,7 +74,7 @@ def test_autodeuq_has_the_paper_s_settings(name, epochs):
     assert (classifier.n_trials, classifier.space) == (4, name)
 
 
-def test_nes_has_the_paper_s_settings_and_other_papers_are_refused():
+def test_nes_has_the_paper_s_settings_and_nothing_is_added_without_calibration(rows):
     model = skuq.NESClassifier.from_paper(random_state=3)
     search = model.search
     assert (search.vary, search.population_size, search.n_parents) == ("architecture", 50, 10)
@@ -85,9 +85,6 @@ def test_nes_has_the_paper_s_settings_and_other_papers_are_refused():
         skuq.AutoDEUQRegressor.from_paper("uci")
     with pytest.raises(ValueError, match="`name` must be one of"):
         skuq.NESRegressor.from_paper("benchmark")
-
-
-def test_ensembles_that_are_not_calibrated_predict_by_members_alone(rows):
     X, _, _ = rows
     ensemble = skuq.TabularEnsembleRegressor(2, loss="crps", epochs=1, calibrate=False)
     ensemble.set_params(network__width=32, network__n_layers=1).fit(X, X[:, 0])

@@ -384,9 +384,6 @@ def test_fit_takes_the_recipe_of_the_network(table, plan):
     ({"network__activation": "maxout"}, "activation"),
     ({"network__embedding": "none"}, "`embedding_dim` has no effect with embedding='none'"),
     ({"network": TabularNetwork(embedding="piecewise-linear", frequency_scale=1.0)}, "`freq"),
-    ({"network": "tabulr"}, "network"),
-    ({"loss": "auto"}, "loss"),
-    ({"max_time": -1.0}, "max_time"),
     ({"training": Training(steps=3)}, "`training` must only have"),
 )
 def test_fit_refuses(table, settings, message):

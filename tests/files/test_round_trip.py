@@ -49,7 +49,6 @@ FRAME["old"] = X[:, 2] > 0
 FRAME["rooms"] = pd.array([None, 1, 2] * 20, "Int64")
 IMAGES = rng.normal(size=(40, 6, 6, 1))
 BRIGHT = (IMAGES.mean(axis=(1, 2, 3)) > 0).astype(int)
-
 SMALL = {"network": networks.MLP(6), "epochs": 2, "random_state": 0}
 NETWORK = networks.TabularNetwork(n_layers=1, width=32, embedding_dim=2)
 TABULAR = {"n_members": 2, "network": NETWORK, "epochs": 2, "random_state": 0}
@@ -67,7 +66,6 @@ COLUMNS = [
     ("numbers", StandardScaler(), ["a", "b", "c"]),
     ("kinds", OneHotEncoder(sparse_output=False), ["kind", "town"]),
 ]
-
 ensemble = functools.partial(skuq.DeepEnsembleRegressor, 2)
 nomu = functools.partial(skuq.NOMURegressor, **NOMU)
 neon = functools.partial(skuq.NEONRegressor, **OPERATOR, n_draws=6)
@@ -78,7 +76,6 @@ BOUNDED["output_map"] = "bounded"
 BAYES = make_pipeline(BayesianRidge())
 LOG = FunctionTransformer(np.log, np.exp)
 LINE = LinearRegression().fit(INPUTS, VALUES)
-
 # name -> (estimator, X, y): what is saved in another way than the estimators of test_contract.py.
 CASES = {
     "ensemble, power": (ensemble(**SMALL, target_transform="yeo-johnson"), FRAME, np.exp(Y)),

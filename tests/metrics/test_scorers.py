@@ -13,9 +13,8 @@ from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
 from sklearn.metrics import check_scoring
-from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
+from sklearn.model_selection import cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import LinearSVC
 from tiers import cases
 
@@ -111,18 +110,6 @@ def test_several_outputs_are_averaged(table, name):
         assert_allclose(score(TwoLines(0.0).fit(X, y), X, y), np.mean(alone))
     one = TwoLines().fit(X, y[:, 0])
     assert score(one, X, y[:, :1]) == score(one, X, y[:, 0])
-
-
-@pytest.mark.parametrize("model", [BayesianRidge(), TwoLines()], ids=["normal", "mixture"])
-def test_pipelines_and_searches_are_scored_by_what_is_inside(table, model):
-    X, y = table
-    pipeline = make_pipeline(StandardScaler(), model).fit(X, y)
-    nested = make_pipeline("passthrough", pipeline).fit(X, y)
-    search = GridSearchCV(pipeline, {"standardscaler__with_mean": [True]}).fit(X, y)
-    for name in ("neg_nll", "neg_interval_90", "neg_calibration_error"):
-        scorer = get_scorer(name)
-        expected = scorer(pipeline[-1], pipeline[:-1].transform(X), y)
-        assert_allclose([scorer(outer, X, y) for outer in (pipeline, nested, search)], expected)
 
 
 def test_cross_validation_metadata_routing_and_unknown_names(table):

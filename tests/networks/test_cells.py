@@ -20,6 +20,11 @@ from skuq.training import Recipe
 
 SKIPS = (("skip_connect", 0), ("skip_connect", 1))
 EDGES = NASBench201Space().decisions().architecture.names
+GOOD = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"
+DECISIONS = {
+    "edge_0_1": "conv_3x3", "edge_0_2": "conv_1x1", "edge_1_2": "avg_pool_3x3",
+    "edge_0_3": "skip_connect", "edge_1_3": "none", "edge_2_3": "conv_3x3",
+}  # fmt: skip
 
 
 def n_weights(model):
@@ -231,13 +236,6 @@ def test_network_of_cells_has_the_papers_weights_and_resolutions(n_cells, genoty
 )
 def test_networks_have_the_papers_numbers_of_weights(space, configuration, expected):
     assert n_weights(space.build(configuration, (4, 4, 3), 10)) == expected
-
-
-GOOD = "|nor_conv_3x3~0|+|nor_conv_1x1~0|avg_pool_3x3~1|+|skip_connect~0|none~1|nor_conv_3x3~2|"
-DECISIONS = {
-    "edge_0_1": "conv_3x3", "edge_0_2": "conv_1x1", "edge_1_2": "avg_pool_3x3",
-    "edge_0_3": "skip_connect", "edge_1_3": "none", "edge_2_3": "conv_3x3",
-}  # fmt: skip
 
 
 def test_nas_bench_strings_become_decisions_of_the_space():

@@ -19,7 +19,6 @@ from tiers import cases
 from skuq.backend import keras, ops, tfd, value_and_gradient
 
 layers = keras.layers
-
 NETWORKS = {
     "split": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9)),
     "concat": EncoderDecoder(3, 2, 2, (7,), 6, "concat", (8, 9)),
@@ -173,7 +172,6 @@ def test_output_maps_and_losses_are_their_formulas():
 
 
 N_ROWS, N_DRAWS, N_FEATURES = 5, 3, 4
-
 EPINETS = {
     "two layers": EpiNetLayers(N_FEATURES, 2, 3, (6, 7), (5, 4), 0.75),
     "one layer": EpiNetLayers(N_FEATURES, 1, 4, (6,), (5,), 0.5),

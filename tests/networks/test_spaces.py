@@ -17,6 +17,11 @@ from skuq.networks import Categorical, DenseSpace, GaussianHead, Integer, Real, 
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
 
+CODES = {4: 5, 1: 3}
+X = np.random.default_rng(0).normal(size=(40, 6))
+X[:, 1], X[:, 4] = np.arange(40) % 3, np.arange(40) % 5
+NUMBERS = [0, 2, 3, 5]
+
 
 @pytest.fixture
 def space():
@@ -154,12 +159,6 @@ def test_decisions_and_forward_pass_of_the_dense_space_are_the_papers():
     two = one + x @ w["project_0_2/kernel"]
     out = (two + one @ w["project_1_3/kernel"]) @ w["output/kernel"] + w["output/bias"]
     assert_allclose(model(x.astype("float32")), out, rtol=1e-4, atol=1e-5)
-
-
-CODES = {4: 5, 1: 3}
-X = np.random.default_rng(0).normal(size=(40, 6))
-X[:, 1], X[:, 4] = np.arange(40) % 3, np.arange(40) % 5
-NUMBERS = [0, 2, 3, 5]
 
 
 def names(model):

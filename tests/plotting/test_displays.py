@@ -27,7 +27,6 @@ from skuq.predictive import GaussianMixture
 from skuq.search import Catalog, TrialRecord
 
 plt.switch_backend("Agg")
-
 X = np.linspace(0, 5, 12)[:, None]
 CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
 
@@ -50,7 +49,6 @@ def select(n_models, n_rows, **settings):
 
 
 CHOSEN = select(6, 300)
-
 # Each: a function of `ax` and keywords that draws.
 DRAW = {
     **{
@@ -202,7 +200,7 @@ def test_later_displays_find_room_on_shared_axes(display):
 @cases(("display", "data"), (Width, "width"), (Retention, "errors"), (Calibration, "observed"))
 def test_a_y_of_one_column_is_one_output(display, data):
     one = BayesianRidge().fit(X, np.sin(X[:, 0]))
-    columns = lambda X, return_std: [part[:, None] for part in one.predict(X, True)]  # noqa: E731
+    columns = lambda X, return_std: tuple(np.expand_dims(one.predict(X, True), 2))  # noqa: E731
     column = SimpleNamespace(predict=columns)
     expected = getattr(display.from_estimator(one, X, X[:, 0]), data)
     assert_array_equal(getattr(display.from_estimator(column, X, X), data), expected)

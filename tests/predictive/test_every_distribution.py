@@ -92,7 +92,6 @@ SPREAD = {
     "transformed_spread": lambda m: transformed(spread(nested(m))),
 }
 SHAPES = [(6,), (4, 2)]
-
 kinds, mixtures, plain, every = (
     pytest.mark.parametrize("kind", group) for group in (KINDS, MIXTURES, PLAIN, KINDS | SPREAD)
 )

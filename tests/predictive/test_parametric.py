@@ -163,7 +163,8 @@ def test_mode_and_values_are_of_the_average_and_of_scipys_entropies(global_rando
     m = CategoricalMixture([[[0.51, 0.49]], [[0.51, 0.49]], [[0.01, 0.99]]])
     assert_array_equal(m.mode, [1])
     assert_array_equal(CategoricalMixture([[[0.2, 0.4, 0.4]]]).mode, [1])
-    step = 1e-7  # To second order the mutual information is the sum of variance / (2 mean).
+    # To second order the mutual information is the sum of variance / (2 mean).
+    step = 1e-7
     m = CategoricalMixture([[[0.3 + step, 0.7 - step]], [[0.3 - step, 0.7 + step]]])
     expected = step**2 * (1 / 0.3 + 1 / 0.7) / 2
     # A difference of entropies would be good to 1e-2: 1e-16 of 2e-14.

@@ -19,9 +19,7 @@ from skuq import AutoDEUQRegressor
 from skuq.exceptions import SlotsLostError
 
 pytestmark = pytest.mark.slow
-
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
 OPTIONS = {"dashboard_address": ":0", "silence_logs": 50}
 
 

@@ -111,6 +111,14 @@ def test_robust_scaling_is_that_of_realmlp_and_survives_outliers(rng):
     assert_allclose(scaled[:50], RobustScaling().fit(x).transform(x), atol=0.1)
     scaling = RobustScaling().fit(np.full((9, 1), 5.0))
     assert_array_equal(scaling.transform(np.array([[5.0], [7.0], [-1e30]])), 0)
+    # Nor does an outlier move anything in a column of zeros.
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random(400) < 0.2, 3 * rng.normal(size=400), 0.0)[:, None]
+    spoilt = x.copy()
+    spoilt[0] = 1e30
+    clean = RobustScaling().fit(x).transform(x)[1:]
+    found = RobustScaling().fit(spoilt).transform(spoilt)[1:]
+    assert_allclose(found, clean, rtol=0.1, atol=0.05)
 
 
 @pytest.mark.parametrize("kind", [Scaling, RobustScaling, NoScaling])

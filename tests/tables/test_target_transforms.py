@@ -181,3 +181,17 @@ def test_transformers_of_scikit_learn_are_read_off_and_go_on(transformer, tolera
 def test_transformers_that_do_not_increase_are_refused(transformer, y):
     with pytest.raises(ValueError, match=r"increasing.*FunctionTransformer.* and y from \S+ to \d"):
         TargetTransform(transformer).fit(np.reshape(y, (3, 1)).astype(float))
+
+
+@pytest.mark.parametrize(("offset", "spread"), [(1e14, 10.0), (1.6e18, 1e3)])
+def test_targets_far_from_zero_survive_a_power(offset, spread):
+    y = offset + spread * np.random.default_rng(0).normal(size=(500, 1))
+    transform = TargetTransform("yeo-johnson").fit(y)
+    back = transform.inverse(transform.forward(y))
+    assert abs(back - y).max() < 1e-2 * spread + 4 * np.spacing(offset)
+    assert np.isfinite(transform.log_derivative(y)).all()
+
+
+def test_targets_whose_squares_vanish():
+    with pytest.raises(ValueError, match="so small that their variance underflows"):
+        TargetTransform("quantile").fit(np.array([[0.0], [1e-300], [0.5e-300], [0.0]]))

@@ -29,6 +29,11 @@ Dense = layers.Dense
 HEAD = GaussianHead()
 # Keras cannot import it by its name.
 UNREGISTERED = type("Unregistered", (layers.Layer,), {"call": lambda self, x: 2 * x})
+KINDS = {
+    "Add": lambda inputs: layers.Add()(inputs),
+    "Average": lambda inputs: layers.Average()(inputs),
+    "+": lambda inputs: sum(inputs[1:], start=inputs[0]),
+}
 
 
 def network(units=6):
@@ -462,12 +467,6 @@ def test_build_checked_takes_a_linear_end_and_forgets_how_a_model_was_compiled(m
 
 
 # Sums that Keras computes wrongly are found, and no others.
-
-KINDS = {
-    "Add": lambda inputs: layers.Add()(inputs),
-    "Average": lambda inputs: layers.Average()(inputs),
-    "+": lambda inputs: sum(inputs[1:], start=inputs[0]),
-}
 
 
 def model_of(kind, shapes):

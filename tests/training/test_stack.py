@@ -337,7 +337,8 @@ def test_shortened_jobs_have_the_epochs_in_time(data, fake, seconds, n_members, 
     end = 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds
     ((found, _),), deadline, needed = _train.plan_epochs([(job, data)], end)
     assert (found.n_planned, found.recipes, found.seeds) == (epochs, job.recipes, job.seeds)
-    in_turn = n_groups if at_once == 1 else 1  # What is told to suffice does.
+    # What is told to suffice does.
+    in_turn = n_groups if at_once == 1 else 1
     assert needed == pytest.approx(50 * 2 * in_turn / 0.9 + 0.5 * n_groups)
     assert end - deadline == pytest.approx(0.5 * n_groups)
 
