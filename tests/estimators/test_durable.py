@@ -270,7 +270,7 @@ def test_from_catalog_has_the_settings_and_trials_of_the_last_fit(search, tmp_pa
     assert len(AutoDEUQRegressor.from_catalog(tmp_path, n_trials=4).catalog_) == 4
 
 
-def test_fit_trains_no_stored_repeat_again_and_missing_and_failed_repeats(search, trained, stop_at):
+def test_fit_trains_no_stored_repeat_again(search, trained):
     model = search(repeats=2).fit(X, Y)
     n_chosen = len(model.selection_)
     assert len(trained) == 4 + 2 * n_chosen
@@ -290,6 +290,9 @@ def test_fit_trains_no_stored_repeat_again_and_missing_and_failed_repeats(search
     missing = f"{n_chosen} of {3 * n_chosen} repeats of the chosen trials are not stored"
     with pytest.warns(UserWarning, match=missing):
         AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=3)
+
+
+def test_fit_trains_missing_and_failed_repeats(search, trained, stop_at):
     with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
         search(**REPEATED).fit(X, Y)
     model = search(**REPEATED).fit(X, Y)
