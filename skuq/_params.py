@@ -180,9 +180,9 @@ def as_floats(values: Any, name: str = "y") -> np.ndarray:
     return np.where(pd.isna(array), np.nan, floats) if array.dtype.kind in "mMO" else floats
 
 
-def read_only_copy(values: Any) -> np.ndarray:
-    """Copy numbers to an array of floats that neither their giver nor their taker can change."""
-    copied = np.array(values, dtype=float)
+def read_only_copy(values: Any, dtype: type = float) -> np.ndarray:
+    """Copy numbers to an array that neither their giver nor their taker can change."""
+    copied: np.ndarray = np.array(values, dtype=dtype)
     copied.flags.writeable = False
     return copied
 

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
+from skuq._params import read_only_copy
 from skuq.files._registry import saved_as
 from skuq.predictive._distributions import Continuous, Factor, RowIndex, Uncertainty
 
@@ -23,7 +24,8 @@ class Concatenated(Continuous):
 
     `skuq.model_selection.cross_val_predict` returns them. A draw takes the same random numbers for
     what is epistemic in every part, such as the position of a mixture's member: models of different
-    folds are trained on mostly the same rows, so that their errors are alike.
+    folds are trained on mostly the same rows, so that their errors are alike. The `correlation` of
+    outputs is that of each part.
 
     Parameters
     ----------
@@ -50,6 +52,10 @@ class Concatenated(Continuous):
     parts: tuple[Continuous, ...]
     part: np.ndarray
     row: np.ndarray
+
+    def __post_init__(self) -> None:
+        part, row = (read_only_copy(positions, int) for positions in (self.part, self.row))
+        vars(self).update(part=part, row=row)
 
     @property
     def _shape(self) -> tuple[int, ...]:

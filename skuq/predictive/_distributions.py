@@ -417,10 +417,10 @@ class Continuous:
         return changed
 
     def _check_correlation(self) -> None:
-        """Make the correlation an array, and check it."""
+        """Make the correlation a read-only array, and check it."""
         if self.correlation is None:
             return
-        found, m = as_floats(self.correlation, "correlation"), self._shape[1:]
+        found, m = read_only_copy(as_floats(self.correlation, "correlation")), self._shape[1:]
         valid = found.shape == m * 2 and m and np.allclose(found, found.T)
         if not (valid and np.allclose(np.diag(found), 1) and np.linalg.eigvalsh(found)[0] > 0):
             raise ValueError(

@@ -132,12 +132,18 @@ def bent(*given):
     return predictive.TransformedMixture(make("gaussian", (5,)), Bend(0.5), *given)
 
 
+def two_of_five(part, row):
+    return predictive.Concatenated((make("gaussian", (5,)), make("normal", (5,))), part, row)
+
+
 @cases(
     ("kind", "arrays"),
     (GaussianMixture, lambda rng: [*rng.random((2, 3, 5)), simplex(rng, 3)]),
     (GaussianMixture, lambda rng: [*rng.random((2, 3, 1, 5)), None, SURE, rng.random((2, 5))]),
     (EpistemicNormal, lambda rng: [*rng.random((3, 5)), rng.random((2, 5))]),
     (TwoPieceNormal, lambda rng: list(rng.random((4, 5)))),
+    (TwoPieceNormal, lambda rng: [*rng.random((4, 5, 2)), np.array([[1.0, 0.5], [0.5, 1.0]])]),
+    (two_of_five, lambda rng: [rng.integers(2, size=9), rng.integers(5, size=9)]),
     (predictive.CategoricalMixture, lambda rng: [simplex(rng, 3, 5, 4), simplex(rng, 3)]),
     (bent, lambda rng: list(rng.random((2, 5)))),
 )

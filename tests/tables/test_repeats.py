@@ -214,3 +214,5 @@ def test_a_pipeline_warns_where_validation_rows_are_seen(last, given):
         fitted = LogisticRegression().fit(NOISE[:, :2], COIN)
         prefit = skuq.CalibratedUncertaintyClassifier(fitted, cv="prefit")
         skuq.make_pipeline(SelectKBest(k=2), prefit).fit(NOISE, COIN)
+        with pytest.raises(ValueError, match="requires y to be passed"):
+            skuq.make_pipeline(SelectKBest(k=2), last).fit(NOISE)

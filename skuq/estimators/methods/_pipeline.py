@@ -116,8 +116,8 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         validation, cv = getattr(last, "validation", None), getattr(last, "cv", "prefit")
         validates = validation is not None or not isinstance(cv, str)
         validates = validates and {"validation_data", "X_val"}.isdisjoint(own)
-        rows = np.arange(0 if y is None else len(y))
-        if not (isinstance(last, Predictor) and validates and learns_from_y(before, X, y, rows)):
+        validates = validates and y is not None and isinstance(last, Predictor)
+        if not (validates and learns_from_y(before, X, y, np.arange(len(y)))):
             return super().fit(X, y, **params)
         # A search either has a share or folds of its own, or takes validation rows.
         has_own = isinstance(last, SearchEstimator) and validation != "auto"
