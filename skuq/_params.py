@@ -379,7 +379,7 @@ def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
         if "return_std" not in str(error):
             raise
         predicted = None
-    if not isinstance(predicted, tuple) or len(predicted) != 2:
+    if not isinstance(predicted, tuple | list) or len(predicted) != 2:
         raise NoUncertaintyError(
             "A regressor must have `predict(X, return_std=True)` or `predict_distribution(X)`. "
             f"{estimator!r} does not say how sure it is. CalibratedUncertaintyRegressor(model, "
