@@ -50,7 +50,7 @@ def cross_val_predict(
     n_jobs : int, default=None
         Number of folds that are fitted at a time.
     verbose : int, default=0
-        How much to print.
+        Level of messages about the fits, as in scikit-learn.
     params : dict, default=None
         Arguments of the estimator's `fit`, such as ``{"sample_weight": w}``.
     pre_dispatch : int or str, default="2*n_jobs"

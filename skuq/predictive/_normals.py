@@ -347,7 +347,7 @@ def _normal_scores(
     scores = (y - loc) / scale
     if probabilities is None:
         return np.asarray(scores)
-    # Of the smaller one of both tails, which has all digits.
+    # The score of the smaller tail, whose probability has all its digits.
     below, above = (
         special.logsumexp(special.log_ndtr(side), axis=0, b=probabilities)
         for side in (scores, -scores)
