@@ -57,9 +57,8 @@ MAX_EXACT, MAX_VALUES = 1500, 20_000
 _MOST_GROWTH = 1.5
 _N_NEW = 256  # pairs of new inputs and query points at which networks are compared
 _RATIOS = 1e-3, 1e3  # bounds of the ratio of their variance to that of the draws
-# Power of this ratio: in the logarithm of deviations disagreement has half the weight of errors on
-# functions left out, since it does not show what all networks miss alike.
-_WEIGHT = 1 / 6
+# Power of this ratio: deviations become the geometric mean of both estimates.
+_WEIGHT = 1 / 4
 #: Fewest functions from which the noise is learnt. From 10 or 12 it sometimes comes out as 0, and
 #: means are far off.
 FEWEST_TO_LEARN = 15
@@ -75,9 +74,6 @@ _N_SMALL = sum(noise <= 1 for noise in _NOISES)  # candidates up to the prior's 
 _NOISELESS = (1e-10, *np.logspace(-9, -3, 13))
 # Standard deviation of the logarithm of a group's relative noise variance around the overall one.
 _LOG_NOISE_STD = 1.0
-# The mean of five networks misses new functions by less than each network misses those that it
-# leaves out: by so much in the median of ten problems (oscillators, growth, heat, waves, beams).
-_GAIN_OF_MEAN = 0.93
 # Least difference in log likelihood that decides between candidates, where the values of a function
 # count as one, because they depend on each other.
 _NOISELESS_ADVANTAGE = 3.0
@@ -462,12 +458,9 @@ def _learn_noiseless(errors, members, n_functions):
     # Draws never meet the data more closely than the mean, which could otherwise miss a value on
     # which all draws agree.
     best = max(mean, _closest(losses, n_functions))
-    scale = _GAIN_OF_MEAN * _fit_spread(
+    scale = _fit_spread(
         np.sqrt(errors.network[mean]), np.sqrt(errors.noiseless[best]), errors.weight
     )
-    # Few functions leave the scale uncertain: the deviation of Student's t allows for that.
-    dof = n_functions - 1
-    scale *= np.sqrt(dof / max(dof - 2, 1))
     return _NoiselessPrior(mean, best, scale, losses[best])
 
 
