@@ -115,7 +115,7 @@ class TableInputs(Inputs):
         self.embed = embed
         self.scaling: Any = scaling
         self.feature_names = None
-        self._limits: tuple[np.ndarray, np.ndarray] | None = None
+        self._limits: Any = None  # smallest and largest values (d,), where others are far
 
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check X as a float array, as a table, or only its columns for a user's transformer."""
@@ -153,9 +153,7 @@ class TableInputs(Inputs):
             numbers, learnt = None, self._fit_preprocessor(X, y)
         # A few absurd values would ruin a column. Robust scaling bounds them by itself, and a
         # scaling that is given has its own rules.
-        far = None
-        if not self.embed and self.scaling is None:
-            far = find_far_values(learnt)
+        far = None if self.embed or self.scaling else find_far_values(learnt)
         if far is not None:
             self._limits = far.low, far.high
             warn_user(
@@ -165,12 +163,10 @@ class TableInputs(Inputs):
                 "missing (NaN), or drop their rows.",
                 TableWarning,
             )
-            learnt = np.clip(learnt, *self._limits)
-            numbers = None if numbers is None else np.clip(numbers, *self._limits)
         if numbers is None:
             numbers = np.zeros((len(weight), learnt.shape[1]))
             numbers[used] = learnt
-        return numbers
+        return numbers if self._limits is None else np.clip(numbers, *self._limits)
 
     def _names(self, n_columns: int) -> Sequence[Any]:
         """List the names of the encoded columns, for messages."""
@@ -209,10 +205,8 @@ class TableInputs(Inputs):
 
     def fit(self, numbers: np.ndarray, weight: np.ndarray | None = None) -> Self:
         """Learn the scale of encoded training rows."""
-        # Limits are known only now: the scaling needs them in prediction, too.
         if self.scaling is None:
-            kind = RobustScaling if self.embed else Scaling
-            self.scaling = kind(self.code_columns, self._limits)
+            self.scaling = (RobustScaling if self.embed else Scaling)(self.code_columns)
         self.scaling.fit(numbers, weight, self._names(numbers.shape[1]))
         return self
 
@@ -225,16 +219,21 @@ class TableInputs(Inputs):
             return preprocessor.encode(X, mark_unseen=mark_unseen)
         return _finite_numbers(preprocessor.transform(X), X.shape[0])
 
+    def transform(self, numbers: Any, xp: Any = np) -> Any:
+        """Standardise encoded rows, with far values moved to the nearest of the others."""
+        if self._limits is not None:
+            numbers = xp.minimum(xp.maximum(numbers, self._limits[0]), self._limits[1])
+        return super().transform(numbers, xp)
+
     @property
     def scales_only(self) -> bool:  # type: ignore[override]
         """Whether all that happens to arrays of finite numbers is a shift and a scale."""
-        return not self.encodes and self.scaling.limits is None
+        return not self.encodes and self._limits is None
 
     @property
     def encodes(self) -> bool:  # type: ignore[override]
         """Whether encoding changes arrays of finite numbers."""
-        preprocessor = self.preprocessor
-        return preprocessor is not None and not getattr(preprocessor, "is_identity", False)
+        return not getattr(self.preprocessor, "is_identity", self.preprocessor is None)
 
     def encode_array(self, X: np.ndarray, *, mark_unseen: bool = False) -> np.ndarray:
         """Encode an array of finite numbers, with the columns of `fit` in their order."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
-from sklearn.preprocessing import StandardScaler
 
 from skuq._formulas import QUARTILES, SQUARABLE
 from skuq.files._registry import saved_as
@@ -20,11 +19,6 @@ Names = Sequence[Any] | None
 FARTHEST = 1e6
 
 _LEAST_STD = 1e-153  # smallest standard deviation of y; its square is normal in float64
-
-
-def clip_columns(xp: Any, z: Any, low: Any, high: Any) -> Any:
-    """Bound columns by arrays (d,), which `clip` of Keras could not save."""
-    return xp.minimum(xp.maximum(z, low), high)
 
 
 def hard_clip(xp: Any, z: Any) -> Any:
@@ -63,22 +57,13 @@ def standard(
     """
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         spread = np.ptp(values, axis=0)
-        # A large constant has a variance, by rounding, which can overflow.
-        scaler = StandardScaler().fit(
-            np.where(spread == 0, 0.0, values) if (spread == 0).any() else values,
-            sample_weight=weight,
-        )
-    # The mean of a constant column is its value, without the rounding of a sum.
-    mean, scale = np.where(spread == 0, values[0], scaler.mean_), scaler.scale_
-    refuse_overflow(values, np.isfinite(mean) & np.isfinite(scaler.var_), names)
-    # scikit-learn also takes columns for constant that vary little relative to their mean, or
-    # whose variance underflows, and gives them the scale 1.
-    varies = (scale == 1) & (scaler.var_ != 1) & (spread > 0)
-    if varies.any():
-        first, spread = values[0, varies], spread[varies]
-        scaler.fit((values[:, varies] - first) / spread, sample_weight=weight)
-        mean[varies], scale[varies] = first + spread * scaler.mean_, spread * scaler.scale_
-    return mean, scale
+        # Within [-1, 1], where no column loses its variance to rounding or underflow.
+        unit = np.where(spread > 0, spread, 1.0)
+        z = (values - values[0]) / unit
+        mean = np.average(z, axis=0, weights=weight)
+        scale = np.sqrt(np.average((z - mean) ** 2, axis=0, weights=weight)) * unit
+        refuse_overflow(values, np.isfinite(scale**2), names)
+    return values[0] + mean * unit, np.where(spread > 0, scale, 1.0)
 
 
 @saved_as("tables.Scaling")
@@ -91,8 +76,6 @@ class Scaling:
     ----------
     passthrough : sequence of int, default=()
         Columns of X that are not scaled, such as codes for an embedding.
-    limits : pair of ndarray of shape (n_features,), optional
-        Smallest and largest value of each column; values beyond are replaced by the nearer one.
 
     Attributes
     ----------
@@ -107,25 +90,20 @@ class Scaling:
     #: Function ``(X, weight, names)`` that computes location and scale of each column.
     _learn: Any = staticmethod(standard)
 
-    def __init__(
-        self, passthrough: Sequence[int] = (), limits: tuple[np.ndarray, np.ndarray] | None = None
-    ) -> None:
+    def __init__(self, passthrough: Sequence[int] = ()) -> None:
         self.passthrough = list(passthrough)
-        self.limits = limits
 
     def fit(self, X: np.ndarray, sample_weight: Weights = None, names: Names = None) -> Self:
         """Learn location and scale from finite rows X (n, d), with positive weights if given.
 
         Raise ValueError if values are too large; it names the column by `names` or its position.
         """
-        X = X if self.limits is None else np.clip(X, *self.limits)
         self.mean_, self.scale_ = self._learn(X, sample_weight, names)
         self.mean_[self.passthrough], self.scale_[self.passthrough] = 0.0, 1.0
         return self
 
     def transform(self, X: Any, xp: Any = np) -> Any:
         """Standardise X, an array or a tensor with operations `xp`."""
-        X = X if self.limits is None else clip_columns(xp, X, *self.limits)
         # Not by scikit-learn's transform, which would validate X again: for one row that costs
         # more than a small network.
         with np.errstate(over="ignore"):  # values that overflow are clipped

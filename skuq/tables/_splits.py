@@ -85,8 +85,7 @@ class TrainingData:
         x = self.x[rows].astype("float64") * np.sqrt(self.weight[rows, None])
         # The smaller of the two products has the same eigenvalues, and their sum is its trace.
         moments = x @ x.T if len(x) < x.shape[1] else x.T @ x
-        last, total = len(moments) - 1, np.trace(moments)
-        largest = scipy.linalg.eigvalsh(moments, subset_by_index=[last, last])[0]
+        largest, total = scipy.linalg.eigvalsh(moments)[-1], np.trace(moments)
         return float(x.shape[1] * largest / total) if total > 0 else 1.0
 
     @classmethod

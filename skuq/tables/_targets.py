@@ -103,8 +103,6 @@ class NumberTargets(Targets):
         Head that converts raw outputs to distributions of the standardised y.
     scaling : TargetScaling or TargetTransform
         Scale of y, fitted by `fit`.
-    is_automatic : bool
-        Whether `fit` may choose a transform of y.
     """
 
     _constant: np.ndarray | None = None  # outputs (m,) that have had one value, `_value`, so far
@@ -121,7 +119,6 @@ class NumberTargets(Targets):
         self.loss = loss
         self.narrow_constants = narrow_constants and standardize
         self.scaling: Any = scaling or TargetScaling(standardize)
-        self.is_automatic = scaling is not None
         if transform != "standard":
             self.scaling = TargetTransform(transform)
 
@@ -145,18 +142,11 @@ class NumberTargets(Targets):
             far = find_far_values(used)
             if far is not None:
                 names = target_names(values.shape[1])
-                way_out = (
-                    "networks train on a transformed y"
-                    if self.is_automatic
-                    else (
-                        "train on a transformed y, as 'target_transform=\"quantile\"' does in "
-                        "estimators that have it"
-                    )
-                )
                 warn_user(
                     "y has values so far from all others that these would look alike to a network: "
                     f"{far.describe(used, np.flatnonzero(weight > 0), names)}. Correct them or "
-                    f"drop their rows. If they are right, {way_out}.",
+                    "drop their rows. If they are right, train on a transformed y, as "
+                    "'target_transform=\"quantile\"' does in estimators that have it.",
                     TableWarning,
                 )
         return values

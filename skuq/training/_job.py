@@ -268,26 +268,14 @@ def program_key(
     )
 
 
-def rate_factors(
-    recipe: Recipe,
-    template: Template,
-    data: TrainingData,
-    *,
-    most_alike: int = 10,
-    usual_rate: float = 0.01,
-) -> np.ndarray:
-    """Compute the factor of the learning rate of each variable (n_variables,).
-
-    Dense layers that read X get a lower rate if many columns vary together, as in spectra. A step
-    of the optimiser moves the weights of all these columns alike, so that the weighted sum, and
-    with it the prediction, moves in proportion to their number. Up to `most_alike` columns rates
-    stay as they are, at the default rate of plain networks; lower rates bear more columns.
-    """
-    factors = np.asarray(recipe.factors_of(template.names))
+def rate_factors(recipe: Recipe, template: Template, data: TrainingData) -> np.ndarray:
+    """Compute the factor of the learning rate of each variable (n_variables,)."""
+    factors, rate = np.asarray(recipe.factors_of(template.names)), recipe.learning_rate
     kernels = [] if template.plan is None else list(template.plan.input_kernels)
-    if kernels and data.x.shape[1] > most_alike:
-        most = most_alike * max(1.0, usual_rate / recipe.learning_rate)
-        factors[kernels] *= min(1.0, most / data.n_alike)
+    largest = recipe.largest_input_step
+    if kernels and largest is not None and rate * data.x.shape[1] > largest:
+        # One step moves the weights of all columns that vary together by about the rate.
+        factors[kernels] *= min(1.0, largest / (rate * data.n_alike))
     return factors
 
 

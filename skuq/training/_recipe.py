@@ -53,6 +53,7 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "epoch_rates": [tuple, list],
     "steps_per_epoch": [_COUNT, None],
     "epsilon": [_POSITIVE],
+    "largest_input_step": [_POSITIVE, None],
 }
 # Fields that may differ between the recipes of one stack.
 _STACKABLE_FIELDS = (
@@ -78,8 +79,11 @@ class Recipe:
     optimizer : str, default="adam"
         One of sgd, rmsprop, adagrad, adam, adadelta, adamax, nadam, with Keras' defaults.
     learning_rate : float, default=1e-3
-        Learning rate before any schedule or reduction. Dense layers that read more than ten columns
-        of X which vary together, as in spectra, get a part of it: one step moves them all.
+        Learning rate before any schedule or reduction.
+    largest_input_step : float or None, default=None
+        Bound of the change of a unit by one step of the optimiser, for the dense layers that read
+        X. One step moves the weights of all columns alike that vary together, as in spectra: if
+        these are many, the layers get a lower rate. None sets no bound.
     momentum : float, default=0.0
         Momentum of sgd; 0 is plain gradient descent. Other optimisers do not use it.
     beta_2 : float, default=0.999
@@ -166,6 +170,7 @@ class Recipe:
 
     optimizer: str = "adam"
     learning_rate: float = 1e-3
+    largest_input_step: float | None = None
     momentum: float = 0.0
     beta_2: float = BETA_2
     rate_factors_of_layers: tuple[tuple[str, float], ...] = ()

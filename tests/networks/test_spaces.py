@@ -111,10 +111,11 @@ def test_rate_of_the_first_layer_goes_by_the_columns_that_vary_together(rng):
     """A first step of Adam moves every weight by the learning rate."""
     y, one = rng.normal(size=(64, 1)), rng.normal(size=(64, 1))
 
-    def first_step(x, learning_rate=0.01):
+    def first_step(x, learning_rate=0.01, largest=0.1):
         model = build_mlp((x.shape[1],), 2, (8,), activation="tanh")
         settings = {"epochs": 1, "batch_size": 64, "keep": "last", "epsilon": 1e-12}
-        recipe, start = Recipe(learning_rate=learning_rate, **settings), draw_variables(model, 1)
+        recipe = Recipe(learning_rate=learning_rate, largest_input_step=largest, **settings)
+        start = draw_variables(model, 1)
         job = TrainingJob.of_model(model, GaussianHead(), recipe, [0], start=[start])
         (after,) = train(job, TrainingData.without_validation(x, y, np.ones(64)))
         moved, n = np.abs(after.weights - start[0]), x.shape[1] * 8
@@ -125,10 +126,11 @@ def test_rate_of_the_first_layer_goes_by_the_columns_that_vary_together(rng):
         (np.repeat(one, 10, axis=1), 0.01, 1.0),
         (3 * np.repeat(one, 40, axis=1), 0.01, 0.25),  # whatever the unit
         (np.repeat(one, 40, axis=1), 0.005, 0.5),  # low rates bear more columns
-        (np.repeat(one, 40, axis=1), 0.1, 0.25),
+        (np.repeat(one, 40, axis=1), 0.1, 0.025),
         (rng.normal(size=(64, 40)), 0.01, 1.0),  # independent columns
     ]:
         assert_allclose(first_step(x, rate), expected, rtol=0.02)
+        assert_allclose(first_step(x, rate, None), 1, rtol=0.02)  # as papers train
 
 
 def test_decisions_and_forward_pass_of_the_dense_space_are_the_papers():

@@ -64,6 +64,10 @@ REGRESSION_CONSTRAINTS: dict = {
 # Parameters of estimators that are fields of the recipe.
 _RECIPE_PARAMETERS = ("learning_rate", "batch_size", "epochs", "early_stopping_patience")
 
+# Ten columns that vary together train at the default rate of 0.01, and more of them at a lower one.
+# Without it the CRPS is 3.8 to 13.5 times as large on spectra of 200 to 300 columns.
+_LARGEST_INPUT_STEP = 0.1
+
 _SMALLEST_NOISE = 1e-9  # standard deviation of standardised y that replaces noise_std=0
 
 
@@ -219,7 +223,8 @@ def make_recipe(
     """
     params = {name: getattr(estimator, name) for name in _RECIPE_PARAMETERS}
     params = {name: v for name, v in params.items() if not isinstance(v, str)}
-    fields = {"reduce_lr_patience": None, **(defaults or {}), **params, **given}
+    fields: dict[str, Any] = {"reduce_lr_patience": None}
+    fields |= {"largest_input_step": _LARGEST_INPUT_STEP, **(defaults or {}), **params, **given}
     # Recipes have no None: any size above the number of rows is a full batch.
     if fields["batch_size"] is None:
         fields["batch_size"] = len(task.rows.X)

@@ -16,7 +16,6 @@ from skuq.files._registry import saved_record
 from skuq.predictive import CategoricalMixture
 from skuq.predictive._calibration import calibrate_normals
 from skuq.tables._inputs import Rows, TableInputs
-from skuq.tables._scaling import clip_columns
 from skuq.training import predict_members
 
 _FEWEST_ROWS = 10  # with fewer rows nothing is learnt
@@ -108,7 +107,7 @@ class FarUncertainty:
             of_rows = xp.take(numbers, self.code_columns[j : j + 1], axis=1)
             differs = xp.not_equal(of_rows, self.codes[:, j])
             apart = apart + xp.where(differs, self.squares[self.code_columns[j]], 0.0)
-        beyond = xp.square(z - clip_columns(xp, z, self.ends[0], self.ends[1]))
+        beyond = xp.square(z - xp.minimum(xp.maximum(z, self.ends[0]), self.ends[1]))
         alike = xp.square(z) + beyond * _BEYOND
         alike = xp.concatenate([alike, xp.where(unseen, self.squares, 0.0)], axis=1)
         squares = xp.min(apart, axis=1, keepdims=True) + xp.sum(alike, axis=1, keepdims=True)
