@@ -1,7 +1,5 @@
 """Threads: linear algebra, garbage collection, and what threads share."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

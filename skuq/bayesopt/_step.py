@@ -15,8 +15,6 @@ A. R. Conn, K. Scheinberg, L. N. Vicente. "Introduction to Derivative-Free Optim
 chapters 3 and 6 (poisedness, geometry-improving steps).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -232,7 +230,7 @@ class Step:
         value = float(acquisition(np, values, self._incumbent, level)[0])
         return Proposal(x, value, raised, n_doublings)
 
-    def _with_predictions(self, X, fits: Fits) -> Step:
+    def _with_predictions(self, X, fits: Fits) -> "Step":
         """Make the step that takes the mean predictions at points (k, d) for their results.
 
         Its surrogate is fitted to the results and these predictions ("kriging believer"), and

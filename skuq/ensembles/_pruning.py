@@ -8,12 +8,10 @@ Notation: M models, N rows, teams of S models as index arrays (n_teams, S). Low 
 mean diverse teams.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -97,7 +95,7 @@ class Rules:
 
     def check_pool(
         self, n_models: int, *, most_without_limit: int = 25, advised_size: int = 4
-    ) -> Rules:
+    ) -> Self:
         """Return these rules, or raise ValueError if they cannot prune a pool of `n_models`."""
         if n_models < 2:
             raise ValueError(f"A team needs at least two models. Got a pool of {n_models}.")

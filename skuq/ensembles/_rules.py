@@ -1,7 +1,5 @@
 """Rules that select an ensemble, given to estimators as one object; and what they select from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ pairs are both wrong. Therefore the rows are read once, into one matrix for each
 of any size costs S (S - 1) / 2 look-ups.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -7,8 +7,6 @@ computation; it is the posterior's function and its key. The arguments hold what
 Notation: n rows, K members, T draws, m outputs (the last axis is absent where y was 1-D).
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Calibrate the distributions that any fitted estimator predicts."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

@@ -4,14 +4,12 @@
 on the same rows. `FittedSearch` is the record that predicts, and chooses again without training.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -155,9 +153,7 @@ class FittedSearch(Fitted):
     is_plain: bool = False
 
     @classmethod
-    def of_trials(
-        cls, empty: FittedEnsemble, trials: SearchResult, rule: EnsembleRule
-    ) -> FittedSearch:
+    def of_trials(cls, empty: FittedEnsemble, trials: SearchResult, rule: EnsembleRule) -> Self:
         """Choose an ensemble for each held-out set, and the one that predicts."""
         head, positions = empty.targets.head, trials.catalog.completed
         choices = [rule.choose(trials.candidates(head, [part]), positions) for part in trials.sets]
@@ -197,13 +193,13 @@ class FittedSearch(Fitted):
 
     # ------------------------------------------------------------------------- other ensembles
 
-    def finish(self, add: Callable[[FittedEnsemble], FittedEnsemble]) -> FittedSearch:
+    def finish(self, add: Callable[[FittedEnsemble], FittedEnsemble]) -> Self:
         """Return the search with what ``add(ensemble)`` learns from the ensemble that predicts."""
         found = add(self.ensemble)
         empty = replace(found, members=(), weights=np.empty(0), calibration=UNCALIBRATED)
         return replace(self, empty=empty)
 
-    def with_networks(self, trials: SearchResult, rule: EnsembleRule) -> FittedSearch:
+    def with_networks(self, trials: SearchResult, rule: EnsembleRule) -> Self:
         """Return the search with networks that were trained again, calibrated with those."""
         trained = replace(self, trials=trials)
         if not trials.repeated or len(trials.sets) > 1:
@@ -214,7 +210,7 @@ class FittedSearch(Fitted):
         choice = Choice(selection, rule.calibrate(among_them, candidates))
         return replace(trained, choice=choice, choices=(choice,))
 
-    def select(self, rule: EnsembleRule, candidates: Candidates | None = None) -> FittedSearch:
+    def select(self, rule: EnsembleRule, candidates: Candidates | None = None) -> Self:
         """Choose another ensemble, by the held-out rows or by other rows' `candidates`.
 
         Refits are given up, because other trials have none. Raise ValueError if the networks
@@ -227,7 +223,7 @@ class FittedSearch(Fitted):
         choice = rule.choose(candidates, positions)
         return replace(self, trials=trials, choice=choice, is_plain=not rule.calibrates)
 
-    def at(self, severity: int) -> FittedSearch:
+    def at(self, severity: int) -> Self:
         """Return the search with the ensemble of one held-out set; ValueError if there is none."""
         n_sets = len(self.choices)
         if not isinstance(severity, Integral) or not 0 <= severity < n_sets:
@@ -235,7 +231,7 @@ class FittedSearch(Fitted):
             raise ValueError(f"`severity` must be an integer {among}. Got {severity!r}.")
         return replace(self, choice=self.choices[severity])
 
-    def of_one_trial(self, index: int, *, as_searched: bool = False) -> FittedSearch:
+    def of_one_trial(self, index: int, *, as_searched: bool = False) -> Self:
         """Return the search with one trial as its ensemble.
 
         `as_searched` leaves out refits, repeats and what `finish` has added.
@@ -315,7 +311,7 @@ class FittedSearch(Fitted):
         choices = [self.choice, *self.choices]
         return np.unique(np.concatenate([choice.selection.indices for choice in choices]))
 
-    def members_only(self) -> FittedSearch:
+    def members_only(self) -> Self:
         """Return the search as files hold it: with the arrays of members only, each once."""
         # Refits and repeats have arrays of their own.
         trained = self.trials.refitted.keys() | self.trials.repeated.keys()

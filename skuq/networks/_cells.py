@@ -4,8 +4,6 @@ A genotype describes cells as plain data. Neural Ensemble Search (Zaidi et al., 
 NES) searches its members in this space.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -387,7 +385,7 @@ class CellSpace(_ImageSpace):
                 check_count(name, one)
 
     @classmethod
-    def width_depth(cls) -> CellSpace:
+    def width_depth(cls) -> "CellSpace":
         """Make the space of DARTS' cells in five widths and three depths (NES, appendix C.4)."""
         return cls(channels=(12, 14, 16, 18, 20), n_cells=(5, 8, 11), genotype=DARTS)
 

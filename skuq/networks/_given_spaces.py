@@ -1,7 +1,5 @@
 """Search spaces that users give: names, objects, and functions of Keras-Tuner's hyperparameters."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -9,8 +9,6 @@ then r downwards. Definitions and equations are those of Heiss et al., "NOMU: Ne
 Optimization-based Model Uncertainty", ICML 2022.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Self
 
@@ -414,9 +412,9 @@ class SquaredErrorHead(NormalsHead):
         """Return the means, which are the raw numbers."""
         return values
 
-    def without_noise(self) -> SquaredErrorHead:
+    def without_noise(self) -> Self:
         """Return the head without the noise, which is learnt."""
-        return SquaredErrorHead(self.n_outputs)
+        return type(self)(self.n_outputs)
 
     def loss(self, y, raw):
         """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""

@@ -5,12 +5,10 @@ configuration, and some of its layers read files. Therefore every class that a c
 names must be on a list here before Keras sees it. The check reads only text and loads no backend.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -211,7 +209,7 @@ class Member:
         return f"Member({self.n_weights} weights, {epochs}, {score})"
 
     @property
-    def networks(self) -> tuple[Member, ...]:
+    def networks(self) -> tuple[Self, ...]:
         """This network as a tuple, as `FoldedMember` has several."""
         return (self,)
 
@@ -233,11 +231,11 @@ class Member:
             watched = self.history["loss"]
         return float(watched[self.best_epoch])
 
-    def with_held_out(self, raw: np.ndarray | None) -> Member:
+    def with_held_out(self, raw: np.ndarray | None) -> Self:
         """Copy the record with other raw outputs on the validation rows."""
         return replace(self, held_out=raw)
 
-    def without_arrays(self) -> Member:
+    def without_arrays(self) -> Self:
         """Copy the record without weights and held-out predictions."""
         return replace(self, weights=None, state=(), held_out=None)
 
@@ -304,7 +302,7 @@ class FoldedMember:
         """Number of the kept epoch, averaged over networks."""
         return round(float(np.mean([network.best_epoch for network in self.networks])))
 
-    def without_arrays(self) -> FoldedMember:
+    def without_arrays(self) -> Self:
         """Copy the record without weights and held-out predictions."""
         networks = tuple(network.without_arrays() for network in self.networks)
         return replace(self, networks=networks, held_out=None, center=None)

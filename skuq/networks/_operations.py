@@ -1,7 +1,5 @@
 """Operations that plans are made of, on arrays and on tensors."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

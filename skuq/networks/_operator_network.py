@@ -12,15 +12,13 @@ Notation: N rows, each a pair of an input u (d_u numbers) and a query y (d_y); a
 (.., S, n_index).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -414,7 +412,7 @@ class EpistemicNetwork:
         return json.dumps(parts)
 
     @classmethod
-    def from_json(cls, network: str) -> EpistemicNetwork:
+    def from_json(cls, network: str) -> Self:
         # Lists become tuples, since descriptions key cached programs.
         parts = json.loads(
             network,
@@ -435,7 +433,7 @@ class EpistemicNetwork:
     def n_index(self) -> int:
         return 0 if self.epinet is None else self.epinet.n_index
 
-    def without_names(self) -> EpistemicNetwork:
+    def without_names(self) -> Self:
         """Replace the names of Keras layers, which differ between equal networks.
 
         The result is for comparisons only and cannot be rebuilt.

@@ -5,8 +5,6 @@ stored, compared and sent to a worker. This module needs only NumPy: proposing a
 needs no Keras, but building it does.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -181,7 +179,7 @@ class Space:
     def __len__(self):
         return len(self.decisions)
 
-    def __add__(self, other: Space) -> Space:
+    def __add__(self, other: "Space") -> "Space":
         return Space(self.decisions + other.decisions)
 
     @property
@@ -203,7 +201,7 @@ class Space:
         columns = [decision.sample(rng, n) for decision in self.decisions]
         return [dict(zip(self.names, row)) for row in zip(*columns)] or [{}] * n
 
-    def pin(self, configuration: Mapping) -> Space:
+    def pin(self, configuration: Mapping) -> "Space":
         """Fix the decisions that are in `configuration` to their values there."""
         return Space(
             tuple(
@@ -396,7 +394,7 @@ class WithTraining(Settings):
         if isinstance(self.space, Settings):
             self.space.validate()
 
-    def bind(self, n_rows: int) -> WithTraining:
+    def bind(self, n_rows: int) -> "WithTraining":
         """Return the space for a table of `n_rows` rows, on which the size of batches depends."""
         settings = self.settings
         if settings is None:

@@ -5,8 +5,6 @@ in a stack, prediction in NumPy and Keras itself share one implementation. A var
 initialised by the layer's attribute ``<name>_initializer``.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

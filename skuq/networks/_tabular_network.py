@@ -9,8 +9,6 @@ D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-t
 and boosted trees on tabular data", NeurIPS 2024.
 """
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Notation: K members, J normals of each, n rows, m outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,13 @@ from skuq.predictive._normals import TwoPieceNormal
 
 #: Keeps the gradient of a root finite at 0.
 ROOT_FLOOR = 1e-30
+
+
+class NumberArrays(NamedTuple):
+    """Numbers of a `Calibration` of normals, as arrays or tensors."""
+
+    factor: Any
+    share: Any
 
 
 @saved_as("predictive.Calibration")
@@ -59,13 +64,6 @@ WIDE = 3.0  # factor of the share that is wider
 
 #: Changes nothing.
 UNCALIBRATED = Calibration()
-
-
-class NumberArrays(NamedTuple):
-    """Numbers of a `Calibration` of normals, as arrays or tensors."""
-
-    factor: Any
-    share: Any
 
 
 def calibrate_normals(

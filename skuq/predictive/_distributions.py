@@ -4,8 +4,6 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 entropies are in nats and whose codes (n,) are the positions of the rows' classes.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Hashable

@@ -1,7 +1,5 @@
 """Fit the scale of an epistemic part, and NOMU's readout, by maximum likelihood."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

@@ -5,8 +5,6 @@ In two-piece normals, s1 and s2 are the standard deviations below and above the 
 probability below the mode is s1 / (s1 + s2).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -561,13 +559,13 @@ class EpistemicNormal(GaussianMixture):
         """
         return Uncertainty(self.mean, self.aleatoric.copy(), self.epistemic.copy(), self.std)
 
-    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> EpistemicNormal:
+    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
         # The scale follows from both parts. A stretch is about the mean, which keeps every bit.
         mean = change(self.mean, "shape")
         parts = self.aleatoric, self.epistemic, self.functions
         changed: Any = (p if p is None else change(p, "scale") for p in parts)
         noise, model, functions = changed
-        return EpistemicNormal(mean, noise, model, functions, self.correlation)
+        return type(self)(mean, noise, model, functions, self.correlation)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         shape = n_samples, *self.mean.shape

@@ -1,7 +1,5 @@
 """Records of a search: trials and held-out rows, limits and options of a run, and its log."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time
@@ -9,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -132,7 +130,7 @@ class HeldOut:
     rows: np.ndarray | None
     y: np.ndarray
     weight: np.ndarray
-    shifted: tuple[HeldOut, ...] = ()
+    shifted: tuple["HeldOut", ...] = ()
 
     @property
     def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
@@ -351,7 +349,7 @@ class TrialLog:
         if self.history:
             _logger.info("continuing with %d stored trials", len(self.history))
 
-    def __enter__(self) -> TrialLog:
+    def __enter__(self) -> Self:
         limits = self._options.limits
         self._progress = Progress(
             self._options.name,

@@ -12,8 +12,6 @@ worker that has a copy, and Dask would prefer workers that have one. Dask is opt
 that need it import it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
@@ -239,7 +237,7 @@ class ProcessSlots(Slots):
         self._futures[slot] = future
         return future
 
-    def _worker_of(self, slot: int) -> _Worker:
+    def _worker_of(self, slot: int) -> "_Worker":
         """Return the slot's process; take an idle one or start one if the slot has none."""
         worker = self._workers[slot]
         if worker is None:

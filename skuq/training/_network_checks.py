@@ -9,8 +9,6 @@ everything else that the process has drawn, in other threads too. Therefore weig
 again here, each variable by a copy of its initializer with a seed of its own.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

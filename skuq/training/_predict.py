@@ -11,8 +11,6 @@ methods get there in a few steps, from weights that are nearly right. Its notati
 n = N n_raw values, P weights.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -22,8 +22,6 @@ second moments; c the optimiser's constants. `init` makes the slots (the optimis
 `update` maps ``(w, slots, g, t, lr)`` to ``(w, slots)``.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

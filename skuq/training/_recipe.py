@@ -1,7 +1,5 @@
 """Recipes, which hold all settings of a training run, and `Training`, those that users give."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence

@@ -11,8 +11,6 @@ Convolutions stay in plain graphs: on a CPU, XLA's convolutions take about nine 
 and on a GPU both call the same library.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

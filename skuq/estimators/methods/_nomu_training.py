@@ -7,8 +7,6 @@ Defaults that depend on the rows were chosen on toy functions of eight rows and 
 "Few rows" in docs/methods/nomu.md.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,7 +110,7 @@ class NomuTrainer:
     report: Callable | None
     network: NOMUNetwork
     loss: NOMULoss
-    sampler: ArtificialSampler
+    sampler: "ArtificialSampler"
     recipe: Mapping[str, Any]
     epochs: int | None
     noiseless: bool
