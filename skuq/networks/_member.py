@@ -15,6 +15,7 @@ import numpy as np
 from skuq import backend
 from skuq.exceptions import FileFormatError
 from skuq.files._registry import saved_record
+from skuq.networks._operations import TABULAR_READERS
 
 
 def _names(text):
@@ -68,13 +69,7 @@ _KERAS = {
     ),
 }
 # Layers and initialisers of this package, as they are registered with Keras.
-_OWN = frozenset(
-    f"skuq>{name}"
-    for name in _names(
-        "CategoryEmbedding FeatureScale FirstRowZero NTKDense NumericEmbedding "
-        "ParametricActivation Unclip"
-    )
-)
+_OWN = {*TABULAR_READERS, "skuq>FirstRowZero"}
 # Functions, which Keras writes by name: activations and initialisers.
 _FUNCTIONS = _names(
     "celu elu exponential gelu glorot_normal glorot_uniform glu hard_shrink hard_sigmoid hard_silu "
