@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from skuq import backend
-from skuq._formulas import LOG_SQRT_2PI, mean_distance
+from skuq._formulas import LOG_SQRT_2PI, crps_normal, mean_distance
 from skuq.files._registry import saved_record
 from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TransformedMixture
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_normals
@@ -341,27 +341,7 @@ class GaussianHead(NormalsHead):
     def _crps(self, y, raw, xp=np):
         """Compute the CRPS (.., n_outputs) of each output."""
         mean, scale = self.distribution(raw, xp)
-        # CRPS = E|X - y| - E|X - X'| / 2, where X - X' has a standard deviation of sqrt(2) scale.
-        return mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
-
-
-def _crps_of_normals(y, loc, scale, probability):
-    """Compute the CRPS (.., m) of mixtures of J normals (.., J, m) (Grimit et al., Eq. 5)."""
-    n_components, xp = loc.shape[-2], backend.ops
-    # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components: those
-    # of a component with itself, then with the next one, the second next, and so on. All pairs at
-    # once are large.
-    total = probability * mean_distance(y[..., None, :] - loc, scale, xp)
-    total = total - xp.square(probability) * scale / math.sqrt(math.pi)
-    for step in range(1, n_components // 2 + 1):
-        next_loc, next_scale, next_probability = (
-            xp.roll(part, step, axis=-2) for part in (loc, scale, probability)
-        )
-        std = xp.sqrt(xp.square(scale) + xp.square(next_scale))
-        pairs = probability * next_probability * mean_distance(loc - next_loc, std, xp)
-        # Half way round every pair comes twice.
-        total = total - (0.5 if 2 * step == n_components else 1.0) * pairs
-    return xp.sum(total, axis=-2)
+        return crps_normal(y - mean, scale, xp)
 
 
 @saved_record("networks.SquaredErrorHead", eq=True)
@@ -568,10 +548,24 @@ class GaussianMixtureHead(NormalsHead):
         return backend.ops.mean(self._crps(y, raw), axis=-1)
 
     def _crps(self, y, raw):
-        """Compute the CRPS (.., n_outputs) of each output, from tensors."""
-        ops = backend.ops
-        loc, scale, log_probability = self.distribution(raw, ops)
-        return _crps_of_normals(y, loc, scale, ops.exp(log_probability))
+        """Compute the CRPS (.., n_outputs) of each output, from tensors (Grimit et al., Eq. 5)."""
+        xp = backend.ops
+        loc, scale, log_probability = self.distribution(raw, xp)  # (.., J, m)
+        probability, n = xp.exp(log_probability), loc.shape[-2]
+        # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components:
+        # those of a component with itself, then with the next one, the second next, and so on. All
+        # pairs at once are large.
+        total = probability * mean_distance(y[..., None, :] - loc, scale, xp)
+        total = total - xp.square(probability) * scale / math.sqrt(math.pi)
+        for step in range(1, n // 2 + 1):
+            next_loc, next_scale, next_probability = (
+                xp.roll(part, step, axis=-2) for part in (loc, scale, probability)
+            )
+            std = xp.sqrt(xp.square(scale) + xp.square(next_scale))
+            pairs = probability * next_probability * mean_distance(loc - next_loc, std, xp)
+            # Half way round every pair comes twice.
+            total = total - (0.5 if 2 * step == n else 1.0) * pairs
+        return xp.sum(total, axis=-2)
 
 
 def _normal_scores(j):
