@@ -265,10 +265,7 @@ class GaussianHead(NormalsHead):
         if self.beta and self.score != "log":
             raise ValueError(f'beta needs score="log". Got beta={self.beta} with score="crps".')
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return 2 * self.n_outputs
+    n_raw = property(lambda self: 2 * self.n_outputs, doc="Number of raw outputs of the network.")
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
@@ -373,10 +370,7 @@ class SquaredErrorHead(NormalsHead):
 
     selection_loss = "mse"
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return self.n_outputs
+    n_raw = property(lambda self: self.n_outputs, doc="Number of raw outputs of the network.")
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
@@ -456,10 +450,10 @@ class GaussianMixtureHead(NormalsHead):
     min_scale: float = 1e-3
     weighs_losses: bool = False
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return 3 * self.n_components * self.n_outputs
+    n_raw = property(
+        lambda self: 3 * self.n_components * self.n_outputs,
+        doc="Number of raw outputs of the network.",
+    )
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Compute means, standard deviations and log probabilities of the components.
@@ -603,10 +597,7 @@ class CategoricalHead(Head):
 
     classifies = True
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return self.n_classes
+    n_raw = property(lambda self: self.n_classes, doc="Number of raw outputs of the network.")
 
     def probabilities(self, raw: Any, xp: Any = np, calibration: Calibration = UNCALIBRATED) -> Any:
         """Compute class probabilities (.., n_classes) from raw numbers of that shape.
@@ -703,10 +694,10 @@ class NomuHead(Head):
 
     sums_rows = True
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return self.n_outputs * (self.with_mean + self.n_sides)
+    n_raw = property(
+        lambda self: self.n_outputs * (self.with_mean + self.n_sides),
+        doc="Number of raw outputs of the network.",
+    )
 
     def split(self, raw: Any) -> tuple[Any, Any]:
         """Split raw numbers into f (.., m) and r (.., n_sides * m); a given f has no columns."""

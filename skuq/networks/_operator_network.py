@@ -114,9 +114,7 @@ class EncoderDecoder:
         decoder.append(dense(width, self.n_raw, activation="linear"))
         return encoder, decoder
 
-    @property
-    def _n_frequencies(self) -> int:
-        return max(1, self._chunk // 2)
+    _n_frequencies = property(lambda self: max(1, self._chunk // 2))
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -309,9 +307,7 @@ class EpiNetLayers:
         layers = [Dense(*pair, self.activation, self.factorized) for pair in zip(units, units[1:])]
         return [*layers[:-1], replace(layers[-1], activation="linear")]
 
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        return [shape for layer in self._layers for shape in layer.shapes]
+    shapes = property(lambda self: [shape for layer in self._layers for shape in layer.shapes])
 
     def draw(self, rng) -> tuple[list, list]:
         """Draw first weights, and the kernels of the prior (its biases are 0).
@@ -429,9 +425,7 @@ class EpistemicNetwork:
         epinet = None if epinet is None else EpiNetLayers(**epinet)
         return cls(**{**parts, "base": base, "epinet": epinet})
 
-    @property
-    def n_index(self) -> int:
-        return 0 if self.epinet is None else self.epinet.n_index
+    n_index = property(lambda self: 0 if self.epinet is None else self.epinet.n_index)
 
     def without_names(self) -> Self:
         """Replace the names of Keras layers, which differ between equal networks.

@@ -44,9 +44,7 @@ class Categorical:
         if self.default is None:
             object.__setattr__(self, "default", self.choices[0])
 
-    @property
-    def size(self) -> float:
-        return len(self.choices)
+    size = property(lambda self: len(self.choices))
 
     def sample(self, rng, n: int) -> list:
         return [self.choices[i] for i in rng.integers(len(self.choices), size=n)]
@@ -116,9 +114,7 @@ class Integer(_Number):
 
     _kind = numbers.Integral
 
-    @property
-    def size(self) -> float:
-        return self.high - self.low + 1
+    size = property(lambda self: self.high - self.low + 1)
 
     def sample(self, rng, n: int) -> list:
         if not self.log:
@@ -139,9 +135,7 @@ class Real(_Number):
     0.0001
     """
 
-    @property
-    def size(self) -> float:
-        return np.inf if self.low < self.high else 1
+    size = property(lambda self: np.inf if self.low < self.high else 1)
 
     def sample(self, rng, n: int) -> list:
         if self.log:
@@ -187,9 +181,7 @@ class Space:
         """Number of configurations; infinite if a decision is a real number."""
         return math.prod(decision.size for decision in self.decisions)
 
-    @property
-    def names(self) -> list[str]:
-        return [decision.name for decision in self.decisions]
+    names = property(lambda self: [decision.name for decision in self.decisions])
 
     def sample(self, rng) -> dict:
         """Draw one configuration; decisions are independent."""
@@ -407,9 +399,7 @@ class WithTraining(Settings):
         """Training decisions that are searched."""
         return _TABLE_HYPERPARAMETERS if self.hyperparameters is None else self.hyperparameters
 
-    @property
-    def takes_images(self):
-        return getattr(self.space, "takes_images", None)
+    takes_images = property(lambda self: getattr(self.space, "takes_images", None))
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List the space's architecture decisions and these hyperparameters."""
