@@ -19,12 +19,12 @@ from scipy.optimize import elementwise
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
 from skuq._params import check_member_weights, check_probabilities, read_only_copy
 from skuq.files._registry import saved_as
+from skuq.predictive import _distributions
 from skuq.predictive._distributions import (
     FILLED_IN,
     Continuous,
     Mixture,
     Uncertainty,
-    check_parameters,
     normal_levels,
 )
 
@@ -102,7 +102,7 @@ class GaussianMixture(Mixture):
     def __post_init__(self) -> None:
         leading = ("n_members", "n_components")[: self._leading_axes]
         given = {name: getattr(self, name) for name in self._array_kinds}
-        arrays = dict(zip(given, check_parameters(*leading, **given)))
+        arrays = dict(zip(given, _distributions.check_parameters(*leading, **given)))
         if self.probabilities is not None:
             probabilities = arrays["probabilities"]
             sums = check_probabilities("probabilities of components", probabilities, axis=1)
@@ -437,7 +437,7 @@ def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
 
     The location comes first; the others must be non-negative and finite.
     """
-    checked = check_parameters(**arrays)
+    checked = _distributions.check_parameters(**arrays)
     for name, part in list(zip(arrays, checked))[1:]:
         wrong = ~((part >= 0) & np.isfinite(part))  # True also for NaN
         if wrong.any():
