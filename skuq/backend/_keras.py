@@ -108,7 +108,7 @@ with quiet_stderr(), without_collection():
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
             tf.config.experimental.set_memory_growth(_gpu, True)
     tf.zeros(1)  # the first operation writes messages, too
-    _scopes.watch_process()
+    _scopes.call_after_fork(_scopes.refuse_tensorflow)
     keras.config.set_dtype_policy("float32")  # of this thread; others get it from `keep_scopes`
     if _is_loud:
         wake_xla()
