@@ -383,18 +383,13 @@ def _with_unscored(
     for size in range(2, max_size + 1):
         teams = [team for team in all_teams(n_models, size).tolist() if tuple(team) not in known]
         if teams:
-            # Q needs no focal models and is cheap; HQ and the accuracy stay unknown.
+            # Q needs no focal models and is cheap; HQ and the accuracy stay unknown, NaN.
             q = _q(of_pool, rules, np.array(teams))
             missing.append(pd.DataFrame({"team": list(map(tuple, teams)), "size": size, "q": q}))
     if not missing:
         return scored
-    missing = pd.concat(missing).assign(
-        hq=np.nan,
-        accuracy=np.nan,
-        alpha=False,
-        kept=False,
-        reason="alpha: contains a pruned team, never scored",
-    )
+    reason = "alpha: contains a pruned team, never scored"
+    missing = pd.concat(missing).assign(alpha=False, kept=False, reason=reason)
     frame = pd.concat([scored, missing], ignore_index=True)
     return frame.sort_values(["size", "team"], ignore_index=True)
 
