@@ -339,13 +339,10 @@ class TrialLog:
         known = {record.trial_number for record in self.history}
         self.missing = deque(number for number in range(n_trials) if number not in known)
         self.finished: deque[TrialRecord] = deque()
-        self.interrupted = False
-        self._n_trials = n_trials
+        self.interrupted, self.started = False, time.monotonic()
+        self._n_trials, self.n_known = n_trials, len(self.history)
         self._shown_total = None if options.is_open else n_trials
-        self.n_known = len(self.history)
-        self._store = store
-        self._options = options
-        self.started = time.monotonic()
+        self._store, self._options = store, options
         if self.history:
             _logger.info("continuing with %d stored trials", len(self.history))
 
@@ -459,8 +456,7 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
 
     def __init__(self, slots: Slots, limits: Limits) -> None:
         super().__init__()
-        self._slots = slots
-        self._limits = limits
+        self._slots, self._limits = slots, limits
         self.free_slots = deque(range(slots.n_slots))
 
     def wait(self, seconds: float = math.inf) -> Iterator[TrialRecord]:

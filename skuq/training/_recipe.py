@@ -208,8 +208,7 @@ class Recipe:
                 f"numbers >= 0. Got {given!r} and {self.epoch_rates!r}."
             )
         # Both are stored as tuples, so that recipes can be hashed whatever was given.
-        object.__setattr__(self, "rate_factors_of_layers", pairs)
-        object.__setattr__(self, "epoch_rates", rates)
+        vars(self).update(rate_factors_of_layers=pairs, epoch_rates=rates)
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(
                 f'`momentum` can only be set with optimizer="sgd". Got {self.optimizer!r}.'
