@@ -168,8 +168,7 @@ def compile_program(
     check_fork()
     if jit:
         wake_xla()
-    traced = tf.function(program, jit_compile=jit, autograph=False)
-    return traced.get_concrete_function(*example)
+    return tf.function(program, jit_compile=jit, autograph=False).get_concrete_function(*example)
 
 
 def compile_forward(

@@ -368,8 +368,7 @@ class Step:
 
     def _values_with(self, given, X, acquisition):
         """Compute the acquisition of each point of X (n, d) with given points (k, d): (n,)."""
-        level = self._level(given, acquisition)
-        worth = acquisition(np, self._draw(X), self._incumbent, level)
+        worth = acquisition(np, self._draw(X), self._incumbent, self._level(given, acquisition))
         return np.where(np.isfinite(worth), worth, -np.inf)
 
     def _level(self, given, acquisition):

@@ -601,7 +601,6 @@ def select_hq(
         _teams.negative_loss((error, second_moment), normal_nll, weight),
         strength[best],
     )
-    rules = Rules(max_team_size=n_members)
-    chosen = prune(pool, rules).selection
+    chosen = prune(pool, Rules(max_team_size=n_members)).selection
     # From positions in the pool to numbers of candidates.
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)

@@ -177,8 +177,7 @@ def soft_vote_accuracy(
         # `total.argmax(axis=1)` of (T, C, n), without NumPy's copy to the last axis.
         best, where = total[:, 0].copy(), np.zeros(total[:, 0].shape, dtype=int)
         for k in range(1, total.shape[1]):
-            better = total[:, k] > best
-            where[better] = k
+            where[total[:, k] > best] = k
             np.maximum(best, total[:, k], out=best)
         return (settled + (where == truth) @ share) / weight.sum()
 

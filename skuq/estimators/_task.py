@@ -126,13 +126,11 @@ class Task:
 
     def split(self, validation: Any = None, *, n_members: int | None = None) -> Self:
         """Return the task with its rows split and standardised; see `make_splits`."""
-        splits = self.make_splits(validation, n_members=n_members)
-        return self.with_splits(splits)
+        return self.with_splits(self.make_splits(validation, n_members=n_members))
 
     def with_splits(self, splits: Splits) -> Self:
         """Return the task with these splits; the scales are fitted on the training rows."""
-        data = splits.training_data(self.inputs, self.targets)
-        return replace(self, splits=splits, data=data)
+        return replace(self, splits=splits, data=splits.training_data(self.inputs, self.targets))
 
 
 def read_task(

@@ -270,8 +270,7 @@ class OperatorDraws:
             ]
             raw = draw_linearised(space, networks, rows, index, q)
         else:
-            run = Run(space, index=index)
-            raw, _, _ = network.forward(weights, rest, rows, run)
+            raw, _, _ = network.forward(weights, rest, rows, Run(space, index=index))
         values, _ = self.head.values(space, raw)
         # From (S, n * q, m) of one network, or (K, 1, n * q, m) of members, which are the draws.
         values = xp.reshape(values, (-1, n, q, self.head.n_outputs))

@@ -64,8 +64,7 @@ class EnsembleRule:
         found = check_selection(found, len(candidates))
         calibration = self.calibrate(found, candidates)
         path = tuple((int(positions[k]), loss) for k, loss in found.path)
-        selection = replace(found, indices=positions[found.indices], path=path)
-        return Choice(selection, calibration)
+        return Choice(replace(found, indices=positions[found.indices], path=path), calibration)
 
     def calibrate(self, selection: Selection, candidates: Candidates) -> Calibration:
         """Learn the calibration of an ensemble of candidates.

@@ -530,8 +530,7 @@ class GaussianMixtureHead(NormalsHead):
         ops = backend.ops
         log_density = self.log_densities(y, raw, ops)
         _, std = self.moments(raw, ops)
-        crps = self._crps(y, raw)
-        both = ops.mean(crps - ops.stop_gradient(std) * log_density, axis=-1)
+        both = ops.mean(self._crps(y, raw) - ops.stop_gradient(std) * log_density, axis=-1)
         if not self.weighs_losses:
             return both
         likelihood = -ops.mean(log_density, axis=-1)
@@ -617,8 +616,7 @@ class CategoricalHead(Head):
         self, raw: np.ndarray, weights: np.ndarray, calibration: Calibration = UNCALIBRATED
     ) -> np.ndarray:
         """Compute the average probabilities (n, n_classes) of the members."""
-        proba = self.probabilities(raw, calibration=calibration)
-        return np.tensordot(weights, proba, axes=1)
+        return np.tensordot(weights, self.probabilities(raw, calibration=calibration), axes=1)
 
     def mixture(
         self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration

@@ -39,8 +39,7 @@ PRIOR_SCALE = 0.75
 
 def tile_columns(xp, y, n):
     """Repeat the columns of y until there are n."""
-    times = math.ceil(n / y.shape[-1])
-    return xp.concatenate([y] * times, axis=-1)[..., :n]
+    return xp.concatenate([y] * math.ceil(n / y.shape[-1]), axis=-1)[..., :n]
 
 
 @dataclass(frozen=True)
@@ -343,8 +342,7 @@ class EpiNetLayers:
             value = layer(space, part, value)
         value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
         # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
-        last = self._layers[-1]
-        kernel, bias = last.kernel(parts[-1]), parts[-1][1]
+        kernel, bias = self._layers[-1].kernel(parts[-1]), parts[-1][1]
         kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
         bias = self._of_index(xp, bias[..., None, :], index)
         trained = xp.matmul(value, kernel) + bias

@@ -368,8 +368,7 @@ def _draw_noisy(
         component += uniform >= edge
     # The parameters of each draw's normal.
     loc, scale = (np.take_along_axis(a[None], component[:, None], 1)[:, 0] for a in (loc, scale))
-    draws: np.ndarray = loc + scale * z
-    return draws
+    return loc + scale * z
 
 
 def mixture_cdf(y: Any, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> Any:

@@ -95,8 +95,7 @@ def trial_files(folder: Path) -> list[Path]:
 def move_aside(file: Path) -> Path:
     """Rename a broken file to an unused name, and return the new path."""
     names = (file.with_suffix(f".broken{k or ''}") for k in itertools.count())
-    aside = next(name for name in names if not name.exists())
-    return file.rename(aside)
+    return file.rename(next(name for name in names if not name.exists()))
 
 
 def _trial_name(trial_number: int) -> str:
@@ -432,8 +431,7 @@ def catalog_dir_of(path: Path) -> Path:
 
 def _fingerprint(parts: dict[str, Any]) -> str:
     """Compute the name of a search's folder from its parts."""
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 _OTHER_VALUES = "other values"

@@ -609,8 +609,7 @@ class TrainingProgram:
             losses, inner = self._train_step(batch, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             # The epoch's loss is the mean over its rows: batches count by their numbers of rows.
-            step_share = take(feed["step_shares"], step)
-            return step + 1, finite, total + losses * step_share, inner
+            return step + 1, finite, total + losses * take(feed["step_shares"], step), inner
 
         inner = {name: carry[name] for name in ("weights", "state", "slots", "step")}
         start = (

@@ -236,8 +236,7 @@ class Recipe:
         if self.schedule != "coslog4":
             return [n_epochs]
         shares = (2 ** np.arange(1, _N_CYCLES + 1) - 1) / (2**_N_CYCLES - 1)
-        ends: list[int] = np.ceil(n_epochs * shares).astype(int).tolist()
-        return ends
+        return np.ceil(n_epochs * shares).astype(int).tolist()
 
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of the learning rate for `count` steps, from step `first` of `total`.

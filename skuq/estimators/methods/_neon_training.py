@@ -155,8 +155,7 @@ class OperatorTrainer:
     def _start(self, network, n_members):
         """List first weights and states: those of the previous fit's members, then random ones."""
         previous = self.previous.members
-        known = read_network(previous[0].network)
-        if known.without_names() != network.without_names():
+        if read_network(previous[0].network).without_names() != network.without_names():
             raise ValueError(
                 "`warm_start=True` goes on with the networks of the previous fit, but parameters "
                 "or query points have changed their architecture. Set warm_start=False."

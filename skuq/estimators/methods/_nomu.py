@@ -515,8 +515,7 @@ def _make_trainer(model, task, report, network, loss, artificial, readout, recip
         given = GivenMean(model.pretrained)
         # A model of encoded columns may know them by any names.
         names = None if task.inputs.encodes else task.inputs.feature_names
-        shows_layers = network.connect_layers > 0
-        given.check(rows.X.shape[1], names, shows_layers=shows_layers)
+        given.check(rows.X.shape[1], names, shows_layers=network.connect_layers > 0)
     if model.noise_std is not None and not isinstance(model.noise_std, str):
         noise = KnownNoise(model.noise_std, task.targets.n_outputs)
     # Few rows, and rows without noise, are to be interpolated.

@@ -182,8 +182,7 @@ class NomuTrainer:
         Also returns the distances (256,) of these inputs to the nearest row, standardised.
         """
         x = self.sampler(_N_BAND, generator(self.task.entropy, "band"))
-        rows = self.task.inputs.transform(self.rows.X)
-        distance = spatial.cKDTree(rows).query(x)[0]
+        distance = spatial.cKDTree(self.task.inputs.transform(self.rows.X)).query(x)[0]
         return network.head.split(training.predict_members([network.member], x)[0])[1], distance
 
     def _train_means(self, parts: Sequence[Part], epochs: int | None) -> list[Member]:
