@@ -181,8 +181,7 @@ def compile_forward(
         tuple(tf.TensorSpec(value.shape, value.dtype) for value in state),
         tf.TensorSpec((None, *input_shape), "float64"),
     )
-    traced = tf.function(forward, input_signature=signature, autograph=False)
-    return traced.get_concrete_function()
+    return tf.function(forward, input_signature=signature, autograph=False).get_concrete_function()
 
 
 def n_programs_at_once() -> int:

@@ -284,8 +284,7 @@ def _hq(
     scores = np.zeros(teams.shape)  # (n_teams, S): one score for each member as focal model
     for measure in rules.measures:
         # Lines 7-14: the team's score on the negatives of each of its members.
-        by_focal = [focal.scores(measure, teams, members) for members in teams.T]
-        unscaled = np.stack(by_focal, axis=1)
+        unscaled = np.stack([focal.scores(measure, teams, members) for members in teams.T], axis=1)
         # Lines 15-18: scale to [0, 1] over the teams of each focal model. Scores that are equal
         # for all of them stay, for example those of the only team that has all models.
         low, high = np.full((2, len(model_strength)), [[np.inf], [-np.inf]])

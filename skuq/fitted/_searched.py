@@ -93,8 +93,7 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
         return UNCALIBRATED
     rows = np.arange(len(candidates.y))
     if len(rows) > _MOST_CALIBRATION_ROWS:
-        rng = np.random.default_rng(0)
-        rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
+        rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
     raws = [candidates.raw[k][rows].astype("float64") for k in selection.indices]
     parts = [candidates.head.normals(raw[None]) for raw in raws]
     # Trials with fewer repeats have fewer components: fill up with some of no probability.
@@ -171,8 +170,7 @@ class FittedSearch(Fitted):
         members, weights = self.trials.members(self.choice.selection)
         make_read_only(weights)
         empty = without_networks(self.inputs, self.targets) if self.is_plain else self.empty
-        calibration = self.choice.calibration
-        return replace(empty, members=members, weights=weights, calibration=calibration)
+        return replace(empty, members=members, weights=weights, calibration=self.choice.calibration)
 
     # Not annotated: these are no fields.
     inputs = property(attrgetter("empty.inputs"))
@@ -315,8 +313,7 @@ class FittedSearch(Fitted):
         # Refits and repeats have arrays of their own.
         trained = self.trials.refitted.keys() | self.trials.repeated.keys()
         kept = [k for k in self.chosen_trials if k not in trained]
-        catalog = self.catalog.keep_arrays_of(kept)
-        return replace(self, trials=replace(self.trials, catalog=catalog))
+        return replace(self, trials=replace(self.trials, catalog=self.catalog.keep_arrays_of(kept)))
 
 
 def _predict_mixture(networks: Sequence[Member], x: np.ndarray, head: Any) -> np.ndarray:

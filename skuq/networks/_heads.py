@@ -142,8 +142,7 @@ class NormalsHead(Head):
         self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
     ) -> Mixture:
         """Calibrate the members' normals, convert them to units of y, and mix them."""
-        normals = self.normals(raw)
-        loc, scale, probability = calibrate_normals(normals, weights, calibration.arrays)
+        loc, scale, probability = calibrate_normals(self.normals(raw), weights, calibration.arrays)
         if not targets.is_transformed:  # otherwise in the end, by the map
             loc, scale = targets.restore(loc, scale)
         arrays = {"loc": loc, "scale": scale}

@@ -463,8 +463,7 @@ class PiecewiseLinearEmbedding:
         high = xp.where(last, _UNBOUNDED, 1.0)
         inverse, low, high = (value[..., None, :] for value in (inverse, low, high))
         share = (features - edges[..., None, :-1]) * inverse
-        encoded = xp.minimum(xp.maximum(share, low), high)
-        embedded = _linear_by_feature(xp, encoded, *weights)
+        embedded = _linear_by_feature(xp, xp.minimum(xp.maximum(share, low), high), *weights)
         return concatenate_features(xp, [embedded, *_slices(x, self.others)]), state
 
 

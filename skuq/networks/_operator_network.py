@@ -129,8 +129,7 @@ class EncoderDecoder:
         encoder, decoder = self._layers
         weights = [part for layer in encoder for part in layer.draw(rng)]
         if self.fourier_scale is not None:
-            shape = (self.n_queries, self._n_frequencies)
-            weights.append(rng.normal(0, self.fourier_scale, shape))
+            weights.append(rng.normal(0, self.fourier_scale, (self.n_queries, self._n_frequencies)))
         return weights + [part for layer in decoder for part in layer.draw(rng)]
 
     def __call__(self, space: Namespace, weights, x):

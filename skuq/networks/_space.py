@@ -403,8 +403,7 @@ class WithTraining(Settings):
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List the space's architecture decisions and these hyperparameters."""
-        architecture = self.space.decisions(input_shape, n_outputs).architecture
-        return Decisions(architecture, self._searched)
+        return Decisions(self.space.decisions(input_shape, n_outputs).architecture, self._searched)
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """Build the Keras model of a configuration in the space."""

@@ -174,8 +174,7 @@ def fit_readout(
     else:
         l_min, l_max = l_mins[0], l_maxs[l_maxs > l_mins[0]][0]
     beyond = None if raw_beyond is None else readout(raw_beyond, l_min, l_max)
-    spread = readout(raw, l_min, l_max)
-    c, _ = fit_epistemic_scale(error, spread, aleatoric, weights, beyond=beyond)
+    c, _ = fit_epistemic_scale(error, readout(raw, l_min, l_max), aleatoric, weights, beyond=beyond)
     return float(l_min), float(l_max), c
 
 

@@ -172,8 +172,7 @@ class TransformedMixture(Mixture):
         return self.factor * total
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
-        z = self.inner._inverse_cdf_at(levels)
-        return self.shift + self.factor * self.transform.inverse(z)
+        return self.shift + self.factor * self.transform.inverse(self.inner._inverse_cdf_at(levels))
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         z = self.inner._draw(n_samples, seed, rng)

@@ -206,8 +206,7 @@ class KerasNetwork:
         raws, states, penalties = zip(*each)
         ops = backend.ops
         # Each variable of the state becomes one of shape (n_members, *shape).
-        stacked = [ops.stack(values) for values in zip(*states)]
-        return ops.stack(raws), stacked, ops.stack(penalties)
+        return ops.stack(raws), [ops.stack(values) for values in zip(*states)], ops.stack(penalties)
 
     def _forward(
         self, variables: Any, state: Any, x: Any, training: bool

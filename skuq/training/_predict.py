@@ -136,8 +136,7 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
     state = tuple(_cast(value, dtype) for value in member.state)
     network = checked_network(member)
     key = without_names(network), own_classes(network)
-    make = functools.partial(_keras_forward, network, dtype)
-    model, forward = _forwards.get((*key, dtype), make)
+    model, forward = _forwards.get((*key, dtype), functools.partial(_keras_forward, network, dtype))
     if cache:
         forward = _forwards.get(
             (*key, "compiled"),

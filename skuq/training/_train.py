@@ -261,8 +261,7 @@ class TrainingRun:
                 n = min(n, max(1, self.n_epochs))
             end = of_cycle = self._n_planned
             if self.job.recipe.stops_by_cycles:
-                ends = self.job.recipe.cycle_ends(end)
-                of_cycle = next(e for e in ends if e > self.n_epochs)
+                of_cycle = next(e for e in self.job.recipe.cycle_ends(end) if e > self.n_epochs)
             n = int(min(n, most - self.n_epochs, of_cycle - self.n_epochs))
             carry, rows = self._call(n, cancelled)
             # Waits for the end of the call, so that its time can be taken.

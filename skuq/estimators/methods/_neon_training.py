@@ -360,8 +360,7 @@ def train_epinet(trainer, *, prior, n_draws):
         return IndexDraws(members[0], index), None
     others = np.flatnonzero(left_out[1])
     rows = trainer.rows_of(others)
-    raw = predict_draws(members[1], trainer.data.x[rows], index)
-    values, _ = trainer.head.values(ARRAYS, raw)
+    values, _ = trainer.head.values(ARRAYS, predict_draws(members[1], trainer.data.x[rows], index))
     error = trainer.data.y[rows] - values.mean(axis=0)
     widths = fit_widths(error**2, values.var(axis=0), trainer.weight[others], trainer.noise.shape)
     return IndexDraws(members[0], index), widths
