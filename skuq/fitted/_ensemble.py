@@ -343,12 +343,8 @@ class FittedEnsemble(Fitted):
         total = entropy(mean)
         aleatoric = _average(entropy(proba), weights, ops)
         epistemic = ops.maximum(total - aleatoric, 0.0)
-        return {
-            "proba": mean,
-            "total": aleatoric + epistemic,
-            "aleatoric": aleatoric,
-            "epistemic": epistemic,
-        }
+        parts = {"aleatoric": aleatoric, "epistemic": epistemic}
+        return {"proba": mean, "total": aleatoric + epistemic, **parts}
 
 
 @saved_record("fitted.FittedTeam", brief=True)

@@ -341,12 +341,8 @@ class NomuTrainer:
         weights = {name: float(getattr(self.loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
         if self.noiseless:
             weights["pi_sqr"] *= _NOISELESS_FACTOR
-        return training.Recipe(
-            epochs=epochs,
-            n_artificial=self.sampler.n_each,
-            loss_settings=tuple(weights.items()),
-            **fields,
-        )
+        terms = {"n_artificial": self.sampler.n_each, "loss_settings": tuple(weights.items())}
+        return training.Recipe(epochs=epochs, **terms, **fields)
 
 
 def _check_completed(members: Sequence[Any]) -> None:
