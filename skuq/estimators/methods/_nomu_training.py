@@ -330,7 +330,7 @@ class NomuTrainer:
             epochs = max(_UCI_EPOCHS, -(-n_steps // -(-n_train // batch)))
         # The learning rate falls if f should interpolate, and does not stop early.
         falls = self.interpolates and self.patience is None
-        fields: dict[str, Any] = {
+        fields = {
             "schedule": "cosine" if falls else "constant",
             "clip_norm": 1.0,
             "reduce_lr_patience": None,
@@ -341,8 +341,8 @@ class NomuTrainer:
         weights = {name: float(getattr(self.loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
         if self.noiseless:
             weights["pi_sqr"] *= _NOISELESS_FACTOR
-        fields |= {"n_artificial": self.sampler.n_each, "loss_settings": tuple(weights.items())}
-        return training.Recipe(epochs=epochs, **fields)
+        terms = {"n_artificial": self.sampler.n_each, "loss_settings": tuple(weights.items())}
+        return training.Recipe(epochs=epochs, **terms, **fields)
 
 
 def _check_completed(members: Sequence[Any]) -> None:
