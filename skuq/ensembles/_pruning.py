@@ -594,8 +594,12 @@ def select_hq(
     order = np.argsort(-errors[0])
     beyond = np.cumsum(weight[order]) > _WRONG_SHARE * weight.sum()
     tolerance = errors[0][order][np.argmax(beyond)]
-    of_teams = _teams.negative_loss((error, second_moment), normal_nll, weight)
-    pool = Pool(errors > tolerance, weight, of_teams, strength[best])
+    pool = Pool(
+        errors > tolerance,
+        weight,
+        _teams.negative_loss((error, second_moment), normal_nll, weight),
+        strength[best],
+    )
     chosen = prune(pool, Rules(max_team_size=n_members)).selection
     # From positions in the pool to numbers of candidates.
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)

@@ -179,9 +179,14 @@ class SelectionRule(Settings):
 
     def _select_by(self, candidates: Candidates, n_members: int, method: str) -> Selection:
         """Select by a method of `select_by`, for rules that have `use_best`."""
-        statistics = candidates.statistics(self.loss)
-        rows: Any = {"sample_weight": candidates.sample_weight, "groups": candidates.groups}
-        return _selection.select_by(*statistics, n_members, method, use_best=self.use_best, **rows)
+        return _selection.select_by(
+            *candidates.statistics(self.loss),
+            n_members,
+            method,
+            use_best=self.use_best,
+            sample_weight=candidates.sample_weight,
+            groups=candidates.groups,
+        )
 
     def check(self, n_members: int, classifies: bool) -> None:
         """Raise ValueError if the rule cannot select so many members, or from such predictions."""

@@ -256,8 +256,13 @@ def to_bytes(
         text = json.dumps(encoder.encode(tree, kind), separators=(",", ":"))
     except RecursionError as error:
         raise UnsavableError(f"The {kind} has too many levels, or holds itself.") from error
-    header: dict[str, Any] = {"format": "skuq", "format_version": FORMAT_VERSION, "kind": kind}
-    header |= {"skuq": skuq.__version__, "modules": sorted(encoder.modules)}
+    header = {
+        "format": "skuq",
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "skuq": skuq.__version__,
+        "modules": sorted(encoder.modules),
+    }
     parts = {_HEADER: json.dumps(header, indent=1).encode(), _TREE: text.encode()}
     parts |= encoder.arrays
     parts[_SUMS] = _sums(parts)

@@ -81,8 +81,13 @@ def member_posterior(ensemble: Any, n_draws: int, rng: np.random.Generator) -> P
     if far is not None:
         scalers += [normals, *(np.asarray(getattr(far, field.name)) for field in fields(far))]
     arguments = [*scalers, *repeats, *masks, *sum(variables, [])]
-    n_draws = int(counts.sum())
-    return Posterior(function, tuple(arguments), function, n_draws, targets.output_shape)
+    return Posterior(
+        function,
+        tuple(arguments),
+        key=function,
+        n_draws=int(counts.sum()),
+        output_shape=targets.output_shape,
+    )
 
 
 def _draw_normals(

@@ -343,8 +343,12 @@ class FittedEnsemble(Fitted):
         total = entropy(mean)
         aleatoric = _average(entropy(proba), weights, ops)
         epistemic = ops.maximum(total - aleatoric, 0.0)
-        parts = {"aleatoric": aleatoric, "epistemic": epistemic}
-        return {"proba": mean, "total": aleatoric + epistemic, **parts}
+        return {
+            "proba": mean,
+            "total": aleatoric + epistemic,
+            "aleatoric": aleatoric,
+            "epistemic": epistemic,
+        }
 
 
 @saved_record("fitted.FittedTeam", brief=True)

@@ -320,8 +320,11 @@ class FittedNomu(_ensemble.Fitted):
             step = self.inputs.transform(encoded) - self.inputs.transform(nearest)
             distance = np.sqrt((step.astype("float64") ** 2).sum(axis=1))
             if (outside := distance > 0).any():
-                there = self.network.predict(nearest, self.inputs, self.targets).raw
-                raw = np.where(outside[:, None], there, raw)
+                raw = np.where(
+                    outside[:, None],
+                    self.network.predict(nearest, self.inputs, self.targets).raw,
+                    raw,
+                )
         # Widths are those of the standardised y; mean and noise already are in units of y.
         widths = [y_scale * width for width in readout.widths(raw, distance)]
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise

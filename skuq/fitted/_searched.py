@@ -98,9 +98,13 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
     parts = [candidates.head.normals(raw[None]) for raw in raws]
     # Trials with fewer repeats have fewer components: fill up with some of no probability.
     most = max(loc.shape[1] for loc, _, _ in parts)
-    added = [((0, 0), (0, most - loc.shape[1]), (0, 0), (0, 0)) for loc, _, _ in parts]
     loc, scale, probability = (
-        np.concatenate([np.pad(p, n, constant_values=fill) for p, n in zip(arrays, added)])
+        np.concatenate(
+            [
+                np.pad(p, ((0, 0), (0, most - p.shape[1]), (0, 0), (0, 0)), constant_values=fill)
+                for p in arrays
+            ]
+        )
         for arrays, fill in zip(zip(*parts), (0.0, 1.0, 0.0))
     )
     # A row was left out by one network of each trial only, and all of them will predict new rows.

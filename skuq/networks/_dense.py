@@ -77,10 +77,14 @@ class MLP(Settings):
                 '`scale_l2` needs a loss that trains standard deviations of normals: "nll", '
                 f'"beta-nll" or "crps". Got MLP(scale_l2={scale_l2!r}): leave it out.'
             )
-        units = check_units("hidden_units", self.hidden_units)
-        dropout = (self.dropout or None) if dropout is None else dropout
-        settings = {"activation": self.activation, "dropout": dropout, "scale_l2": float(scale_l2)}
-        return build_mlp(input_shape, head.n_raw, units, **settings)
+        return build_mlp(
+            input_shape,
+            head.n_raw,
+            check_units("hidden_units", self.hidden_units),
+            activation=self.activation,
+            dropout=(self.dropout or None) if dropout is None else dropout,
+            scale_l2=float(scale_l2),
+        )
 
 
 def build_mlp(

@@ -194,9 +194,13 @@ class KerasNetwork:
         if not self.n_members:
             return self._forward(variables, state, x, run.training)
         shared_x = len(x.shape) == len(self.model.input_shape)  # x has no member axis
-        xs = [x] * self.n_members if shared_x else x
         each = [
-            self._forward([v[k] for v in variables], [v[k] for v in state], xs[k], run.training)
+            self._forward(
+                [value[k] for value in variables],
+                [value[k] for value in state],
+                x if shared_x else x[k],
+                run.training,
+            )
             for k in range(self.n_members)
         ]
         raws, states, penalties = zip(*each)

@@ -556,9 +556,13 @@ class TrainingProgram:
             rate = ops.where(carry["stopped"], np.float32(np.nan), carry["learning_rate"])
             loss, finite, carry = self._train_epoch(data, feed, epoch, scalars, carry)
             if key.n_valid:
-                network = self.layout.variables(carry["weights"]), carry["state"]
-                rows = data["valid"], scalars["n_valid"]
-                valid = watched = self.losses.validation(*network, *rows, carry["noise_key"])
+                valid = watched = self.losses.validation(
+                    self.layout.variables(carry["weights"]),
+                    carry["state"],
+                    data["valid"],
+                    scalars["n_valid"],
+                    carry["noise_key"],
+                )
             else:  # as in Keras, callbacks then watch the training loss
                 valid, watched = ops.full_like(loss, np.nan), loss
             row = ops.stack([loss, valid, rate])[None]  # (1, 3, ..)
@@ -608,11 +612,13 @@ class TrainingProgram:
             return step + 1, finite, total + losses * take(feed["step_shares"], step), inner
 
         inner = {name: carry[name] for name in ("weights", "state", "slots", "step")}
-        finite, total = (
+        start = (
+            np.int32(0),
             ops.convert_to_tensor(np.full(key.lead, True)),
             ops.zeros(key.lead, "float32"),
+            inner,
         )
-        _, finite, total, inner = ops.while_loop(go_on, body, (np.int32(0), finite, total, inner))
+        _, finite, total, inner = ops.while_loop(go_on, body, start)
         return total, finite, {**carry, **inner}
 
     def _train_step(

@@ -268,9 +268,15 @@ def operator_recipe(estimator: Any, settings: dict[str, Any], n: int, n_queries:
         n_steps = epochs * n_batches
     if callable(settings["final_lr_factor"]):
         settings["final_lr_factor"] = settings["final_lr_factor"](n_steps)
-    ends = {"reduce_lr_patience": None, "early_stopping_patience": None, "keep": "last"}
-    sizes = {"batch_size": batch, "epochs": epochs}
-    return Recipe(learning_rate=estimator.learning_rate, **sizes, **ends, **settings)
+    return Recipe(
+        learning_rate=estimator.learning_rate,
+        batch_size=batch,
+        epochs=epochs,
+        reduce_lr_patience=None,
+        early_stopping_patience=None,
+        keep="last",
+        **settings,
+    )
 
 
 def fit_widths(

@@ -376,9 +376,15 @@ def _choose_limits(settings: NOMUReadout, band: str, rows: _HeldOut, few: bool) 
     # With one candidate each there is nothing to choose.
     l_min, l_max = l_mins[0], l_maxs[0]
     if len(l_mins) > 1 or len(l_maxs) > 1:
-        read = READOUTS[settings.kind]
         l_min, l_max, _ = fit_readout(
-            rows.error, rows.near, read, rows.weight, l_mins, l_maxs, rows.noise, rows.far
+            rows.error,
+            rows.near,
+            READOUTS[settings.kind],
+            rows.weight,
+            l_mins,
+            l_maxs,
+            aleatoric=rows.noise,
+            raw_beyond=rows.far,
         )
     return Readout(settings.kind, band, l_min, l_max)
 

@@ -341,8 +341,12 @@ class NomuTrainer:
         weights = {name: float(getattr(self.loss, name)) for name in ("pi_sqr", "pi_exp", "c_exp")}
         if self.noiseless:
             weights["pi_sqr"] *= _NOISELESS_FACTOR
-        terms = {"n_artificial": self.sampler.n_each, "loss_settings": tuple(weights.items())}
-        return training.Recipe(epochs=epochs, **terms, **fields)
+        return training.Recipe(
+            epochs=epochs,
+            n_artificial=self.sampler.n_each,
+            loss_settings=tuple(weights.items()),
+            **fields,
+        )
 
 
 def _check_completed(members: Sequence[Any]) -> None:
