@@ -282,11 +282,7 @@ def _make_cost(function, units):
     return cost
 
 
-# Tolerances of 0: only the limits of evaluations and of iterations end the search.
-_DIRECT = {"eps": 1e-4, "maxfun": 5000, "maxiter": 100, "vol_tol": 0.0, "len_tol": 0.0}
-
-
-def _run_direct(task, u, n_restarts, given):
+def _run_direct(task, u, n_restarts, given, *, eps=1e-4, maxfun=5000, maxiter=100):
     """Run DIRECT with the settings of NOMU's code; return all points it has evaluated.
 
     It takes no starts: of u only the number of columns counts, and `n_restarts` and `given` are
@@ -300,7 +296,17 @@ def _run_direct(task, u, n_restarts, given):
         found.append((point.copy(), value))
         return -value if np.isfinite(value) else _COST_OF_NON_FINITE
 
-    optimize.direct(negative, [(0.0, 1.0)] * u.shape[1], locally_biased=False, **_DIRECT)
+    # Tolerances of 0: only the limits of evaluations and of iterations end the search.
+    optimize.direct(
+        negative,
+        [(0.0, 1.0)] * u.shape[1],
+        eps=eps,
+        maxfun=maxfun,
+        maxiter=maxiter,
+        locally_biased=False,
+        vol_tol=0.0,
+        len_tol=0.0,
+    )
     points, values = map(np.array, zip(*found))
     return points, values
 

@@ -391,6 +391,17 @@ def _lbfgs(
         return total / len(targets), gradient / len(targets)
 
     # With tolerances of 0 the search ends after its last step, or when no step gains.
-    steps = {"maxiter": max_steps, "maxfun": 2 * max_steps, "maxcor": n_pairs}
-    options = {**steps, "ftol": 0.0, "gtol": 0.0}
-    return optimize.minimize(loss, flat, jac=True, method="L-BFGS-B", options=options).x
+    found = optimize.minimize(
+        loss,
+        flat,
+        jac=True,
+        method="L-BFGS-B",
+        options={
+            "maxiter": max_steps,
+            "maxfun": 2 * max_steps,
+            "maxcor": n_pairs,
+            "ftol": 0.0,
+            "gtol": 0.0,
+        },
+    )
+    return found.x
