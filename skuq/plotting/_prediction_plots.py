@@ -123,9 +123,17 @@ class PredictionBandDisplay(_display.Display):
             (mean, total), aleatoric = _display.predictions_of(estimator, X).normal, None
         if x_name is None:
             x_name = "x" if (names := column_names(X)) is None else str(names[0])
-        x_train = None if X_train is None else _only_feature(X_train, "X_train")
-        parts = {"aleatoric": aleatoric, "x_train": x_train, "y_train": y_train}
-        display = cls(x, mean, total, x_name=x_name, name=name, unit=unit, **parts)
+        display = cls(
+            x,
+            mean,
+            total,
+            aleatoric=aleatoric,
+            x_train=None if X_train is None else _only_feature(X_train, "X_train"),
+            y_train=y_train,
+            x_name=x_name,
+            name=name,
+            unit=unit,
+        )
         return display.plot(ax, **plot_options)
 
     def plot(
@@ -187,10 +195,18 @@ class PredictionBandDisplay(_display.Display):
         if self.x_train is not None and self.y_train is not None:
             x, y = _display.check_rows(x_train=self.x_train, y_train=self.y_train)
             # A white rim tells them from the bands, the mean and each other.
-            look = {"color": "black", "marker": "o", "s": _display.Sizes.point_area}
-            look |= {"edgecolor": "white", "linewidth": _display.Sizes.rim}
-            look |= {"zorder": _display.Sizes.points_layer, "label": "training points"}
-            self.scatter_ = ax.scatter(x, y, **_display.style("points", scatter_kwargs, **look))
+            look = _display.style(
+                "points",
+                scatter_kwargs,
+                color="black",
+                marker="o",
+                s=_display.Sizes.point_area,
+                edgecolor="white",
+                linewidth=_display.Sizes.rim,
+                zorder=_display.Sizes.points_layer,
+                label="training points",
+            )
+            self.scatter_ = ax.scatter(x, y, **look)
         ax.set(xlabel=self.x_name, ylabel=_display.with_unit(self.name, self.unit))
         _display.legend(ax)
         return self
@@ -469,8 +485,13 @@ class QuantileCalibrationDisplay(_display.CurveDisplay):
         summary = f"calibration error {np.abs(observed - expected).mean():.3f}"
         self._draw_curve(ax, expected, observed, line_kwargs, summary)
         # Both axes are shares of rows: equal scales let the diagonal rise at 45 degrees.
-        ax.set(xlabel="expected share of targets below quantile", ylabel="observed share")
-        ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        ax.set(
+            xlabel="expected share of targets below quantile",
+            ylabel="observed share",
+            xlim=(0, 1),
+            ylim=(0, 1),
+            aspect="equal",
+        )
         # Curves rise to the right: the upper left corner is free.
         _display.legend(ax, loc="upper left")
         return self
@@ -588,10 +609,17 @@ class CoverageWidthDisplay(_display.CurveDisplay):
             covered = np.searchsorted(scale, mark, side="right") - 1
             # Between points of the curve the width is linear in the scale, the coverage constant.
             at = coverage[covered], np.interp(mark, scale, width)
-            label = _display.with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}")
-            look = {"color": self.line_.get_color(), "linestyle": "none", "label": label}
-            look |= {"marker": "o", "markeredgecolor": "white", "markersize": _display.Sizes.mark}
-            self.marker_ = _display.draw_line(ax, *at, marker_kwargs, **look)
+            self.marker_ = _display.draw_line(
+                ax,
+                *at,
+                marker_kwargs,
+                color=self.line_.get_color(),
+                marker="o",
+                linestyle="none",
+                markeredgecolor="white",
+                markersize=_display.Sizes.mark,
+                label=_display.with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}"),
+            )
         ax.set(
             xlabel="coverage",
             ylabel=_display.with_unit("mean width of intervals", self.unit),

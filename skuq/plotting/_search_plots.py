@@ -357,11 +357,19 @@ class TeamDisplay(_display.Display):
         # Teams are tuples, which pandas would compare element by element.
         here = scored[[team == self.selected for team in scored["team"]]]
         if len(here):  # the team that predicts is among the drawn teams
-            look = {"marker": "*", "markersize": _display.Sizes.star, "linestyle": "none"}
-            look |= {"color": _display.VERMILION, "markeredgecolor": "black"}
-            look |= {"zorder": _display.Sizes.star_layer, "label": "selected"}
-            at = here[score], here["accuracy"]
-            self.selected_ = _display.draw_line(ax, *at, selected_kwargs, **look)
+            self.selected_ = _display.draw_line(
+                ax,
+                here[score],
+                here["accuracy"],
+                selected_kwargs,
+                marker="*",
+                markersize=_display.Sizes.star,
+                color=_display.VERMILION,
+                markeredgecolor="black",
+                linestyle="none",
+                zorder=_display.Sizes.star_layer,
+                label="selected",
+            )
         self.colorbar_ = colours.draw(ax)
         ax.set(
             xlabel=f"{score.upper()} score (low is diverse)",
@@ -392,10 +400,15 @@ class TeamDisplay(_display.Display):
                 continue
             # A threshold of one size among several has the colour of that size.
             alone = size is None or len(colours.sizes) == 1
-            look = {"linestyle": "--", "linewidth": _display.Sizes.reference}
-            look["color"] = "black" if alone else colours.colours_of([size])[0]
-            look["label"] = f"{_TITLES[name]} threshold"
-            lines.append(ax.axvline(value, **_display.style("line", given, **look)))
+            look = _display.style(
+                "line",
+                given,
+                linestyle="--",
+                color="black" if alone else colours.colours_of([size])[0],
+                linewidth=_display.Sizes.reference,
+                label=f"{_TITLES[name]} threshold",
+            )
+            lines.append(ax.axvline(value, **look))
         return lines
 
 
