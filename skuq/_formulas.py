@@ -32,7 +32,7 @@ def mean_distance(mean: Any, std: Any, xp: Any = np) -> Any:
     return std * (z * erf(_SQRT_HALF * z) + _SQRT_2_OVER_PI * xp.exp(-0.5 * xp.square(z)))
 
 
-def crps_normal(error: Any, std: Any) -> Any:
-    """Compute the CRPS of normals from errors of the mean, element by element."""
+def crps_normal(error: Any, std: Any, xp: Any = np) -> Any:
+    """Compute the CRPS of normals from errors of the mean, arrays or tensors."""
     # E|X - y| - E|X - X'| / 2, where E|X - X'| = 2 std / sqrt(pi).
-    return mean_distance(error, std) - std / math.sqrt(math.pi)
+    return mean_distance(error, std, xp) - std / math.sqrt(math.pi)

@@ -1,7 +1,5 @@
 """Predictions of each row by a model that has not seen it, with their uncertainty."""
 
-from __future__ import annotations
-
 import numpy as np
 import sklearn.model_selection
 from sklearn.base import BaseEstimator

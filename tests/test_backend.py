@@ -27,7 +27,7 @@ from training_data import unplanned
 
 import skuq
 from skuq import DeepEnsembleRegressor, NEONRegressor, TabularEnsembleRegressor, _messages, backend
-from skuq.backend._scopes import _refuse, import_locked, keep_scopes, without_collection
+from skuq.backend._scopes import import_locked, keep_scopes, refuse_tensorflow, without_collection
 from skuq.networks import MLP, OperatorNetwork
 
 
@@ -257,7 +257,7 @@ def test_a_fork_predicts_in_numpy_and_refuses_all_else(monkeypatch):
     monkeypatch.setattr("skuq.backend._scopes._is_forked", False)
     for name in set(backend.__all__) & set(vars(backend)):
         monkeypatch.setitem(vars(backend), name, vars(backend)[name])  # comes back afterwards
-    _refuse()  # as in a child of a fork
+    refuse_tensorflow()  # as in a child of a fork
     assert_array_equal(model.predict(X), expected[0])
     assert_array_equal(model.predict_interval(X), expected[1])
     search = skuq.AutoDEUQRegressor(n_trials=2, random_state=0)

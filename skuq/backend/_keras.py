@@ -108,7 +108,7 @@ with quiet_stderr(), without_collection():
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
             tf.config.experimental.set_memory_growth(_gpu, True)
     tf.zeros(1)  # the first operation writes messages, too
-    _scopes.watch_process()
+    _scopes.call_after_fork(_scopes.refuse_tensorflow)
     keras.config.set_dtype_policy("float32")  # of this thread; others get it from `keep_scopes`
     if _is_loud:
         wake_xla()
@@ -168,8 +168,7 @@ def compile_program(
     check_fork()
     if jit:
         wake_xla()
-    traced = tf.function(program, jit_compile=jit, autograph=False)
-    return traced.get_concrete_function(*example)
+    return tf.function(program, jit_compile=jit, autograph=False).get_concrete_function(*example)
 
 
 def compile_forward(
@@ -182,8 +181,7 @@ def compile_forward(
         tuple(tf.TensorSpec(value.shape, value.dtype) for value in state),
         tf.TensorSpec((None, *input_shape), "float64"),
     )
-    traced = tf.function(forward, input_signature=signature, autograph=False)
-    return traced.get_concrete_function()
+    return tf.function(forward, input_signature=signature, autograph=False).get_concrete_function()
 
 
 def n_programs_at_once() -> int:

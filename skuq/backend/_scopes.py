@@ -1,7 +1,5 @@
 """Threads: linear algebra, garbage collection, and what threads share."""
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools
@@ -24,6 +22,12 @@ import threadpoolctl
 from skuq._messages import WAITING
 
 
+def call_after_fork(function: Callable[[], None]) -> None:
+    """Have a function called in every process that is forked from this one."""
+    if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+        os.register_at_fork(after_in_child=function)
+
+
 class SharedContext:
     """Context of the whole process: the first of several threads enters it, the last one leaves.
 
@@ -36,8 +40,7 @@ class SharedContext:
     def __init__(self, enter: Callable[[], Callable[[], object]]) -> None:
         self._enter = enter
         self._forget_users()
-        if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-            os.register_at_fork(after_in_child=self._forget_users)
+        call_after_fork(self._forget_users)
 
     def _forget_users(self) -> None:
         """Forget the threads of the parent, which do not exist after a fork."""
@@ -152,8 +155,7 @@ def _make_pool() -> None:
     _pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="skuq")
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-    os.register_at_fork(after_in_child=_make_pool)
+call_after_fork(_make_pool)
 
 
 def run_in_threads(
@@ -304,13 +306,7 @@ class BoundedCache:
 _is_forked = False
 
 
-def watch_process() -> None:
-    """Refuse TensorFlow in processes that are forked from now on."""
-    if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-        os.register_at_fork(after_in_child=_refuse)
-
-
-def _refuse() -> None:
+def refuse_tensorflow() -> None:
     """Make this process one in which TensorFlow is refused."""
     global _is_forked
     _is_forked = True

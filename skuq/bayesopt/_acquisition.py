@@ -17,13 +17,11 @@ Only the arrays of a fit, the best value, beta and the bounds change between the
 search. They are arguments of a program, so that all steps share one compilation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -87,7 +85,7 @@ class Acquisition(Settings):
         """Compute the weight of the deviation for a number of results; None if there is none."""
         return None
 
-    def at(self, beta: Any) -> Acquisition:
+    def at(self, beta: Any) -> Self:
         """Return the function with this weight of the deviation, itself if it has none."""
         return self
 
@@ -243,9 +241,9 @@ class UpperConfidenceBound(Acquisition):
             )
         return beta
 
-    def at(self, beta: Any) -> UpperConfidenceBound:
+    def at(self, beta: Any) -> Self:
         """Return the bound with this beta, which may be a tensor."""
-        return UpperConfidenceBound(beta, deviation=self.deviation)
+        return type(self)(beta, deviation=self.deviation)
 
     def pending_level(self, values: np.ndarray) -> np.ndarray:
         """Compute what pending points reach in each draw, by the absolute form as for batches."""

@@ -9,11 +9,9 @@ after 40 to 60 s of compilation. This takes 1.5 s.
 Notation of L-BFGS: B starts, n variables, m remembered pairs; f and g are values and gradients.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy import optimize
@@ -345,7 +343,7 @@ class _Units(NamedTuple):
     spread: float
 
     @classmethod
-    def of(cls, values) -> _Units:
+    def of(cls, values) -> Self:
         """Take level and spread from the values of the candidates."""
         finite = values[np.isfinite(values)]
         best = float(finite.max()) if finite.size else 0.0

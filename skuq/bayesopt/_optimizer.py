@@ -492,8 +492,7 @@ class BayesianOptimizer:
         """Make a step from a surrogate that is fitted to all results."""
         settings = self._search_settings()
         results = self._log.results(settings.sign)
-        surrogate = self._fits.surrogate(settings, results)
-        return Step(surrogate, settings, results, self._log.pending)
+        return Step(self._fits.surrogate(settings, results), settings, results, self._log.pending)
 
     def _search_settings(self):
         """Collect the parameters and check them: they may have been changed since the last step."""

@@ -301,8 +301,7 @@ class ResultLog:
     @property
     def y(self) -> np.ndarray:
         """All outputs (n, *output_shape), NaN where the evaluation failed."""
-        shape = self.output_shape or ()
-        missing = np.full(shape, np.nan)
+        missing = np.full(self.output_shape or (), np.nan)
         rows = [missing if output is None else output for output in self.outputs]
         return np.stack(rows) if rows else np.empty(0)
 

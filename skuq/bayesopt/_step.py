@@ -15,8 +15,6 @@ A. R. Conn, K. Scheinberg, L. N. Vicente. "Introduction to Derivative-Free Optim
 chapters 3 and 6 (poisedness, geometry-improving steps).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -232,7 +230,7 @@ class Step:
         value = float(acquisition(np, values, self._incumbent, level)[0])
         return Proposal(x, value, raised, n_doublings)
 
-    def _with_predictions(self, X, fits: Fits) -> Step:
+    def _with_predictions(self, X, fits: Fits) -> "Step":
         """Make the step that takes the mean predictions at points (k, d) for their results.
 
         Its surrogate is fitted to the results and these predictions ("kriging believer"), and
@@ -370,8 +368,7 @@ class Step:
 
     def _values_with(self, given, X, acquisition):
         """Compute the acquisition of each point of X (n, d) with given points (k, d): (n,)."""
-        level = self._level(given, acquisition)
-        worth = acquisition(np, self._draw(X), self._incumbent, level)
+        worth = acquisition(np, self._draw(X), self._incumbent, self._level(given, acquisition))
         return np.where(np.isfinite(worth), worth, -np.inf)
 
     def _level(self, given, acquisition):

@@ -8,12 +8,10 @@ Notation: M models, N rows, teams of S models as index arrays (n_teams, S). Low 
 mean diverse teams.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -97,7 +95,7 @@ class Rules:
 
     def check_pool(
         self, n_models: int, *, most_without_limit: int = 25, advised_size: int = 4
-    ) -> Rules:
+    ) -> Self:
         """Return these rules, or raise ValueError if they cannot prune a pool of `n_models`."""
         if n_models < 2:
             raise ValueError(f"A team needs at least two models. Got a pool of {n_models}.")
@@ -286,8 +284,7 @@ def _hq(
     scores = np.zeros(teams.shape)  # (n_teams, S): one score for each member as focal model
     for measure in rules.measures:
         # Lines 7-14: the team's score on the negatives of each of its members.
-        by_focal = [focal.scores(measure, teams, members) for members in teams.T]
-        unscaled = np.stack(by_focal, axis=1)
+        unscaled = np.stack([focal.scores(measure, teams, members) for members in teams.T], axis=1)
         # Lines 15-18: scale to [0, 1] over the teams of each focal model. Scores that are equal
         # for all of them stay, for example those of the only team that has all models.
         low, high = np.full((2, len(model_strength)), [[np.inf], [-np.inf]])
@@ -385,18 +382,13 @@ def _with_unscored(
     for size in range(2, max_size + 1):
         teams = [team for team in all_teams(n_models, size).tolist() if tuple(team) not in known]
         if teams:
-            # Q needs no focal models and is cheap; HQ and the accuracy stay unknown.
+            # Q needs no focal models and is cheap; HQ and the accuracy stay unknown, NaN.
             q = _q(of_pool, rules, np.array(teams))
             missing.append(pd.DataFrame({"team": list(map(tuple, teams)), "size": size, "q": q}))
     if not missing:
         return scored
-    missing = pd.concat(missing).assign(
-        hq=np.nan,
-        accuracy=np.nan,
-        alpha=False,
-        kept=False,
-        reason="alpha: contains a pruned team, never scored",
-    )
+    reason = "alpha: contains a pruned team, never scored"
+    missing = pd.concat(missing).assign(alpha=False, kept=False, reason=reason)
     frame = pd.concat([scored, missing], ignore_index=True)
     return frame.sort_values(["size", "team"], ignore_index=True)
 
@@ -608,7 +600,6 @@ def select_hq(
         _teams.negative_loss((error, second_moment), normal_nll, weight),
         strength[best],
     )
-    rules = Rules(max_team_size=n_members)
-    chosen = prune(pool, rules).selection
+    chosen = prune(pool, Rules(max_team_size=n_members)).selection
     # From positions in the pool to numbers of candidates.
     return Selection(np.sort(best[chosen.indices]), chosen.weights, chosen.loss)

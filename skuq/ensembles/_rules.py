@@ -1,7 +1,5 @@
 """Rules that select an ensemble, given to estimators as one object; and what they select from."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -325,8 +323,7 @@ class AutomaticSelection(SelectionRule):
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         stacks = candidates.classifies and candidates.is_unseen
-        rule = StackingSelection() if stacks else self.rule
-        return rule.choose(candidates, n_members)
+        return (StackingSelection() if stacks else self.rule).choose(candidates, n_members)
 
 
 @parameters("ensembles.ForwardSelection", kw_only=False)
@@ -413,8 +410,7 @@ class HQSelection(SelectionRule):
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
         weight = candidates.sample_weight
         if not candidates.classifies:
-            given = candidates.y, candidates.loc, candidates.scale
-            return select_hq(*given, n_members, weight)
+            return select_hq(candidates.y, candidates.loc, candidates.scale, n_members, weight)
         statistics = candidates.statistics("nll")
         # The best single candidates by NLL: the number of teams grows as a power of the pool.
         pool = _selection.select_best(*statistics, POOL_SIZE, sample_weight=weight).indices

@@ -1,7 +1,5 @@
 """Stacking of predictive distributions, and the calibration of mixtures of classes."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, log_softmax, logsumexp, xlogy

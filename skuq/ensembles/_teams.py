@@ -11,8 +11,6 @@ pairs are both wrong. Therefore the rows are read once, into one matrix for each
 of any size costs S (S - 1) / 2 look-ups.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -179,8 +177,7 @@ def soft_vote_accuracy(
         # `total.argmax(axis=1)` of (T, C, n), without NumPy's copy to the last axis.
         best, where = total[:, 0].copy(), np.zeros(total[:, 0].shape, dtype=int)
         for k in range(1, total.shape[1]):
-            better = total[:, k] > best
-            where[better] = k
+            where[total[:, k] > best] = k
             np.maximum(best, total[:, k], out=best)
         return (settled + (where == truth) @ share) / weight.sum()
 

@@ -24,13 +24,8 @@ from skuq._messages import Progress, listening
 from skuq._random import random_generator
 from skuq.files._registry import PickledByValue, make_read_only
 from skuq.networks._keras_models import register_again, registered_in_main
-from skuq.predictive import CategoricalMixture, Posterior
-from skuq.predictive._distributions import (
-    ClassUncertainty,
-    Interval,
-    Uncertainty,
-    central_interval,
-)
+from skuq.predictive import CategoricalMixture, Posterior, _distributions
+from skuq.predictive._distributions import ClassUncertainty, Interval, Uncertainty
 from skuq.tables._inputs import add_input_tags
 
 
@@ -391,7 +386,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
 
         def interval_of(distribution: Any) -> Interval:
             quantile = functools.partial(self.fitted_.quantile, distribution)
-            return central_interval(quantile, coverage)
+            return _distributions.central_interval(quantile, coverage)
 
         ends = _summarise(self, X, interval_of, n_levels, **query)
         # The values of a function are columns of the distribution, and get their axes back.

@@ -1,14 +1,12 @@
 """Read the arguments of `fit`: the first step of every estimator's fit."""
 
-from __future__ import annotations
-
 import functools
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import is_classifier
@@ -126,15 +124,13 @@ class Task:
         """Derive the seeds of `n` networks, from number `first` on."""
         return [trial_seed(self.entropy, first + k) for k in range(n)]
 
-    def split(self, validation: Any = None, *, n_members: int | None = None) -> Task:
+    def split(self, validation: Any = None, *, n_members: int | None = None) -> Self:
         """Return the task with its rows split and standardised; see `make_splits`."""
-        splits = self.make_splits(validation, n_members=n_members)
-        return self.with_splits(splits)
+        return self.with_splits(self.make_splits(validation, n_members=n_members))
 
-    def with_splits(self, splits: Splits) -> Task:
+    def with_splits(self, splits: Splits) -> Self:
         """Return the task with these splits; the scales are fitted on the training rows."""
-        data = splits.training_data(self.inputs, self.targets)
-        return replace(self, splits=splits, data=data)
+        return replace(self, splits=splits, data=splits.training_data(self.inputs, self.targets))
 
 
 def read_task(

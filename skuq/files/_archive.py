@@ -7,8 +7,6 @@ in it is followed, and the sizes that it declares are bounded. Files are written
 reader sees the old or the new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib

@@ -4,8 +4,6 @@ A decorator registers a class where it is defined. Files hold only its registere
 other class is ever instantiated when a file is loaded.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable

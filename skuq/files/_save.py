@@ -3,8 +3,6 @@
 skops has a list of types that are safe to load.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import os

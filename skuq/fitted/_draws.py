@@ -7,8 +7,6 @@ computation; it is the posterior's function and its key. The arguments hold what
 Notation: n rows, K members, T draws, m outputs (the last axis is absent where y was 1-D).
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -115,8 +113,7 @@ def _member_means(
     ensemble: Any, drawn: np.ndarray, normals: Any, xp: Any, arguments: Any, X: np.ndarray
 ) -> np.ndarray:
     """Predict means (T, n[, m]) with the members at positions `drawn` (T,), in NumPy."""
-    encoded = ensemble.inputs.encode_array(X, mark_unseen=True)
-    mixture = ensemble.distribution_of_encoded(encoded)
+    mixture = ensemble.distribution_of_encoded(ensemble.inputs.encode_array(X, mark_unseen=True))
     means: np.ndarray = mixture.member_means[drawn]
     functions = None if normals is None else mixture.spread
     if functions is None:

@@ -3,8 +3,6 @@
 Notation: n rows, K members, m outputs or classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

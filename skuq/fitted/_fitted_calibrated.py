@@ -1,7 +1,5 @@
 """Calibrate the distributions that any fitted estimator predicts."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,8 +77,7 @@ class ConditionalRecalibration(Recalibration):
         The mean stays. The error's predicted mean widens the distribution instead, so that its
         standard deviation is the root mean square of the predicted error, or `smallest_std`.
         """
-        inputs = inputs_of_errors(X, mixture.mean, mixture.std)
-        errors = self.errors.predict_distribution(inputs)
+        errors = self.errors.predict_distribution(inputs_of_errors(X, mixture.mean, mixture.std))
         root_mean_square = np.hypot(errors.std, errors.mean)
         wider = errors.scaled(np.maximum(root_mean_square, self.smallest_std) / errors.std)
         return shift(wider, mixture.mean - errors.mean)

@@ -4,8 +4,6 @@ Notation: n rows, m outputs, n_sides raw uncertainties of each output (one, or o
 downwards). Encoded rows (n, d) are numbers that are not yet standardised.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np

@@ -8,12 +8,10 @@ the shape of the user's Y outside. In the closed form: K networks of P weights e
 a pair of an input and a query point; every draw has an index z of n_index numbers.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
@@ -68,7 +66,7 @@ class GivenBase:
         if not hasattr(model, "predict_on_batch"):
             check_pretrained(model)
 
-    def fit(self, X: np.ndarray) -> GivenBase:
+    def fit(self, X: np.ndarray) -> Self:
         """Learn the scale of the last hidden layer, at the query points of the inputs."""
         self.mean_, self.scale_ = 0.0, 1.0
         hidden = self._last_hidden(X, self.inputs.points())
@@ -142,7 +140,7 @@ class Draws:
         """
         return None
 
-    def of_mean(self) -> Draws:
+    def of_mean(self) -> Self:
         """Return draws with the same mean that take the least to compute."""
         return self
 
@@ -189,7 +187,7 @@ class ConditionedDraws(Draws):
         """Find an orthonormal basis (n_draws, n_index) of the centred indices."""
         return np.linalg.qr(self.index - self.index.mean(axis=0))[0]
 
-    def of_mean(self) -> ConditionedDraws:
+    def of_mean(self) -> Self:
         """Return the networks without random directions, if indices have a mean of 0."""
         if abs(self.index.mean(axis=0)).max() >= _ZERO:
             return self
@@ -272,8 +270,7 @@ class OperatorDraws:
             ]
             raw = draw_linearised(space, networks, rows, index, q)
         else:
-            run = Run(space, index=index)
-            raw, _, _ = network.forward(weights, rest, rows, run)
+            raw, _, _ = network.forward(weights, rest, rows, Run(space, index=index))
         values, _ = self.head.values(space, raw)
         # From (S, n * q, m) of one network, or (K, 1, n * q, m) of members, which are the draws.
         values = xp.reshape(values, (-1, n, q, self.head.n_outputs))

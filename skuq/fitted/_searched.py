@@ -4,14 +4,12 @@
 on the same rows. `FittedSearch` is the record that predicts, and chooses again without training.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -66,8 +64,7 @@ class EnsembleRule:
         found = check_selection(found, len(candidates))
         calibration = self.calibrate(found, candidates)
         path = tuple((int(positions[k]), loss) for k, loss in found.path)
-        selection = replace(found, indices=positions[found.indices], path=path)
-        return Choice(selection, calibration)
+        return Choice(replace(found, indices=positions[found.indices], path=path), calibration)
 
     def calibrate(self, selection: Selection, candidates: Candidates) -> Calibration:
         """Learn the calibration of an ensemble of candidates.
@@ -96,8 +93,7 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
         return UNCALIBRATED
     rows = np.arange(len(candidates.y))
     if len(rows) > _MOST_CALIBRATION_ROWS:
-        rng = np.random.default_rng(0)
-        rows = np.sort(rng.choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
+        rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
     raws = [candidates.raw[k][rows].astype("float64") for k in selection.indices]
     parts = [candidates.head.normals(raw[None]) for raw in raws]
     # Trials with fewer repeats have fewer components: fill up with some of no probability.
@@ -155,9 +151,7 @@ class FittedSearch(Fitted):
     is_plain: bool = False
 
     @classmethod
-    def of_trials(
-        cls, empty: FittedEnsemble, trials: SearchResult, rule: EnsembleRule
-    ) -> FittedSearch:
+    def of_trials(cls, empty: FittedEnsemble, trials: SearchResult, rule: EnsembleRule) -> Self:
         """Choose an ensemble for each held-out set, and the one that predicts."""
         head, positions = empty.targets.head, trials.catalog.completed
         choices = [rule.choose(trials.candidates(head, [part]), positions) for part in trials.sets]
@@ -176,8 +170,7 @@ class FittedSearch(Fitted):
         members, weights = self.trials.members(self.choice.selection)
         make_read_only(weights)
         empty = without_networks(self.inputs, self.targets) if self.is_plain else self.empty
-        calibration = self.choice.calibration
-        return replace(empty, members=members, weights=weights, calibration=calibration)
+        return replace(empty, members=members, weights=weights, calibration=self.choice.calibration)
 
     # Not annotated: these are no fields.
     inputs = property(attrgetter("empty.inputs"))
@@ -197,13 +190,13 @@ class FittedSearch(Fitted):
 
     # ------------------------------------------------------------------------- other ensembles
 
-    def finish(self, add: Callable[[FittedEnsemble], FittedEnsemble]) -> FittedSearch:
+    def finish(self, add: Callable[[FittedEnsemble], FittedEnsemble]) -> Self:
         """Return the search with what ``add(ensemble)`` learns from the ensemble that predicts."""
         found = add(self.ensemble)
         empty = replace(found, members=(), weights=np.empty(0), calibration=UNCALIBRATED)
         return replace(self, empty=empty)
 
-    def with_networks(self, trials: SearchResult, rule: EnsembleRule) -> FittedSearch:
+    def with_networks(self, trials: SearchResult, rule: EnsembleRule) -> Self:
         """Return the search with networks that were trained again, calibrated with those."""
         trained = replace(self, trials=trials)
         if not trials.repeated or len(trials.sets) > 1:
@@ -214,7 +207,7 @@ class FittedSearch(Fitted):
         choice = Choice(selection, rule.calibrate(among_them, candidates))
         return replace(trained, choice=choice, choices=(choice,))
 
-    def select(self, rule: EnsembleRule, candidates: Candidates | None = None) -> FittedSearch:
+    def select(self, rule: EnsembleRule, candidates: Candidates | None = None) -> Self:
         """Choose another ensemble, by the held-out rows or by other rows' `candidates`.
 
         Refits are given up, because other trials have none. Raise ValueError if the networks
@@ -227,7 +220,7 @@ class FittedSearch(Fitted):
         choice = rule.choose(candidates, positions)
         return replace(self, trials=trials, choice=choice, is_plain=not rule.calibrates)
 
-    def at(self, severity: int) -> FittedSearch:
+    def at(self, severity: int) -> Self:
         """Return the search with the ensemble of one held-out set; ValueError if there is none."""
         n_sets = len(self.choices)
         if not isinstance(severity, Integral) or not 0 <= severity < n_sets:
@@ -235,7 +228,7 @@ class FittedSearch(Fitted):
             raise ValueError(f"`severity` must be an integer {among}. Got {severity!r}.")
         return replace(self, choice=self.choices[severity])
 
-    def of_one_trial(self, index: int, *, as_searched: bool = False) -> FittedSearch:
+    def of_one_trial(self, index: int, *, as_searched: bool = False) -> Self:
         """Return the search with one trial as its ensemble.
 
         `as_searched` leaves out refits, repeats and what `finish` has added.
@@ -315,13 +308,12 @@ class FittedSearch(Fitted):
         choices = [self.choice, *self.choices]
         return np.unique(np.concatenate([choice.selection.indices for choice in choices]))
 
-    def members_only(self) -> FittedSearch:
+    def members_only(self) -> Self:
         """Return the search as files hold it: with the arrays of members only, each once."""
         # Refits and repeats have arrays of their own.
         trained = self.trials.refitted.keys() | self.trials.repeated.keys()
         kept = [k for k in self.chosen_trials if k not in trained]
-        catalog = self.catalog.keep_arrays_of(kept)
-        return replace(self, trials=replace(self.trials, catalog=catalog))
+        return replace(self, trials=replace(self.trials, catalog=self.catalog.keep_arrays_of(kept)))
 
 
 def _predict_mixture(networks: Sequence[Member], x: np.ndarray, head: Any) -> np.ndarray:

@@ -30,8 +30,8 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
         if not finite and np.isnan(values).any():
             raise ValueError(f"`{name}` must be numbers. Got NaN.")
     check_consistent_length(*arrays.values())
-    if "std" in arrays:
-        check_positive("std", arrays["std"])
+    if "std" in arrays and not (arrays["std"] > 0).all():
+        raise ValueError(f"`std` must be positive. The smallest is {arrays['std'].min()}.")
     return list(arrays.values())
 
 
@@ -68,12 +68,6 @@ def check_intervals(lower, upper, **y_true) -> list[np.ndarray]:
             f"row {wrong[0]}: {lower[wrong[0]]} and {upper[wrong[0]]}."
         )
     return [*y, lower, upper]
-
-
-def check_positive(name: str, values: np.ndarray) -> None:
-    """Raise ValueError unless all values are positive."""
-    if not (values > 0).all():
-        raise ValueError(f"`{name}` must be positive. The smallest is {values.min()}.")
 
 
 def check_choice(name: str, value, choices) -> None:

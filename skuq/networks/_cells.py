@@ -4,8 +4,6 @@ A genotype describes cells as plain data. Neural Ensemble Search (Zaidi et al., 
 NES) searches its members in this space.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +63,7 @@ class Cell:
 
     def __post_init__(self):
         nodes = tuple(tuple(tuple(edge) for edge in edges) for edges in self.nodes)
-        object.__setattr__(self, "nodes", nodes)
-        object.__setattr__(self, "concat", tuple(self.concat))
+        vars(self).update(nodes=nodes, concat=tuple(self.concat))
         for k, edges in enumerate(nodes, start=2):
             if len(edges) != 2:
                 raise ValueError(f"Node {k} of a cell must have two edges. Got {edges}.")
@@ -213,8 +210,7 @@ class CellLayers:
         even = self.conv(x, channels // 2, f"{name}_even_conv", size=1, strides=2)
         odd_height, odd_width = x.shape[1] % 2, x.shape[2] % 2
         if odd_height or odd_width:  # add a pixel, so that both halves have the same size
-            padding = ((0, odd_height), (0, odd_width))
-            x = self("ZeroPadding2D", x, f"{name}_pad", padding=padding)
+            x = self("ZeroPadding2D", x, f"{name}_pad", padding=((0, odd_height), (0, odd_width)))
         # Without the first row and column, strides of 2 meet the odd pixels.
         x = self("Cropping2D", x, f"{name}_shift", cropping=((1, 0), (1, 0)))
         odd = self.conv(x, channels - channels // 2, f"{name}_odd_conv", size=1, strides=2)
@@ -387,7 +383,7 @@ class CellSpace(_ImageSpace):
                 check_count(name, one)
 
     @classmethod
-    def width_depth(cls) -> CellSpace:
+    def width_depth(cls) -> "CellSpace":
         """Make the space of DARTS' cells in five widths and three depths (NES, appendix C.4)."""
         return cls(channels=(12, 14, 16, 18, 20), n_cells=(5, 8, 11), genotype=DARTS)
 

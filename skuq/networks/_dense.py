@@ -3,8 +3,6 @@
 `DenseSpace` has skip connections (AutoDEUQ III.A, Fig. 3).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -388,12 +386,12 @@ class Derivatives:
         """Number of weights, P."""
         return sum(left.shape[1] * right.shape[2] for left, right in self.blocks)
 
-    def rows(self, numbers: np.ndarray) -> Derivatives:
+    def rows(self, numbers: np.ndarray) -> "Derivatives":
         """Take the derivatives at some of the rows."""
         blocks = tuple((left[numbers], right[:, numbers]) for left, right in self.blocks)
         return Derivatives(self.raw[numbers], blocks)
 
-    def gram(self, other: Derivatives | None = None) -> np.ndarray:
+    def gram(self, other: "Derivatives | None" = None) -> np.ndarray:
         """Compute the tangent kernel J J'^T (N n_raw, N' n_raw), by default of J with itself."""
         other = self if other is None else other
         (n, n_raw), n_others = self.raw.shape, len(other.raw)

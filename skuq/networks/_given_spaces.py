@@ -1,7 +1,5 @@
 """Search spaces that users give: names, objects, and functions of Keras-Tuner's hyperparameters."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -175,12 +173,10 @@ def _from_keras_tuner(hp):
     """Convert a hyperparameter of Keras-Tuner to a decision."""
     kind = type(hp).__name__
     config = hp.get_config()
-    if kind == "Choice":
-        return _space.Categorical(hp.name, tuple(config["values"]), default=hp.default)
     if kind == "Boolean":
         return _space.Categorical(hp.name, (False, True), default=hp.default)
-    if kind == "Fixed":
-        return _space.Categorical(hp.name, (config["value"],))
+    if kind in ("Choice", "Fixed"):
+        return _space.Categorical(hp.name, tuple(hp.values), default=hp.default)
     if kind not in ("Int", "Float") or config["sampling"] not in ("linear", "log"):
         raise SearchSpaceError(
             f"Decision {hp.name!r} is a {kind} with sampling {config.get('sampling')!r}, which "

@@ -9,8 +9,6 @@ then r downwards. Definitions and equations are those of Heiss et al., "NOMU: Ne
 Optimization-based Model Uncertainty", ICML 2022.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Self
 
@@ -18,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from skuq import backend
-from skuq._formulas import LOG_SQRT_2PI, mean_distance
+from skuq._formulas import LOG_SQRT_2PI, crps_normal, mean_distance
 from skuq.files._registry import saved_record
 from skuq.predictive import CategoricalMixture, GaussianMixture, Mixture, TransformedMixture
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_normals
@@ -144,8 +142,7 @@ class NormalsHead(Head):
         self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
     ) -> Mixture:
         """Calibrate the members' normals, convert them to units of y, and mix them."""
-        normals = self.normals(raw)
-        loc, scale, probability = calibrate_normals(normals, weights, calibration.arrays)
+        loc, scale, probability = calibrate_normals(self.normals(raw), weights, calibration.arrays)
         if not targets.is_transformed:  # otherwise in the end, by the map
             loc, scale = targets.restore(loc, scale)
         arrays = {"loc": loc, "scale": scale}
@@ -267,10 +264,7 @@ class GaussianHead(NormalsHead):
         if self.beta and self.score != "log":
             raise ValueError(f'beta needs score="log". Got beta={self.beta} with score="crps".')
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return 2 * self.n_outputs
+    n_raw = property(lambda self: 2 * self.n_outputs, doc="Number of raw outputs of the network.")
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
@@ -343,27 +337,7 @@ class GaussianHead(NormalsHead):
     def _crps(self, y, raw, xp=np):
         """Compute the CRPS (.., n_outputs) of each output."""
         mean, scale = self.distribution(raw, xp)
-        # CRPS = E|X - y| - E|X - X'| / 2, where X - X' has a standard deviation of sqrt(2) scale.
-        return mean_distance(y - mean, scale, xp) - scale / math.sqrt(math.pi)
-
-
-def _crps_of_normals(y, loc, scale, probability):
-    """Compute the CRPS (.., m) of mixtures of J normals (.., J, m) (Grimit et al., Eq. 5)."""
-    n_components, xp = loc.shape[-2], backend.ops
-    # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components: those
-    # of a component with itself, then with the next one, the second next, and so on. All pairs at
-    # once are large.
-    total = probability * mean_distance(y[..., None, :] - loc, scale, xp)
-    total = total - xp.square(probability) * scale / math.sqrt(math.pi)
-    for step in range(1, n_components // 2 + 1):
-        next_loc, next_scale, next_probability = (
-            xp.roll(part, step, axis=-2) for part in (loc, scale, probability)
-        )
-        std = xp.sqrt(xp.square(scale) + xp.square(next_scale))
-        pairs = probability * next_probability * mean_distance(loc - next_loc, std, xp)
-        # Half way round every pair comes twice.
-        total = total - (0.5 if 2 * step == n_components else 1.0) * pairs
-    return xp.sum(total, axis=-2)
+        return crps_normal(y - mean, scale, xp)
 
 
 @saved_record("networks.SquaredErrorHead", eq=True)
@@ -395,10 +369,7 @@ class SquaredErrorHead(NormalsHead):
 
     selection_loss = "mse"
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return self.n_outputs
+    n_raw = property(lambda self: self.n_outputs, doc="Number of raw outputs of the network.")
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any]:
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
@@ -414,9 +385,9 @@ class SquaredErrorHead(NormalsHead):
         """Return the means, which are the raw numbers."""
         return values
 
-    def without_noise(self) -> SquaredErrorHead:
+    def without_noise(self) -> Self:
         """Return the head without the noise, which is learnt."""
-        return SquaredErrorHead(self.n_outputs)
+        return type(self)(self.n_outputs)
 
     def loss(self, y, raw):
         """Compute each row's squared error (..,), mean over outputs, from tensors (.., m)."""
@@ -478,10 +449,10 @@ class GaussianMixtureHead(NormalsHead):
     min_scale: float = 1e-3
     weighs_losses: bool = False
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return 3 * self.n_components * self.n_outputs
+    n_raw = property(
+        lambda self: 3 * self.n_components * self.n_outputs,
+        doc="Number of raw outputs of the network.",
+    )
 
     def distribution(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Compute means, standard deviations and log probabilities of the components.
@@ -558,8 +529,7 @@ class GaussianMixtureHead(NormalsHead):
         ops = backend.ops
         log_density = self.log_densities(y, raw, ops)
         _, std = self.moments(raw, ops)
-        crps = self._crps(y, raw)
-        both = ops.mean(crps - ops.stop_gradient(std) * log_density, axis=-1)
+        both = ops.mean(self._crps(y, raw) - ops.stop_gradient(std) * log_density, axis=-1)
         if not self.weighs_losses:
             return both
         likelihood = -ops.mean(log_density, axis=-1)
@@ -570,10 +540,24 @@ class GaussianMixtureHead(NormalsHead):
         return backend.ops.mean(self._crps(y, raw), axis=-1)
 
     def _crps(self, y, raw):
-        """Compute the CRPS (.., n_outputs) of each output, from tensors."""
-        ops = backend.ops
-        loc, scale, log_probability = self.distribution(raw, ops)
-        return _crps_of_normals(y, loc, scale, ops.exp(log_probability))
+        """Compute the CRPS (.., n_outputs) of each output, from tensors (Grimit et al., Eq. 5)."""
+        xp = backend.ops
+        loc, scale, log_probability = self.distribution(raw, xp)  # (.., J, m)
+        probability, n = xp.exp(log_probability), loc.shape[-2]
+        # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components:
+        # those of a component with itself, then with the next one, the second next, and so on. All
+        # pairs at once are large.
+        total = probability * mean_distance(y[..., None, :] - loc, scale, xp)
+        total = total - xp.square(probability) * scale / math.sqrt(math.pi)
+        for step in range(1, n // 2 + 1):
+            next_loc, next_scale, next_probability = (
+                xp.roll(part, step, axis=-2) for part in (loc, scale, probability)
+            )
+            std = xp.sqrt(xp.square(scale) + xp.square(next_scale))
+            pairs = probability * next_probability * mean_distance(loc - next_loc, std, xp)
+            # Half way round every pair comes twice.
+            total = total - (0.5 if 2 * step == n else 1.0) * pairs
+        return xp.sum(total, axis=-2)
 
 
 def _normal_scores(j):
@@ -611,10 +595,7 @@ class CategoricalHead(Head):
 
     classifies = True
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return self.n_classes
+    n_raw = property(lambda self: self.n_classes, doc="Number of raw outputs of the network.")
 
     def probabilities(self, raw: Any, xp: Any = np, calibration: Calibration = UNCALIBRATED) -> Any:
         """Compute class probabilities (.., n_classes) from raw numbers of that shape.
@@ -634,8 +615,7 @@ class CategoricalHead(Head):
         self, raw: np.ndarray, weights: np.ndarray, calibration: Calibration = UNCALIBRATED
     ) -> np.ndarray:
         """Compute the average probabilities (n, n_classes) of the members."""
-        proba = self.probabilities(raw, calibration=calibration)
-        return np.tensordot(weights, proba, axes=1)
+        return np.tensordot(weights, self.probabilities(raw, calibration=calibration), axes=1)
 
     def mixture(
         self, raw: np.ndarray, weights: np.ndarray, targets: Any, calibration: Calibration
@@ -711,10 +691,10 @@ class NomuHead(Head):
 
     sums_rows = True
 
-    @property
-    def n_raw(self) -> int:
-        """Number of raw outputs of the network."""
-        return self.n_outputs * (self.with_mean + self.n_sides)
+    n_raw = property(
+        lambda self: self.n_outputs * (self.with_mean + self.n_sides),
+        doc="Number of raw outputs of the network.",
+    )
 
     def split(self, raw: Any) -> tuple[Any, Any]:
         """Split raw numbers into f (.., m) and r (.., n_sides * m); a given f has no columns."""

@@ -1,7 +1,5 @@
 """Check, repair and rebuild the Keras models that users build and that are stored."""
 
-from __future__ import annotations
-
 import inspect
 import itertools
 import re

@@ -5,18 +5,17 @@ configuration, and some of its layers read files. Therefore every class that a c
 names must be on a list here before Keras sees it. The check reads only text and loads no backend.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from skuq import backend
 from skuq.exceptions import FileFormatError
 from skuq.files._registry import saved_record
+from skuq.networks._operations import TABULAR_READERS
 
 
 def _names(text):
@@ -70,13 +69,7 @@ _KERAS = {
     ),
 }
 # Layers and initialisers of this package, as they are registered with Keras.
-_OWN = frozenset(
-    f"skuq>{name}"
-    for name in _names(
-        "CategoryEmbedding FeatureScale FirstRowZero NTKDense NumericEmbedding "
-        "ParametricActivation Unclip"
-    )
-)
+_OWN = {*TABULAR_READERS, "skuq>FirstRowZero"}
 # Functions, which Keras writes by name: activations and initialisers.
 _FUNCTIONS = _names(
     "celu elu exponential gelu glorot_normal glorot_uniform glu hard_shrink hard_sigmoid hard_silu "
@@ -211,7 +204,7 @@ class Member:
         return f"Member({self.n_weights} weights, {epochs}, {score})"
 
     @property
-    def networks(self) -> tuple[Member, ...]:
+    def networks(self) -> tuple[Self, ...]:
         """This network as a tuple, as `FoldedMember` has several."""
         return (self,)
 
@@ -233,11 +226,11 @@ class Member:
             watched = self.history["loss"]
         return float(watched[self.best_epoch])
 
-    def with_held_out(self, raw: np.ndarray | None) -> Member:
+    def with_held_out(self, raw: np.ndarray | None) -> Self:
         """Copy the record with other raw outputs on the validation rows."""
         return replace(self, held_out=raw)
 
-    def without_arrays(self) -> Member:
+    def without_arrays(self) -> Self:
         """Copy the record without weights and held-out predictions."""
         return replace(self, weights=None, state=(), held_out=None)
 
@@ -304,7 +297,7 @@ class FoldedMember:
         """Number of the kept epoch, averaged over networks."""
         return round(float(np.mean([network.best_epoch for network in self.networks])))
 
-    def without_arrays(self) -> FoldedMember:
+    def without_arrays(self) -> Self:
         """Copy the record without weights and held-out predictions."""
         networks = tuple(network.without_arrays() for network in self.networks)
         return replace(self, networks=networks, held_out=None, center=None)

@@ -245,8 +245,7 @@ def _frozen_features(model, scale, offset, inputs, sample):
         values = values.astype("float64")
         factor = 1 / (np.sqrt(values.var(axis=0).mean()) or 1.0)
         shift = (-factor * values.mean(axis=0)).tolist()
-        name = f"{_MEAN}features_{k + 1}"
-        features.append(rescaling(float(factor), shift, name=name)(feature))
+        features.append(rescaling(float(factor), shift, name=f"{_MEAN}features_{k + 1}")(feature))
     return features
 
 

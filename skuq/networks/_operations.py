@@ -1,7 +1,5 @@
 """Operations that plans are made of, on arrays and on tensors."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -240,8 +238,7 @@ def check_activation(name):
 
 def split_weights(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     """Split flat weights (.., n_weights) into views of the variables (.., *shape)."""
-    ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
-    parts = np.split(flat, ends, axis=-1)
+    parts = np.split(flat, np.cumsum([math.prod(shape) for shape in shapes])[:-1], axis=-1)
     return [part.reshape(flat.shape[:-1] + tuple(shape)) for part, shape in zip(parts, shapes)]
 
 
@@ -322,8 +319,7 @@ class ParametricActivation:
     @classmethod
     def read(cls, config, shapes):
         ((n,),) = shapes
-        operation = cls(check_activation(config["activation"]))
-        return LayerSpec(operation, [Weight((n,))], shape=(n,))
+        return LayerSpec(cls(check_activation(config["activation"])), [Weight((n,))], shape=(n,))
 
     def __call__(self, run, weights, state, x):
         xp, alpha = run.namespace.xp, row(run.namespace.xp, weights[0])
@@ -412,8 +408,7 @@ class PeriodicEmbedding:
         dim = config["dim"] - 1  # which counts the feature itself
         waves = Weight((d, n_frequencies))  # frequencies, and phases
         weights = [waves, waves, Weight((d, n_frequencies, dim)), Weight((d, dim))]
-        operation = cls(columns, width=d * n_frequencies)
-        return LayerSpec(operation, weights, shape=(d * dim + n,))
+        return LayerSpec(cls(columns, width=d * n_frequencies), weights, shape=(d * dim + n,))
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
@@ -468,8 +463,7 @@ class PiecewiseLinearEmbedding:
         high = xp.where(last, _UNBOUNDED, 1.0)
         inverse, low, high = (value[..., None, :] for value in (inverse, low, high))
         share = (features - edges[..., None, :-1]) * inverse
-        encoded = xp.minimum(xp.maximum(share, low), high)
-        embedded = _linear_by_feature(xp, encoded, *weights)
+        embedded = _linear_by_feature(xp, xp.minimum(xp.maximum(share, low), high), *weights)
         return concatenate_features(xp, [embedded, *_slices(x, self.others)]), state
 
 

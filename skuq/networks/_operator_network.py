@@ -12,15 +12,13 @@ Notation: N rows, each a pair of an input u (d_u numbers) and a query y (d_y); a
 (.., S, n_index).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -41,8 +39,7 @@ PRIOR_SCALE = 0.75
 
 def tile_columns(xp, y, n):
     """Repeat the columns of y until there are n."""
-    times = math.ceil(n / y.shape[-1])
-    return xp.concatenate([y] * times, axis=-1)[..., :n]
+    return xp.concatenate([y] * math.ceil(n / y.shape[-1]), axis=-1)[..., :n]
 
 
 @dataclass(frozen=True)
@@ -116,9 +113,7 @@ class EncoderDecoder:
         decoder.append(dense(width, self.n_raw, activation="linear"))
         return encoder, decoder
 
-    @property
-    def _n_frequencies(self) -> int:
-        return max(1, self._chunk // 2)
+    _n_frequencies = property(lambda self: max(1, self._chunk // 2))
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -134,8 +129,7 @@ class EncoderDecoder:
         encoder, decoder = self._layers
         weights = [part for layer in encoder for part in layer.draw(rng)]
         if self.fourier_scale is not None:
-            shape = (self.n_queries, self._n_frequencies)
-            weights.append(rng.normal(0, self.fourier_scale, shape))
+            weights.append(rng.normal(0, self.fourier_scale, (self.n_queries, self._n_frequencies)))
         return weights + [part for layer in decoder for part in layer.draw(rng)]
 
     def __call__(self, space: Namespace, weights, x):
@@ -311,9 +305,7 @@ class EpiNetLayers:
         layers = [Dense(*pair, self.activation, self.factorized) for pair in zip(units, units[1:])]
         return [*layers[:-1], replace(layers[-1], activation="linear")]
 
-    @property
-    def shapes(self) -> list[tuple[int, ...]]:
-        return [shape for layer in self._layers for shape in layer.shapes]
+    shapes = property(lambda self: [shape for layer in self._layers for shape in layer.shapes])
 
     def draw(self, rng) -> tuple[list, list]:
         """Draw first weights, and the kernels of the prior (its biases are 0).
@@ -349,8 +341,7 @@ class EpiNetLayers:
             value = layer(space, part, value)
         value = xp.reshape(value, (*shape[:-1], value.shape[-1]))
         # Weighting the last kernel by z before it multiplies rows saves a factor n_index.
-        last = self._layers[-1]
-        kernel, bias = last.kernel(parts[-1]), parts[-1][1]
+        kernel, bias = self._layers[-1].kernel(parts[-1]), parts[-1][1]
         kernel = self._of_index(xp, kernel, index)  # (.., S, units, n_raw)
         bias = self._of_index(xp, bias[..., None, :], index)
         trained = xp.matmul(value, kernel) + bias
@@ -414,7 +405,7 @@ class EpistemicNetwork:
         return json.dumps(parts)
 
     @classmethod
-    def from_json(cls, network: str) -> EpistemicNetwork:
+    def from_json(cls, network: str) -> Self:
         # Lists become tuples, since descriptions key cached programs.
         parts = json.loads(
             network,
@@ -431,11 +422,9 @@ class EpistemicNetwork:
         epinet = None if epinet is None else EpiNetLayers(**epinet)
         return cls(**{**parts, "base": base, "epinet": epinet})
 
-    @property
-    def n_index(self) -> int:
-        return 0 if self.epinet is None else self.epinet.n_index
+    n_index = property(lambda self: 0 if self.epinet is None else self.epinet.n_index)
 
-    def without_names(self) -> EpistemicNetwork:
+    def without_names(self) -> Self:
         """Replace the names of Keras layers, which differ between equal networks.
 
         The result is for comparisons only and cannot be rebuilt.

@@ -9,8 +9,6 @@ one member at a time.
 Notation: arrays are (.., n_samples, n_features), where .. is nothing or (n_members,).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -5,8 +5,6 @@ stored, compared and sent to a worker. This module needs only NumPy: proposing a
 needs no Keras, but building it does.
 """
 
-from __future__ import annotations
-
 import math
 import numbers
 from collections.abc import Mapping, Sequence
@@ -46,9 +44,7 @@ class Categorical:
         if self.default is None:
             object.__setattr__(self, "default", self.choices[0])
 
-    @property
-    def size(self) -> float:
-        return len(self.choices)
+    size = property(lambda self: len(self.choices))
 
     def sample(self, rng, n: int) -> list:
         return [self.choices[i] for i in rng.integers(len(self.choices), size=n)]
@@ -118,9 +114,7 @@ class Integer(_Number):
 
     _kind = numbers.Integral
 
-    @property
-    def size(self) -> float:
-        return self.high - self.low + 1
+    size = property(lambda self: self.high - self.low + 1)
 
     def sample(self, rng, n: int) -> list:
         if not self.log:
@@ -141,9 +135,7 @@ class Real(_Number):
     0.0001
     """
 
-    @property
-    def size(self) -> float:
-        return np.inf if self.low < self.high else 1
+    size = property(lambda self: np.inf if self.low < self.high else 1)
 
     def sample(self, rng, n: int) -> list:
         if self.log:
@@ -181,7 +173,7 @@ class Space:
     def __len__(self):
         return len(self.decisions)
 
-    def __add__(self, other: Space) -> Space:
+    def __add__(self, other: "Space") -> "Space":
         return Space(self.decisions + other.decisions)
 
     @property
@@ -189,9 +181,7 @@ class Space:
         """Number of configurations; infinite if a decision is a real number."""
         return math.prod(decision.size for decision in self.decisions)
 
-    @property
-    def names(self) -> list[str]:
-        return [decision.name for decision in self.decisions]
+    names = property(lambda self: [decision.name for decision in self.decisions])
 
     def sample(self, rng) -> dict:
         """Draw one configuration; decisions are independent."""
@@ -203,7 +193,7 @@ class Space:
         columns = [decision.sample(rng, n) for decision in self.decisions]
         return [dict(zip(self.names, row)) for row in zip(*columns)] or [{}] * n
 
-    def pin(self, configuration: Mapping) -> Space:
+    def pin(self, configuration: Mapping) -> "Space":
         """Fix the decisions that are in `configuration` to their values there."""
         return Space(
             tuple(
@@ -396,7 +386,7 @@ class WithTraining(Settings):
         if isinstance(self.space, Settings):
             self.space.validate()
 
-    def bind(self, n_rows: int) -> WithTraining:
+    def bind(self, n_rows: int) -> "WithTraining":
         """Return the space for a table of `n_rows` rows, on which the size of batches depends."""
         settings = self.settings
         if settings is None:
@@ -409,14 +399,11 @@ class WithTraining(Settings):
         """Training decisions that are searched."""
         return _TABLE_HYPERPARAMETERS if self.hyperparameters is None else self.hyperparameters
 
-    @property
-    def takes_images(self):
-        return getattr(self.space, "takes_images", None)
+    takes_images = property(lambda self: getattr(self.space, "takes_images", None))
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List the space's architecture decisions and these hyperparameters."""
-        architecture = self.space.decisions(input_shape, n_outputs).architecture
-        return Decisions(architecture, self._searched)
+        return Decisions(self.space.decisions(input_shape, n_outputs).architecture, self._searched)
 
     def build(self, configuration: Mapping, input_shape: tuple, n_outputs: int):
         """Build the Keras model of a configuration in the space."""

@@ -5,19 +5,15 @@ in a stack, prediction in NumPy and Keras itself share one implementation. A var
 initialised by the layer's attribute ``<name>_initializer``.
 """
 
-from __future__ import annotations
-
 import functools
 import math
-from collections.abc import Callable
 from numbers import Integral
 
 import numpy as np
 
 from skuq._params import check_count
 from skuq.backend import keras, ops
-from skuq.networks import _operations as operations
-from skuq.networks._operations import LayerSpec, NoPlan, Run, tensors
+from skuq.networks._operations import TABULAR_READERS, NoPlan, Run, tensors
 
 _registered = keras.saving.register_keras_serializable(package="skuq")
 
@@ -35,15 +31,11 @@ class FirstRowZero(keras.initializers.RandomNormal):
 
 
 class _TabularLayer(keras.layers.Layer):
-    """Base class of layers that run an operation of `_operations.py`.
-
-    A subclass sets `_read` to the operation's `read`.
-    """
+    """Base class of layers that run an operation of `_operations.py`, by the name they register."""
 
     _names: tuple[str, ...] = ()  # names of the trainable variables
     _state_names: tuple[str, ...] = ()  # names of the other variables
     _settings: tuple[str, ...] = ()  # names of attributes that the configuration holds
-    _read: Callable[..., LayerSpec]
 
     def get_config(self):
         settings = {name: getattr(self, name) for name in self._settings}
@@ -57,7 +49,8 @@ class _TabularLayer(keras.layers.Layer):
                 f"{type(self).__name__} takes inputs of shape (n_samples, n_features). Got {shape}."
             )
         try:
-            return self._read(self.get_config(), [shape[1:]])
+            read = TABULAR_READERS[keras.saving.get_registered_name(type(self))]
+            return read(self.get_config(), [shape[1:]])
         except NoPlan:
             raise ValueError(
                 f"{type(self).__name__} cannot take inputs of {shape[1]} features with the "
@@ -105,8 +98,6 @@ class FeatureScale(_TabularLayer):
     array([[0.5, 2. ]], dtype=float32)
     """
 
-    _read = staticmethod(operations.FeatureScale.read)
-
     _names = ("scale",)
     scale_initializer = keras.initializers.Ones()
 
@@ -114,8 +105,6 @@ class FeatureScale(_TabularLayer):
 @_registered
 class Unclip(_TabularLayer):
     """Undo the smooth clip of inputs, for a part of a network that is linear in X."""
-
-    _read = staticmethod(operations.Unclip.read)
 
 
 @_registered
@@ -138,8 +127,6 @@ class ParametricActivation(_TabularLayer):
     >>> np.asarray(ParametricActivation("relu")(np.array([[-1.0, 2.0]])))
     array([[0., 2.]], dtype=float32)
     """
-
-    _read = staticmethod(operations.ParametricActivation.read)
 
     _names, _settings = ("alpha",), ("activation",)
     alpha_initializer = keras.initializers.Ones()
@@ -176,7 +163,6 @@ class NTKDense(_TabularLayer):
     (5, 4)
     """
 
-    _read = staticmethod(operations.read_ntk_dense)
     _names, _settings = ("kernel", "bias"), ("units", "zero")
 
     def __init__(self, units, zero=False, **kwargs):
@@ -227,7 +213,6 @@ class NumericEmbedding(_TabularLayer):
     (5, 6)
     """
 
-    _read = staticmethod(operations.read_numeric_embedding)
     _settings = ("kind", "columns", "dim", "n_frequencies", "scale")
 
     def __init__(
@@ -325,7 +310,6 @@ class CategoryEmbedding(_TabularLayer):
     (2, 5)
     """
 
-    _read = staticmethod(operations.CategoryEmbedding.read)
     _settings = ("columns", "n_codes", "dims")
 
     def __init__(self, columns, n_codes, dims=8, **kwargs):

@@ -9,8 +9,6 @@ D. Holzmueller, L. Grinsztajn and I. Steinwart, "Better by default: strong pre-t
 and boosted trees on tabular data", NeurIPS 2024.
 """
 
-from __future__ import annotations
-
 import numbers
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,8 +179,7 @@ def build_tabular(
     for i, units in enumerate(hidden_units, start=1):
         entered = x
         x = _tabular_layers.NTKDense(units, name=f"hidden_{i}", **_FLOAT32)(x)
-        activate = _tabular_layers.ParametricActivation
-        x = activate(activation, name=f"activation_{i}", **_FLOAT32)(x)
+        x = _tabular_layers.ParametricActivation(activation, name=f"activation_{i}", **_FLOAT32)(x)
         if dropout is not None:
             x = layers.Dropout(dropout, name=f"dropout_{i}", **_FLOAT32)(x)
         if residual and i > 1 and entered.shape == x.shape:

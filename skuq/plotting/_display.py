@@ -193,15 +193,8 @@ def check_rows(**arrays) -> list[np.ndarray]:
     """
     # Targets and predictions may disagree about an axis of length 1.
     floats = {name: as_floats(values, name) for name, values in arrays.items()}
-    checked = check_same_shape(
-        **{name: v[:, 0] if v.shape[1:] == (1,) else v for name, v in floats.items()}
-    )
-    if checked[0].ndim > 1:
-        raise ValueError(
-            f"`{next(iter(arrays))}` must have shape (n_samples,): a display shows one output. "
-            f"Got {checked[0].shape}."
-        )
-    return checked
+    rows = {name: v[:, 0] if v.shape[1:] == (1,) else v for name, v in floats.items()}
+    return check_same_shape(one_output=True, **rows)
 
 
 def predictions_of(estimator, X, y=None) -> Predicted:

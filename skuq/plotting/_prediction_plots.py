@@ -325,8 +325,7 @@ class RetentionDisplay(_display.CurveDisplay):
             uncertainty = model.predict_uncertainty(inner).total
         else:
             uncertainty = 1 - np.max(model.predict_proba(inner), axis=1)
-        display = cls(errors, uncertainty, name=name, error_name="error rate")
-        return display.plot(ax, **plot_options)
+        return cls(errors, uncertainty, name=name, error_name="error rate").plot(ax, **plot_options)
 
     def plot(
         self, ax=None, *, bounds=True, line_kwargs=None, random_kwargs=None, oracle_kwargs=None
@@ -572,8 +571,7 @@ class CoverageWidthDisplay(_display.CurveDisplay):
         y, mean, std = _display.check_rows(y=y, mean=mean, std=std)
         scale, coverage, width = metrics.coverage_width_curve(y, mean, std)
         area = metrics.coverage_width_auc(y, mean, std)
-        display = cls(scale, coverage, width, auc=area, name=name, unit=unit)
-        return display.plot(ax, **plot_options)
+        return cls(scale, coverage, width, auc=area, name=name, unit=unit).plot(ax, **plot_options)
 
     def plot(self, ax=None, *, mark=1.96, line_kwargs=None, marker_kwargs=None):
         """Draw the mean width of intervals by their coverage, as both grow with the scale.

@@ -3,12 +3,10 @@
 Notation: K members, J normals of each, n rows, m outputs.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -21,6 +19,13 @@ from skuq.predictive._normals import TwoPieceNormal
 
 #: Keeps the gradient of a root finite at 0.
 ROOT_FLOOR = 1e-30
+
+
+class NumberArrays(NamedTuple):
+    """Numbers of a `Calibration` of normals, as arrays or tensors."""
+
+    factor: Any
+    share: Any
 
 
 @saved_as("predictive.Calibration")
@@ -61,13 +66,6 @@ WIDE = 3.0  # factor of the share that is wider
 UNCALIBRATED = Calibration()
 
 
-class NumberArrays(NamedTuple):
-    """Numbers of a `Calibration` of normals, as arrays or tensors."""
-
-    factor: Any
-    share: Any
-
-
 def calibrate_normals(
     normals: tuple[Any, Any, Any], weights: Any, arrays: NumberArrays | None, xp: Any = np
 ) -> tuple[Any, Any, Any]:
@@ -101,16 +99,15 @@ def calibrated_moments(
     return mean, xp.sum(probability * variance, axis=1)
 
 
+#: Distributions, and arrays of their rows, of each fold.
+Mixtures: TypeAlias = Sequence[Mixture | TwoPieceNormal]
+Arrays: TypeAlias = Sequence[np.ndarray]
 SMALLEST_UNCERTAINTY = 1e-150  # of a model that claims to be certain; its square is not yet 0
 _LEAST_DENSITY = np.finfo(float).tiny  # of which a logarithm is taken
 _STEP = 0.1  # of a factor's logarithm, for differences in place of derivatives
 
 
-def fit_std_factor(
-    mixtures: Sequence[Mixture | TwoPieceNormal],
-    ys: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
-) -> float:
+def fit_std_factor(mixtures: Mixtures, ys: Arrays, weights: Arrays) -> float:
     """Fit the factor c of all standard deviations by maximum likelihood.
 
     Each set of rows has its own mixtures, targets and weights, as the folds of a cross-validation
@@ -144,12 +141,7 @@ def fit_std_factor(
     return float(np.exp(minimise(nll, grid)))
 
 
-def shrink_std_factor(
-    mixtures: Sequence[Mixture | TwoPieceNormal],
-    ys: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
-    factor: float,
-) -> float:
+def shrink_std_factor(mixtures: Mixtures, ys: Arrays, weights: Arrays, factor: float) -> float:
     """Shrink the most likely factor of all standard deviations towards 1, by its own error.
 
     The logarithm of the factor is multiplied by ``1 - (2 * error / logarithm)**2``, or by 0 where
@@ -216,10 +208,7 @@ def fit_scales(
 
 
 def _fit_scale_of_output(
-    mixtures: Sequence[Any],
-    ys: Sequence[np.ndarray],
-    weights: Sequence[np.ndarray],
-    conformal: bool,
+    mixtures: Sequence[Any], ys: Arrays, weights: Arrays, conformal: bool
 ) -> tuple[Any, ...]:
     """Fit the factor of one output and, if `conformal`, the scores and their coverage."""
     scale = fit_std_factor(mixtures, ys, weights)

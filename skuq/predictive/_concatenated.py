@@ -3,11 +3,10 @@
 Notation: n rows, m outputs (the last axis is absent where y was 1-D).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -112,16 +111,16 @@ class Concatenated(Continuous):
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         return self._collect(lambda piece, _: piece._draw(n_samples, seed, rng), axis=1)
 
-    def scaled(self, factor: Factor) -> Concatenated:
+    def scaled(self, factor: Factor) -> Self:
         return replace(self, parts=tuple(part.scaled(factor) for part in self.parts))
 
-    def with_correlation(self, correlation: ArrayLike | None) -> Concatenated:
+    def with_correlation(self, correlation: ArrayLike | None) -> Self:
         return replace(self, parts=tuple(part.with_correlation(correlation) for part in self.parts))
 
-    def rows(self, rows: RowIndex) -> Concatenated:
+    def rows(self, rows: RowIndex) -> Self:
         """Select rows by a slice or positions."""
         return replace(self, part=self.part[rows], row=self.row[rows])
 
-    def output(self, k: int) -> Concatenated:
+    def output(self, k: int) -> Self:
         """Select the marginal distribution of one of several outputs."""
         return replace(self, parts=tuple(part.output(k) for part in self.parts))

@@ -4,8 +4,6 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 entropies are in nats and whose codes (n,) are the positions of the rows' classes.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Hashable
@@ -358,8 +356,7 @@ class Continuous:
     @property
     def _shape(self) -> tuple[int, ...]:
         """Shape of y: (n,) or (n, m)."""
-        first = next(iter(self._array_kinds))
-        return getattr(self, first).shape[self._leading_axes :]
+        return getattr(self, next(iter(self._array_kinds))).shape[self._leading_axes :]
 
     def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
         """Make a distribution whose arrays are ``change(array, kind)``."""
@@ -697,8 +694,7 @@ class Posterior:
         if self.n_draws < 1:
             raise ValueError(f"n_draws must be at least 1. Got {self.n_draws}.")
         arguments = tuple(np.asarray(argument) for argument in self.arguments)
-        object.__setattr__(self, "arguments", arguments)
-        object.__setattr__(self, "output_shape", tuple(self.output_shape))
+        vars(self).update(arguments=arguments, output_shape=tuple(self.output_shape))
 
     @np.errstate(under="ignore")
     def __call__(self, X: ArrayLike) -> np.ndarray:
@@ -723,8 +719,7 @@ class Posterior:
         if X.ndim != 2:
             raise ValueError(f"X must have shape (n, n_features). Got {X.shape}.")
         # Rows can be computed in chunks, since their draws do not depend on other rows.
-        numbers = self.n_draws * math.prod(self.output_shape)
-        step = max(1, _ENTRIES_PER_CHUNK // max(1, numbers))
+        step = max(1, _ENTRIES_PER_CHUNK // max(1, self.n_draws * math.prod(self.output_shape)))
         parts = []
         for start in range(0, max(1, len(X)), step):
             rows = X[start : start + step]

@@ -1,7 +1,5 @@
 """Fit the scale of an epistemic part, and NOMU's readout, by maximum likelihood."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -176,8 +174,7 @@ def fit_readout(
     else:
         l_min, l_max = l_mins[0], l_maxs[l_maxs > l_mins[0]][0]
     beyond = None if raw_beyond is None else readout(raw_beyond, l_min, l_max)
-    spread = readout(raw, l_min, l_max)
-    c, _ = fit_epistemic_scale(error, spread, aleatoric, weights, beyond=beyond)
+    c, _ = fit_epistemic_scale(error, readout(raw, l_min, l_max), aleatoric, weights, beyond=beyond)
     return float(l_min), float(l_max), c
 
 

@@ -5,8 +5,6 @@ In two-piece normals, s1 and s2 are the standard deviations below and above the 
 probability below the mode is s1 / (s1 + s2).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -21,12 +19,12 @@ from scipy.optimize import elementwise
 from skuq._formulas import LOG_SQRT_2PI, mean_distance
 from skuq._params import check_member_weights, check_probabilities, read_only_copy
 from skuq.files._registry import saved_as
+from skuq.predictive import _distributions
 from skuq.predictive._distributions import (
     FILLED_IN,
     Continuous,
     Mixture,
     Uncertainty,
-    check_parameters,
     normal_levels,
 )
 
@@ -104,7 +102,7 @@ class GaussianMixture(Mixture):
     def __post_init__(self) -> None:
         leading = ("n_members", "n_components")[: self._leading_axes]
         given = {name: getattr(self, name) for name in self._array_kinds}
-        arrays = dict(zip(given, check_parameters(*leading, **given)))
+        arrays = dict(zip(given, _distributions.check_parameters(*leading, **given)))
         if self.probabilities is not None:
             probabilities = arrays["probabilities"]
             sums = check_probabilities("probabilities of components", probabilities, axis=1)
@@ -370,8 +368,7 @@ def _draw_noisy(
         component += uniform >= edge
     # The parameters of each draw's normal.
     loc, scale = (np.take_along_axis(a[None], component[:, None], 1)[:, 0] for a in (loc, scale))
-    draws: np.ndarray = loc + scale * z
-    return draws
+    return loc + scale * z
 
 
 def mixture_cdf(y: Any, weights: np.ndarray, arrays: Sequence[np.ndarray]) -> Any:
@@ -439,7 +436,7 @@ def check_location_and_stds(**arrays: ArrayLike) -> list[np.ndarray]:
 
     The location comes first; the others must be non-negative and finite.
     """
-    checked = check_parameters(**arrays)
+    checked = _distributions.check_parameters(**arrays)
     for name, part in list(zip(arrays, checked))[1:]:
         wrong = ~((part >= 0) & np.isfinite(part))  # True also for NaN
         if wrong.any():
@@ -561,13 +558,13 @@ class EpistemicNormal(GaussianMixture):
         """
         return Uncertainty(self.mean, self.aleatoric.copy(), self.epistemic.copy(), self.std)
 
-    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> EpistemicNormal:
+    def _map_arrays(self, change: Callable[[np.ndarray, str], np.ndarray]) -> Self:
         # The scale follows from both parts. A stretch is about the mean, which keeps every bit.
         mean = change(self.mean, "shape")
         parts = self.aleatoric, self.epistemic, self.functions
         changed: Any = (p if p is None else change(p, "scale") for p in parts)
         noise, model, functions = changed
-        return EpistemicNormal(mean, noise, model, functions, self.correlation)
+        return type(self)(mean, noise, model, functions, self.correlation)
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         shape = n_samples, *self.mean.shape

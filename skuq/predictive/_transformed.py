@@ -4,13 +4,11 @@ Notation: K members, n rows, m outputs (the last axis is absent where y was 1-D)
 and z the transformed target.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -94,7 +92,7 @@ class TransformedMixture(Mixture):
         """Correlation (m, m) of the outputs' normal scores, which is that of `inner`."""
         return self.inner.correlation
 
-    def with_correlation(self, correlation: ArrayLike | None) -> TransformedMixture:
+    def with_correlation(self, correlation: ArrayLike | None) -> Self:
         """Correlate the outputs, as `inner` has them; see `GaussianMixture`."""
         changed = copy.copy(self)  # keeps the moments, which take time
         vars(changed)["inner"] = self.inner.with_correlation(correlation)
@@ -174,28 +172,27 @@ class TransformedMixture(Mixture):
         return self.factor * total
 
     def _inverse_cdf_at(self, levels: np.ndarray) -> np.ndarray:
-        z = self.inner._inverse_cdf_at(levels)
-        return self.shift + self.factor * self.transform.inverse(z)
+        return self.shift + self.factor * self.transform.inverse(self.inner._inverse_cdf_at(levels))
 
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         z = self.inner._draw(n_samples, seed, rng)
         return self.shift + self.factor * self.transform.inverse(z)
 
-    def scaled(self, factor: Factor) -> TransformedMixture:
+    def scaled(self, factor: Factor) -> Self:
         mean = self.mean
         # mean + factor * (y - mean) is again a shift and a factor of the same inner mixture.
-        stretched = TransformedMixture(
+        stretched = type(self)(
             self.inner, self.transform, mean + factor * (self.shift - mean), factor * self.factor
         )
         stretched.__dict__["_moments"] = self._moments  # do not depend on shift and factor
         return stretched
 
-    def rows(self, rows: RowIndex) -> TransformedMixture:
+    def rows(self, rows: RowIndex) -> Self:
         """Select rows by a slice or positions."""
         inner = self.inner.rows(rows)
-        return TransformedMixture(inner, self.transform, self.shift[rows], self.factor[rows])
+        return type(self)(inner, self.transform, self.shift[rows], self.factor[rows])
 
-    def output(self, k: int) -> TransformedMixture:
+    def output(self, k: int) -> Self:
         """Select the marginal distribution of one of several outputs."""
         shift, factor = self.shift[:, k], self.factor[:, k]
-        return TransformedMixture(self.inner.output(k), self.transform.output(k), shift, factor)
+        return type(self)(self.inner.output(k), self.transform.output(k), shift, factor)

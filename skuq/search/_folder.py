@@ -1,7 +1,5 @@
 """Store a search on disk: a folder with its description and a file for each finished trial."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools
@@ -15,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, Self, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -97,8 +95,7 @@ def trial_files(folder: Path) -> list[Path]:
 def move_aside(file: Path) -> Path:
     """Rename a broken file to an unused name, and return the new path."""
     names = (file.with_suffix(f".broken{k or ''}") for k in itertools.count())
-    aside = next(name for name in names if not name.exists())
-    return file.rename(aside)
+    return file.rename(next(name for name in names if not name.exists()))
 
 
 def _trial_name(trial_number: int) -> str:
@@ -257,7 +254,7 @@ class CatalogFolder:
     def entropy(self) -> int | None:
         return None if self._search is None else self._search.entropy
 
-    def __enter__(self) -> CatalogFolder:
+    def __enter__(self) -> Self:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -434,8 +431,7 @@ def catalog_dir_of(path: Path) -> Path:
 
 def _fingerprint(parts: dict[str, Any]) -> str:
     """Compute the name of a search's folder from its parts."""
-    text = json.dumps(parts, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 _OTHER_VALUES = "other values"
@@ -487,7 +483,7 @@ class Catalog(Sequence[TrialRecord]):
         self.held_out = held_out
 
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> Catalog:
+    def load(cls, path: str | PathLike[str]) -> Self:
         """Read the catalog of a search that was run with `catalog_dir`.
 
         Parameters
@@ -568,12 +564,12 @@ class Catalog(Sequence[TrialRecord]):
             frame["message"] = frame.pop("message")  # the last column
         return frame
 
-    def keep_arrays_of(self, indices: npt.ArrayLike) -> Catalog:
+    def keep_arrays_of(self, indices: npt.ArrayLike) -> Self:
         """Copy the catalog, with weights and held-out predictions of these trials only."""
         records, kept = list(self.records), np.asarray(indices, dtype=int)
         for k in np.setdiff1d(self.completed, kept):
             records[k] = replace(records[k], result=records[k].result.without_arrays())
-        return Catalog(records, self.held_out)
+        return type(self)(records, self.held_out)
 
 
 def with_decisions(row: dict[str, Any], configuration: Mapping[str, Any]) -> dict[str, Any]:

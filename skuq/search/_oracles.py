@@ -90,8 +90,7 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
             for key, trial in self.trials.items()
             if trial.status == _STATUS.RUNNING and key != trial_id
         ]
-        rng = generator(self._entropy, "ask", len(self.trials))
-        values = proposer.ask(history, running, rng)
+        values = proposer.ask(history, running, generator(self._entropy, "ask", len(self.trials)))
         return {"status": _STATUS.RUNNING, "values": values}
 
     def _record(self, number: int, trial: Any, space: Space, sign: int) -> TrialRecord:

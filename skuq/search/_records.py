@@ -1,7 +1,5 @@
 """Records of a search: trials and held-out rows, limits and options of a run, and its log."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time
@@ -9,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -132,7 +130,7 @@ class HeldOut:
     rows: np.ndarray | None
     y: np.ndarray
     weight: np.ndarray
-    shifted: tuple[HeldOut, ...] = ()
+    shifted: tuple["HeldOut", ...] = ()
 
     @property
     def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:
@@ -341,17 +339,14 @@ class TrialLog:
         known = {record.trial_number for record in self.history}
         self.missing = deque(number for number in range(n_trials) if number not in known)
         self.finished: deque[TrialRecord] = deque()
-        self.interrupted = False
-        self._n_trials = n_trials
+        self.interrupted, self.started = False, time.monotonic()
+        self._n_trials, self.n_known = n_trials, len(self.history)
         self._shown_total = None if options.is_open else n_trials
-        self.n_known = len(self.history)
-        self._store = store
-        self._options = options
-        self.started = time.monotonic()
+        self._store, self._options = store, options
         if self.history:
             _logger.info("continuing with %d stored trials", len(self.history))
 
-    def __enter__(self) -> TrialLog:
+    def __enter__(self) -> Self:
         limits = self._options.limits
         self._progress = Progress(
             self._options.name,
@@ -461,8 +456,7 @@ class RunningTrials(dict[Future[Any], RunningTrial]):
 
     def __init__(self, slots: Slots, limits: Limits) -> None:
         super().__init__()
-        self._slots = slots
-        self._limits = limits
+        self._slots, self._limits = slots, limits
         self.free_slots = deque(range(slots.n_slots))
 
     def wait(self, seconds: float = math.inf) -> Iterator[TrialRecord]:

@@ -12,8 +12,6 @@ worker that has a copy, and Dask would prefer workers that have one. Dask is opt
 that need it import it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
@@ -36,6 +34,7 @@ import joblib
 from joblib.externals.loky import process_executor
 
 from skuq.backend import loaded
+from skuq.backend._scopes import call_after_fork
 from skuq.exceptions import SearchSpaceError, SlotsLostError
 
 _DEVICES = Path("/dev")  # NVIDIA's driver has a file for each GPU here
@@ -68,10 +67,8 @@ class Slots:
         See `open_slots`.
     """
 
-    n_slots = 1
-
-    def __init__(self, evaluate: Callable[..., Any]) -> None:
-        self._evaluate = evaluate
+    def __init__(self, evaluate: Callable[..., Any], n_slots: int = 1) -> None:
+        self._evaluate, self.n_slots = evaluate, n_slots
 
     def __enter__(self) -> Self:
         return self
@@ -191,8 +188,7 @@ class ProcessSlots(Slots):
     """Slots that are processes, each with a share of the cores and, if possible, its own GPU."""
 
     def __init__(self, evaluate: Callable[..., Any], n_slots: int) -> None:
-        super().__init__(evaluate)
-        self.n_slots = n_slots
+        super().__init__(evaluate, n_slots)
         self._n_threads = max(1, joblib.cpu_count() // n_slots)
         self._workers: list[_Worker | None] = [None] * n_slots
         self._futures: list[Future[Any] | None] = [None] * n_slots
@@ -239,7 +235,7 @@ class ProcessSlots(Slots):
         self._futures[slot] = future
         return future
 
-    def _worker_of(self, slot: int) -> _Worker:
+    def _worker_of(self, slot: int) -> "_Worker":
         """Return the slot's process; take an idle one or start one if the slot has none."""
         worker = self._workers[slot]
         if worker is None:
@@ -338,8 +334,7 @@ def _note_fork() -> None:
     _is_forked = _has_started
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-    os.register_at_fork(after_in_child=_note_fork)
+call_after_fork(_note_fork)
 
 
 def can_start_processes() -> bool:
@@ -433,10 +428,8 @@ class DaskSlots(Slots):
     def __init__(
         self, evaluate: Callable[..., Any], client: Any, n_slots: int, submit_kwargs: dict[str, Any]
     ) -> None:
-        super().__init__(evaluate)
-        self.n_slots = n_slots
-        self._client = client
-        self._submit_kwargs = submit_kwargs
+        super().__init__(evaluate, n_slots)
+        self._client, self._submit_kwargs = client, submit_kwargs
         self._name = f"skuq-{uuid.uuid4().hex}"
         self._tasks: list[Any] = [None] * n_slots
 
@@ -680,8 +673,7 @@ class ThreadSlots(Slots):
     """Slots that are threads of the calling process."""
 
     def __init__(self, evaluate: Callable[..., Any], n_slots: int) -> None:
-        super().__init__(evaluate)
-        self.n_slots = n_slots
+        super().__init__(evaluate, n_slots)
         self._pool = ThreadPoolExecutor(n_slots, thread_name_prefix="skuq-slot")
         self._futures: list[Future[Any] | None] = [None] * n_slots
 

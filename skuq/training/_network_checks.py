@@ -9,8 +9,6 @@ everything else that the process has drawn, in other threads too. Therefore weig
 again here, each variable by a copy of its initializer with a seed of its own.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable
@@ -208,8 +206,7 @@ class KerasNetwork:
         raws, states, penalties = zip(*each)
         ops = backend.ops
         # Each variable of the state becomes one of shape (n_members, *shape).
-        stacked = [ops.stack(values) for values in zip(*states)]
-        return ops.stack(raws), stacked, ops.stack(penalties)
+        return ops.stack(raws), [ops.stack(values) for values in zip(*states)], ops.stack(penalties)
 
     def _forward(
         self, variables: Any, state: Any, x: Any, training: bool

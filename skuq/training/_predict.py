@@ -11,8 +11,6 @@ methods get there in a few steps, from weights that are nearly right. Its notati
 n = N n_raw values, P weights.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math
@@ -138,8 +136,7 @@ def _predict_keras(member: Member, x: np.ndarray, cache: bool) -> np.ndarray:
     state = tuple(_cast(value, dtype) for value in member.state)
     network = checked_network(member)
     key = without_names(network), own_classes(network)
-    make = functools.partial(_keras_forward, network, dtype)
-    model, forward = _forwards.get((*key, dtype), make)
+    model, forward = _forwards.get((*key, dtype), functools.partial(_keras_forward, network, dtype))
     if cache:
         forward = _forwards.get(
             (*key, "compiled"),
@@ -254,6 +251,10 @@ class _Predicting(DrawingNetwork):
 
 MAX_DUAL_VALUES = 1500  # with more, systems of n equations take longer than first-order steps
 
+_MOST_STEPS, _TOLERANCE, _LEAST_GAIN = 50, 1e-6, 0.02  # of systems of n equations
+# Damping at first, least and largest, in units of the tangent kernel's mean diagonal. With less
+# than the least, rounding makes the kernel of nearly equal rows indefinite.
+_DAMPING, _LEAST_DAMPING, _LARGEST_DAMPING = 1e-3, 1e-10, 1e8
 # Computes raw outputs and derivatives from weights (P,) at some of the rows.
 _DerivativesOfRows: TypeAlias = Callable[[np.ndarray, slice], Derivatives]
 
@@ -318,12 +319,6 @@ def levenberg_marquardt(
     flat: np.ndarray,
     targets: np.ndarray,
     root: np.ndarray,
-    *,
-    max_steps: int = 50,
-    tolerance: float = 1e-6,
-    damping_range: tuple[float, float] = (1e-10, 1e8),
-    first_damping: float = 1e-3,
-    least_gain: float = 0.02,
 ) -> np.ndarray:
     """Minimise ``|root * (targets - raw(flat))|^2`` over weights (P,), where n < P.
 
@@ -331,23 +326,21 @@ def levenberg_marquardt(
     the change of the weights that Levenberg and Marquardt's normal equations give, from a system
     of n equations. Damping follows Nielsen's rule (1999).
 
-    The search ends at a root mean square of the residuals of `tolerance`, in units of the
-    standardised targets, or after a step that removes less than the share `least_gain` of the
-    squared error. Damping is in units of the tangent kernel's mean diagonal. With less than the
-    least, rounding makes the kernel of nearly equal rows indefinite.
+    The search ends at a root mean square of the residuals of `_TOLERANCE`, in units of the
+    standardised targets, or after a step that removes less than the share `_LEAST_GAIN` of the
+    squared error.
     """
-    least_damping, largest_damping = damping_range
     current = derivatives(flat)
     residual = root * (targets - current.raw.ravel())
     loss, damping, growth = residual @ residual, None, 2.0
-    for _ in range(max_steps):
-        if loss <= len(targets) * tolerance**2:
+    for _ in range(_MOST_STEPS):
+        if loss <= len(targets) * _TOLERANCE**2:
             break
         # Kernel of the weighted values, diag(root) J J^T diag(root).
         gram = current.gram() * np.multiply.outer(root, root)
         unit = np.trace(gram) / len(gram)
-        damping = first_damping * unit if damping is None else max(damping, least_damping * unit)
-        while damping <= largest_damping * unit:
+        damping = _DAMPING * unit if damping is None else max(damping, _LEAST_DAMPING * unit)
+        while damping <= _LARGEST_DAMPING * unit:
             damped = gram + damping * np.eye(len(gram))
             # The step is J^T diag(root) dual.
             dual = linalg.cho_solve(linalg.cho_factor(damped, lower=True), residual)
@@ -363,7 +356,7 @@ def levenberg_marquardt(
         else:
             return flat  # no step gains any more
         flat, current, residual, loss = tried, tried_derivatives, after, after @ after
-        if gain < least_gain * (loss + gain):
+        if gain < _LEAST_GAIN * (loss + gain):
             break
         # Nielsen's rule: more trust in the linear model, the better it predicted the gain.
         damping *= max(1 / 3, 1 - (2 * gain / predicted_gain - 1) ** 3)

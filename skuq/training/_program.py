@@ -22,8 +22,6 @@ second moments; c the optimiser's constants. `init` makes the slots (the optimis
 `update` maps ``(w, slots, g, t, lr)`` to ``(w, slots)``.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -84,6 +82,27 @@ _TEMPERATURE_SPREAD = 0.2
 INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their streams from 0
 
 
+class Batch(NamedTuple):
+    """What a training step is given.
+
+    Attributes
+    ----------
+    rows : tensor of shape (.., batch_size, columns)
+        Rows of the table, with the columns of x, y and the weight.
+    share : tensor of shape (batch_size,)
+        Each row's share in the batch's loss, 0 for padding.
+    prior : tensor of shape (.., batch_size, n_raw) or None
+        Outputs of a frozen prior network.
+    artificial : tensor of shape (.., n_artificial, *input_shape) or None
+        Inputs without targets.
+    """
+
+    rows: Any
+    share: Any
+    prior: Any
+    artificial: Any
+
+
 class Losses:
     """Loss functions for batches and for validation rows."""
 
@@ -95,14 +114,10 @@ class Losses:
         # A head may be validated by another loss than the one it is trained on.
         self._validation_loss = key.head.validation_loss
 
-    def training_run(
-        self, step: Any, share: Any, prior: Any, scalars: dict[str, Any], factor: Any
-    ) -> Run:
+    def training_run(self, step: Any, batch: Batch, scalars: dict[str, Any], factor: Any) -> Run:
         """Make the `Run` of training step `step` (from 1): real rows, dropout masks, indices.
 
-        `share` (batch_size,) is each row's share in the batch's loss, 0 for padding. `prior`
-        (.., batch_size, n_raw) are the outputs of a frozen prior network, or None. `factor`
-        multiplies the dropout rates in this step; None leaves them.
+        `factor` multiplies the dropout rates in this step; None leaves them.
         """
         key, noise_key = self.key, scalars["noise_key"]
 
@@ -120,29 +135,20 @@ class Losses:
         return Run(
             tensors(key.jit),
             training=True,
-            is_real=ops.cast(share > 0, "float32"),
+            is_real=ops.cast(batch.share > 0, "float32"),
             dropout_mask=dropout_mask,
             index=self._index(step, noise_key),
-            prior=prior,
+            prior=batch.prior,
         )
 
-    def batch(
-        self,
-        variables: Any,
-        state: Any,
-        rows: Any,
-        share: Any,
-        artificial: Any,
-        run: Run,
-        scalars: dict[str, Any],
+    def of_batch(
+        self, variables: Any, state: Any, batch: Batch, run: Run, scalars: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...]]:
         """Compute the training losses (..) of a batch, and the network's new state.
 
-        `rows` (.., batch_size, columns) are rows of the table with the columns of x, y and the
-        weight; `share` (batch_size,) is each row's share in the batch's loss, 0 for padding.
-        `artificial` (.., n_artificial, *input_shape) are inputs without targets, or None. `run` is
-        that of `training_run`, and `scalars` are the settings of each member.
+        `run` is that of `training_run`, and `scalars` are the settings of each member.
         """
+        rows, share, _, artificial = batch
         x, y, weight = self._columns_of(rows)
         # Weights of the losses (..) become (.., 1), so that they broadcast over rows.
         settings = {name: value[..., None] for name, value in scalars.get("settings", {}).items()}
@@ -573,7 +579,7 @@ class TrainingProgram:
 
         Returns the epoch's mean losses (..), whether each is finite (..), and the carry.
         """
-        key, batch = self.key, self.key.batch_size
+        key, size = self.key, self.key.batch_size
         order = take(feed["orders"], epoch)  # (.., n_steps * batch_size)
         # Factors of the steps of this epoch, (n_steps,) each.
         schedules = {
@@ -592,21 +598,18 @@ class TrainingProgram:
             )
 
         def body(step: Any, finite: Any, total: Any, inner: Any) -> tuple[Any, Any, Any, Any]:
-            start = step * batch
-            if key.n_members:
-                numbers = ops.slice(order, [0, start], [key.n_members, batch])
-            else:
-                numbers = ops.slice(order, [start], [batch])
+            start = step * size
+            numbers = ops.slice(order, [0] * len(key.lead) + [start], [*key.lead, size])
             rows = gather_rows(data["table"], numbers)  # (.., batch_size, columns)
             prior = gather_rows(data["prior"], numbers) if "prior" in data else None
-            share = ops.slice(feed["shares"], [start], [batch])
+            share = ops.slice(feed["shares"], [start], [size])
             factors = {name: take(v, step) for name, v in schedules.items()}
             inputs = None if artificial is None else take(artificial, step)
-            losses, inner = self._train_step(rows, prior, share, inputs, factors, scalars, inner)
+            batch = Batch(rows, share, prior, inputs)
+            losses, inner = self._train_step(batch, factors, scalars, inner)
             finite = ops.logical_and(finite, ops.isfinite(losses))
             # The epoch's loss is the mean over its rows: batches count by their numbers of rows.
-            step_share = take(feed["step_shares"], step)
-            return step + 1, finite, total + losses * step_share, inner
+            return step + 1, finite, total + losses * take(feed["step_shares"], step), inner
 
         inner = {name: carry[name] for name in ("weights", "state", "slots", "step")}
         start = (
@@ -619,22 +622,15 @@ class TrainingProgram:
         return total, finite, {**carry, **inner}
 
     def _train_step(
-        self,
-        rows: Any,
-        prior: Any,
-        share: Any,
-        artificial: Any,
-        factors: dict[str, Any],
-        scalars: dict[str, Any],
-        inner: dict[str, Any],
+        self, batch: Batch, factors: dict[str, Any], scalars: dict[str, Any], inner: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
         """Run one step: return the losses (..) of its batch, and the inner carry after it."""
         step = inner["step"] + 1
-        run = self.losses.training_run(step, share, prior, scalars, factors.get("dropouts"))
+        run = self.losses.training_run(step, batch, scalars, factors.get("dropouts"))
 
         def total(blocks: Any) -> tuple[Any, Any]:
-            losses, state = self.losses.batch(
-                self.layout.variables(blocks), inner["state"], rows, share, artificial, run, scalars
+            losses, state = self.losses.of_batch(
+                self.layout.variables(blocks), inner["state"], batch, run, scalars
             )
             # Members share no weights: the gradient of the sum holds every member's own gradient.
             return ops.sum(losses), (losses, state)

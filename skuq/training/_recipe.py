@@ -1,7 +1,5 @@
 """Recipes, which hold all settings of a training run, and `Training`, those that users give."""
 
-from __future__ import annotations
-
 import fnmatch
 import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
@@ -215,8 +213,7 @@ class Recipe:
                 f"numbers >= 0. Got {given!r} and {self.epoch_rates!r}."
             )
         # Both are stored as tuples, so that recipes can be hashed whatever was given.
-        object.__setattr__(self, "rate_factors_of_layers", pairs)
-        object.__setattr__(self, "epoch_rates", rates)
+        vars(self).update(rate_factors_of_layers=pairs, epoch_rates=rates)
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(
                 f'`momentum` can only be set with optimizer="sgd". Got {self.optimizer!r}.'
@@ -244,8 +241,7 @@ class Recipe:
         if self.schedule != "coslog4":
             return [n_epochs]
         shares = (2 ** np.arange(1, _N_CYCLES + 1) - 1) / (2**_N_CYCLES - 1)
-        ends: list[int] = np.ceil(n_epochs * shares).astype(int).tolist()
-        return ends
+        return np.ceil(n_epochs * shares).astype(int).tolist()
 
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of the learning rate for `count` steps, from step `first` of `total`.

@@ -11,8 +11,6 @@ Convolutions stay in plain graphs: on a CPU, XLA's convolutions take about nine 
 and on a GPU both call the same library.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re
@@ -30,19 +28,8 @@ from skuq.backend import BoundedCache
 from skuq.networks._member import Member
 from skuq.networks._operator_network import EpistemicNetwork
 from skuq.tables._splits import TrainingData
-from skuq.training._job import (
-    HostStreams,
-    Sizes,
-    Template,
-    TrainingJob,
-    batch_shares,
-    data_tensors,
-    program_key,
-    rate_factors,
-    scalars_of,
-    seed_words,
-    template_of,
-)
+from skuq.training import _job
+from skuq.training._job import TrainingJob
 from skuq.training._network_checks import MAX_PASS_ROWS
 from skuq.training._predict import predict_members
 
@@ -145,8 +132,8 @@ class TrainingRun:
         from skuq.training._program import Blocks, start_carry  # loads TensorFlow
 
         self.job, self.data = job, data
-        template = template_of(job.network)
-        sizes = Sizes.of(job, data)
+        template = _job.template_of(job.network)
+        sizes = _job.Sizes.of(job, data)
         jit = job.jit
         if jit is None:
             n_weights = sum(map(math.prod, template.shapes)) * len(job.seeds)
@@ -155,18 +142,18 @@ class TrainingRun:
         self._n_planned = job.n_planned  # schedules end with the last of these epochs
         self._cycle_start = 0  # epoch after which the cycle of the learning rate began
         self._model, self._sizes = template.model, sizes
-        self.key = program_key(job, template, data, sizes, jit=jit)
+        self.key = _job.program_key(job, template, data, sizes, jit=jit)
         self._layout = Blocks(template.shapes, self.key.jit)
-        self._streams = HostStreams(job)
-        self._tables = data_tensors(data, job.splits if job.own_validation else None)
-        self._scalars = scalars_of(job, data, sizes)
+        self._streams = _job.HostStreams(job)
+        self._tables = _job.data_tensors(data, job.splits if job.own_validation else None)
+        self._scalars = _job.scalars_of(job, data, sizes)
         if self.key.rate_factors:  # one number per variable, spread over the weights' blocks
-            factors = [rate_factors(recipe, template, data) for recipe in job.recipes]
+            factors = [_job.rate_factors(recipe, template, data) for recipe in job.recipes]
             numbers = np.asarray(job.join_members(factors), dtype="float32")
             self._scalars["rate_factors"] = self._layout.spread(numbers)
-        self._shares = batch_shares(self.key, sizes.n_train)
+        self._shares = _job.batch_shares(self.key, sizes.n_train)
         # Each member starts from its own weights, given or drawn from its seed.
-        words = [seed_words(seed) for seed in job.seeds]
+        words = [_job.seed_words(seed) for seed in job.seeds]
         first: Any = job.start or [template.draw(word.weights) for word in words]
         weights, states = zip(*first)
         self._carry = start_carry(
@@ -202,7 +189,7 @@ class TrainingRun:
             n_done = self._n_planned if recipe.stops_by_cycles else recipe.epochs
         return float(n_done / recipe.epochs)
 
-    def _prior(self, template: Template) -> np.ndarray | None:
+    def _prior(self, template: _job.Template) -> np.ndarray | None:
         """Compute the outputs (.., n_rows, n_raw) of frozen prior networks for the table's rows.
 
         They are constant, except where adversarial training moves the rows.
@@ -274,8 +261,7 @@ class TrainingRun:
                 n = min(n, max(1, self.n_epochs))
             end = of_cycle = self._n_planned
             if self.job.recipe.stops_by_cycles:
-                ends = self.job.recipe.cycle_ends(end)
-                of_cycle = next(e for e in ends if e > self.n_epochs)
+                of_cycle = next(e for e in self.job.recipe.cycle_ends(end) if e > self.n_epochs)
             n = int(min(n, most - self.n_epochs, of_cycle - self.n_epochs))
             carry, rows = self._call(n, cancelled)
             # Waits for the end of the call, so that its time can be taken.

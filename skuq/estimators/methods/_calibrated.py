@@ -186,8 +186,7 @@ class CalibratedUncertainty(Predictor):
         return router.add(splitter=splitter, method_mapping=split)
 
     def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        return _out_of_fold.inherit_tags(tags, [self.estimator])
+        return _out_of_fold.inherit_tags(super().__sklearn_tags__(), [self.estimator])
 
 
 @_params.parameters("estimators.CalibratedUncertaintyRegressor", kind="estimator")

@@ -198,8 +198,7 @@ class OperatorRegressor(UncertaintyRegressor):
     def noise_std_(self):
         """Standard deviation of the noise."""
         widths = self.fitted_.widths
-        scale = self.fitted_.targets.scale_
-        noise = np.zeros_like(scale) if widths is None else widths.noise
+        noise = np.zeros_like(self.fitted_.targets.scale_) if widths is None else widths.noise
         return noise if len(noise) > 1 else noise[0]
 
     # Parts of the fitted model, which the class docstring describes.
@@ -638,8 +637,7 @@ def _fit_operator(
     widths = None
     if noise.any() or not np.allclose(factor, 1, rtol=1e-12):
         widths = Widths(factor, noise * task.targets.scale_)
-    fitted = FittedOperator(task.inputs, task.targets, draws, base, widths)
-    return Fit(fitted, task.attributes)
+    return Fit(FittedOperator(task.inputs, task.targets, draws, base, widths), task.attributes)
 
 
 def _resolve_prior(model: NEONRegressor) -> ConditionedPrior | EpiNet:
@@ -806,8 +804,7 @@ def _standardise(task, pretrained, previous):
         else:
             given.mean_, given.scale_ = previous.given.mean_, previous.given.scale_
         x, y = given.features(rows.X), targets.transform(rows.y, given.mean(rows.X))
-    weight = targets.pair_weights(rows.y, rows.weight)
-    return given, TrainingData.without_validation(x, y, weight)
+    return given, TrainingData.without_validation(x, y, targets.pair_weights(rows.y, rows.weight))
 
 
 def _standardised_noise(noise_std, scale):

@@ -155,8 +155,7 @@ class OperatorTrainer:
     def _start(self, network, n_members):
         """List first weights and states: those of the previous fit's members, then random ones."""
         previous = self.previous.members
-        known = read_network(previous[0].network)
-        if known.without_names() != network.without_names():
+        if read_network(previous[0].network).without_names() != network.without_names():
             raise ValueError(
                 "`warm_start=True` goes on with the networks of the previous fit, but parameters "
                 "or query points have changed their architecture. Set warm_start=False."
@@ -361,8 +360,7 @@ def train_epinet(trainer, *, prior, n_draws):
         return IndexDraws(members[0], index), None
     others = np.flatnonzero(left_out[1])
     rows = trainer.rows_of(others)
-    raw = predict_draws(members[1], trainer.data.x[rows], index)
-    values, _ = trainer.head.values(ARRAYS, raw)
+    values, _ = trainer.head.values(ARRAYS, predict_draws(members[1], trainer.data.x[rows], index))
     error = trainer.data.y[rows] - values.mean(axis=0)
     widths = fit_widths(error**2, values.var(axis=0), trainer.weight[others], trainer.noise.shape)
     return IndexDraws(members[0], index), widths

@@ -13,14 +13,8 @@ from skuq import _params
 from skuq._params import Interval, StrOptions, parameters, settings_constraint
 from skuq.estimators._base import Fit, Given, UncertaintyRegressor, training_progress, unfitted_copy
 from skuq.estimators._task import VALIDATION, Task, join_validation, read_task
-from skuq.estimators.methods import _nomu_training
-from skuq.estimators.methods._nomu_readout import (
-    Evidence,
-    choose_readout,
-    read_relu_readout,
-    split_parts,
-    warn_of_few_rows,
-)
+from skuq.estimators.methods import _nomu_readout, _nomu_training
+from skuq.estimators.methods._nomu_readout import Evidence, choose_readout, split_parts
 from skuq.fitted._fitted_nomu import FittedNomu, GivenMean, KnownNoise, Readout
 from skuq.networks import ArtificialInputs, NOMULoss, NOMUNetwork, NOMUReadout
 from skuq.networks._nomu_network import NOMU_SETTINGS
@@ -416,7 +410,7 @@ class NOMURegressor(UncertaintyRegressor):
             If the model has other settings, or layers that are not dense, or `pretrained`.
         """
         check_is_fitted(self)
-        return read_relu_readout(self.fitted_)
+        return _nomu_readout.read_relu_readout(self.fitted_)
 
     # Parts of the fitted model, which the class docstring describes.
     c_ = property(attrgetter("fitted_.readout.c"), doc="")
@@ -521,8 +515,7 @@ def _make_trainer(model, task, report, network, loss, artificial, readout, recip
         given = GivenMean(model.pretrained)
         # A model of encoded columns may know them by any names.
         names = None if task.inputs.encodes else task.inputs.feature_names
-        shows_layers = network.connect_layers > 0
-        given.check(rows.X.shape[1], names, shows_layers=shows_layers)
+        given.check(rows.X.shape[1], names, shows_layers=network.connect_layers > 0)
     if model.noise_std is not None and not isinstance(model.noise_std, str):
         noise = KnownNoise(model.noise_std, task.targets.n_outputs)
     # Few rows, and rows without noise, are to be interpolated.
@@ -586,7 +579,7 @@ def _choose(trainer, given, band, task, parts, networks, network, rows) -> Reado
         (of_part, task.validation if valid is None else take(valid), take(train))
         for of_part, (train, valid) in zip(networks, parts)
     ]
-    warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
+    _nomu_readout.warn_of_few_rows(given, sum(len(part.X) for _, part, _ in held_out))
     # The band between rows, whose width "auto" compares with that of y.
     raw, distance = trainer.draw_between_rows(network)
     evidence = Evidence(held_out, network, rows, raw, distance, task.inputs, task.targets)

@@ -15,6 +15,7 @@ from scipy import spatial, stats
 from sklearn.model_selection import GroupKFold, KFold
 
 from skuq._messages import warn_user
+from skuq._params import first_true
 from skuq._random import generator
 from skuq.estimators._task import warn_if_worse
 from skuq.estimators.methods._nomu_training import Part
@@ -49,13 +50,7 @@ _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as 
 
 
 def split_parts(
-    validation: Any,
-    rows: Rows,
-    entropy: int,
-    groups: np.ndarray | None,
-    units: np.ndarray | None = None,
-    *,
-    refits: bool,
+    validation: Any, rows: Rows, entropy: int, groups: Any, units: Any = None, *, refits: bool
 ) -> list[Part]:
     """List the rows of each network: positions to train on, and positions to choose on.
 
@@ -443,19 +438,16 @@ def read_relu_readout(fitted: FittedNomu) -> ReluReadout:
     Raises ValueError if a mixed integer programme cannot hold its bound.
     """
     network, head, readout = fitted.network, fitted.network.head, fitted.readout
-    n_outputs, wrong = fitted.targets.n_outputs, None
-    if readout.kind != "linear":
-        wrong = f'readout="linear" (Remark 3.2). Got {readout.kind!r}'
-    elif readout.band != "symmetric":
-        wrong = f'band="symmetric". Got {readout.band!r}'
-    elif network.given is not None:
-        wrong = "a prediction of its own: `pretrained` is some other model"
-    elif fitted.inputs.encodes:
-        wrong = "the columns of X as they are, and `preprocess` makes others of them"
-    elif n_outputs != 1:
-        wrong = f"one output. Got {n_outputs}"
-    if wrong is not None:
-        raise ValueError(f"A mixed integer programme needs {wrong}.")
+    encodes, n_outputs = fitted.inputs.encodes, fitted.targets.n_outputs
+    needs = {
+        f'readout="linear" (Remark 3.2). Got {readout.kind!r}': readout.kind != "linear",
+        f'band="symmetric". Got {readout.band!r}': readout.band != "symmetric",
+        "a prediction of its own: `pretrained` is some other model": network.given is not None,
+        "the columns of X as they are, and `preprocess` makes others of them": encodes,
+        f"one output. Got {n_outputs}": n_outputs != 1,
+    }
+    if missing := first_true(needs):
+        raise ValueError(f"A mixed integer programme needs {missing}.")
     x, y = fitted.inputs.scaling, fitted.targets.scaling
     # The network standardises X; its affine functions are those of X itself.
     trace = _Trace(len(x.mean_))

@@ -7,8 +7,6 @@ Defaults that depend on the rows were chosen on toy functions of eight rows and 
 "Few rows" in docs/methods/nomu.md.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,7 +110,7 @@ class NomuTrainer:
     report: Callable | None
     network: NOMUNetwork
     loss: NOMULoss
-    sampler: ArtificialSampler
+    sampler: "ArtificialSampler"
     recipe: Mapping[str, Any]
     epochs: int | None
     noiseless: bool
@@ -184,8 +182,7 @@ class NomuTrainer:
         Also returns the distances (256,) of these inputs to the nearest row, standardised.
         """
         x = self.sampler(_N_BAND, generator(self.task.entropy, "band"))
-        rows = self.task.inputs.transform(self.rows.X)
-        distance = spatial.cKDTree(rows).query(x)[0]
+        distance = spatial.cKDTree(self.task.inputs.transform(self.rows.X)).query(x)[0]
         return network.head.split(training.predict_members([network.member], x)[0])[1], distance
 
     def _train_means(self, parts: Sequence[Part], epochs: int | None) -> list[Member]:

@@ -13,14 +13,9 @@ from sklearn.base import is_classifier
 
 from skuq import backend, training
 from skuq._params import Interval, StrOptions, refuse, resolve_settings, settings_constraint
+from skuq.estimators import _task
 from skuq.estimators._base import Fit, Given, Predictor, training_progress
-from skuq.estimators._task import (
-    Task,
-    join_validation,
-    read_task,
-    warn_if_worse_than_constant,
-    warn_of_short_training,
-)
+from skuq.estimators._task import Task
 from skuq.fitted._ensemble import DropoutPasses, FittedEnsemble
 from skuq.networks import MLP, Member
 from skuq.networks._plan import make_plan
@@ -122,7 +117,7 @@ class OneArchitecture(Predictor):
         -------
         self
         """
-        validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
+        validation = _task.join_validation(validation_data, X_val, y_val, sample_weight_val)
         return self._fit_by(Given(X, y, sample_weight, validation, groups))
 
     def member_estimators(self):
@@ -158,7 +153,7 @@ def read(estimator: Any, given: Given) -> Task:
         targets = NumberTargets(estimator.target_transform, loss=estimator.loss)
     # Classes, and rows to validate on, need more than one row.
     needs_two = is_classifier(estimator) or estimator.validation is not None
-    task = read_task(
+    task = _task.read_task(
         estimator, TableInputs(estimator.preprocess), targets, given, min_rows=2 if needs_two else 1
     )
     if getattr(estimator, "noise_std", None) is not None:
@@ -272,7 +267,7 @@ def train_jobs(
         needed = min(needed, (time.monotonic() - started) / share)
         # Jobs for which there was no time need as long.
         seconds = (started - task.started + needed) * len(jobs) / len(pairs)
-        warn_of_short_training(share, estimator.max_time, seconds)
+        _task.warn_of_short_training(share, estimator.max_time, seconds)
     for k, (member, part) in enumerate(zip(members, parts)):
         is_own = part is not None and part[1] is not None
         if is_own and isinstance(member, Member) and member.held_out is not None:
@@ -324,7 +319,7 @@ def finish(
                 (member.held_out[None], np.ones(1), data.y[rows], weight * data.weight[rows])
                 for member, weight, (_, rows) in zip(members, weights, parts)
             ]
-        warn_if_worse_than_constant(targets.head, calibration, data, held_out)
+        _task.warn_if_worse_than_constant(targets.head, calibration, data, held_out)
         if not is_classifier(estimator):
             levels = [targets.head.levels(y, raw, mix) for raw, mix, y, _ in held_out]
             correlation = fit_correlation(

@@ -3,8 +3,6 @@
 A search is identified by its data and by the parameters that change trials.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -13,7 +11,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from numbers import Real
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from sklearn.base import is_classifier
 
@@ -121,7 +119,7 @@ class TemporaryFolder:
         """Leave the folder where it is, for a message that names it."""
         self._removal.detach()
 
-    def __deepcopy__(self, memo: Any) -> TemporaryFolder:
+    def __deepcopy__(self, memo: Any) -> Self:
         return self
 
 
