@@ -117,7 +117,7 @@ def recipes_of(name):
 CALIBRATE, MIX, RECIPES = _kinds.fit_calibration, _stacking.fit_class_mixture, _kinds.class_recipes
 FAR = {"far": [(_tabular_ensemble, "with_far_uncertainty", lambda ensemble, task: ensemble)]}
 NUMBER_SWITCHES = FAR | {
-    "weights": [(_tabular_ensemble, "weigh_members", equal_weights)],
+    "weights": [(_kinds, "weigh_members", equal_weights)],
     "calibration": [(_kinds, "fit_calibration", fitted_without(CALIBRATE, factor=1.0, share=0.0))],
     "share": [(_kinds, "fit_calibration", fitted_without(CALIBRATE, share=0.0))],
     "transform": [(_targets, "transform_of_tails", lambda *a: "standard")],
