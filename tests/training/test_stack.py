@@ -23,6 +23,7 @@ from training_data import STEADY, MemberTrainer, assert_equal_members, make_data
 
 from skuq import backend
 from skuq.backend import BoundedCache, keras
+from skuq.estimators.methods._trial_trainer import can_stack
 from skuq.networks import GaussianHead
 from skuq.search._records import TrialBudget
 from skuq.tables import TrainingData
@@ -697,7 +698,10 @@ def trainer(request):
 )
 def test_only_equal_networks_train_together(changes, expected):
     trainer, default = tabular_trainer()
-    assert trainer.can_train_together([default, default, {**default, **changes}]) is expected
+    (first, _), (other, _) = sum(
+        (trainer.jobs(c, 0) for c in (default, {**default, **changes})), []
+    )
+    assert can_stack(first, other) is expected
 
 
 def tabular_trainer(**changes):
@@ -771,17 +775,17 @@ def test_trials_of_every_loss_are_scored_alike(loss):
 
 
 def test_the_time_of_a_stack_is_that_of_all_its_members(trainer, monkeypatch):
-    def train_for_ever(job, data, cancelled):
+    def train_for_ever(jobs, cancelled, deadline):
         while not cancelled():
             pass
         raise InterruptedError
 
-    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.train", train_for_ever)
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.train_jointly", train_for_ever)
     clock, ended, trainer = itertools.count(), [], replace(trainer, timeout=60.0)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     for n, message in ((1, "The trial took"), (30, "30 trials together took")):
         first = next(clock)
         with pytest.raises(TimeoutError, match=message):
-            trainer.train_together([CONFIGURATION] * n, list(range(n)))
+            trainer.together([CONFIGURATION] * n, list(range(n)))
         ended.append(next(clock) - first)
     assert ended[1] - ended[0] == 29 * 60

@@ -578,13 +578,14 @@ def make_nes_plan(estimator: Any, X: Any) -> SearchPlan:
     else:
         inputs = TableInputs(estimator.preprocess, embed=defaults.embeds)
     strategy = _search_plan.resolve_strategy(estimator, defaults)
-    stacks = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
+    is_baseline = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
     targets = defaults.targets(estimator)
     n_steps = None if holds_images and not inputs.flat else _N_STEPS
     # The paper's baselines have no repeats.
-    n_repeats = 0 if stacks else defaults.n_repeats(estimator)
+    n_repeats = 0 if is_baseline else defaults.n_repeats(estimator)
     return SearchPlan(
-        strategy, space, rule, inputs, targets, defaults, n_steps, stacks, n_repeats, images=True
+        *(strategy, space, rule, inputs, targets, defaults, n_steps, is_baseline, n_repeats),
+        images=True,
     )
 
 

@@ -188,6 +188,7 @@ class TunedDefaults(SearchDefaults):
     n_nes_trials: int = tuned.N_NES_TRIALS
     embeds: bool = True
     varies: str = "both"
+    pack_size: int = tuned.PACK_SIZE
     strategy: Callable[[], SearchStrategy] | None = RandomSearch  # after recipes none was better
 
     def targets(self, estimator: Any) -> Any:
@@ -219,6 +220,8 @@ class TunedDefaults(SearchDefaults):
             n_in_time = int(seconds / (n_trials * tuned.SECONDS_OF_NETWORK))
             if n_in_time < n_folds and not is_stored:
                 return tuned.N_SMALL_FOLDS, max(1, n_in_time)
+        if not is_classifier(estimator):
+            return tuned.TENTHS_OF_NUMBERS
         return n_folds, None
 
     def prepare(self, task: Task) -> Task:
