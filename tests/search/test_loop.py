@@ -399,6 +399,22 @@ def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, options, e
     assert found == (*expected, 1)
 
 
+@cases(
+    ("history", "options", "expected"),
+    ([], {"max_time": None}, (math.inf, False, 4)),
+    ([], {}, (60, True, 2)),  # nobody knows yet how long they take
+    ([DONE], {}, (60, True, 4)),
+    ([record(25)], {}, (60, True, 2)),
+    ([record(25)], {"max_time": 1000}, (960, False, 4)),
+    ([PART], {}, (60, True, 2)),  # 30 s if it is whole
+    ([record(90)], {}, (60, True, 1)),
+)
+def test_how_many_trials_run_side_by_side(monkeypatch, history, options, expected):
+    monkeypatch.setattr(time, "monotonic", lambda: 1040.0)
+    limits = Limits(**{"max_time": 100, **options})
+    assert limits.time_of_next_trials(history, 1000.0, most=4) == expected
+
+
 class Timed:
     """An evaluation that takes some time, of which it gets a budget; on a clock of its own."""
 

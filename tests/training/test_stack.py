@@ -731,6 +731,22 @@ def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_s
         broken(CONFIGURATION, 3, TrialBudget())
 
 
+def test_trials_side_by_side_are_those_alone_and_one_that_diverges_is_no_loss(trainer):
+    others = [{**CONFIGURATION, **change} for change in ({"learning_rate": 1e30}, {"units": 5}, {})]
+    configurations, seeds = (CONFIGURATION, *others), (3, 4, 5, 6)
+    first, diverged, *rest = trainer.together(configurations, seeds, TrialBudget())
+    assert isinstance(diverged, FloatingPointError)
+    for outcome, k in zip((first, *rest), (0, 2, 3)):
+        alone = trainer(configurations[k], seeds[k], TrialBudget())
+        assert outcome.score == pytest.approx(alone.score, rel=1e-4) and outcome.share == 1
+        for one, other in zip(outcome.result.networks, alone.result.networks, strict=True):
+            assert_allclose(one.weights, other.weights, rtol=1e-3, atol=1e-4)
+    # Networks of one split are one stack, which folds are by themselves.
+    assert (first.result.networks[0].seconds == rest[1].result.networks[0].seconds) == (
+        trainer.folds is None
+    )
+
+
 def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):
     """With folds each network predicts its own rows, and for the moments those of all folds."""
 

@@ -157,12 +157,5 @@ EXACT = 1e-8  # variance of errors that are none, in variances of y
 
 #: Trials of a pack. Networks of one trial are as many as a core trains at once.
 PACK_SIZE = 4
-#: Numbers: of ten folds the first four, as many as the ensemble of one recipe has for each loss.
-TENTHS_OF_NUMBERS = 10, 4
-#: Number of folds of a search, and that for large tables.
-N_SEARCH_FOLDS, N_SEARCH_FOLDS_OF_MANY, MANY_SEARCH_ROWS = 8, 5, 20_000
-#: Classes: a table on which a network takes some seconds, and the number of trials for which there
-#: has to be time. With too little for all folds, trials have some of smaller ones.
-LARGE_ROWS, SECONDS_OF_NETWORK, FEWEST_TRIALS, N_SMALL_FOLDS = 10_000, 12.0, 4, 10
 N_REPEATS, MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 N_NES_TRIALS = 20  # default number of trials of NES, each of which trains a network for each fold
