@@ -21,7 +21,16 @@ from skuq.files._registry import saved_record
 from skuq.networks import Member
 from skuq.networks._member import FoldedMember
 from skuq.search import Catalog, _records
-from skuq.search._records import HeldOut, RunningTrials, RunOptions, TrialLog, TrialRecord
+from skuq.search._records import (
+    HeldOut,
+    Pack,
+    RunningPacks,
+    RunningTrial,
+    RunOptions,
+    TrialBudget,
+    TrialLog,
+    TrialRecord,
+)
 from skuq.search._slots import Slots, open_slots
 from skuq.search._strategies import Proposer, StartingWith
 
@@ -164,9 +173,6 @@ def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
     return FoldedMember(tuple(networks), raw.astype("float32"), score, center)
 
 
-_MAX_STACK_SIZE = 16  # networks of one program
-
-
 @dataclass(frozen=True)
 class Search:
     """Everything that determines a search; `run` runs it.
@@ -176,8 +182,7 @@ class Search:
     evaluate : callable
         ``evaluate(configuration, seed) -> result``, where ``result.score`` is minimised. If its
         attribute `takes_budget` is true, it also gets a `TrialBudget`, and returns a
-        `TrialOutcome`. With `in_stacks` it has the methods ``can_train_together`` and
-        ``train_together`` of a `MemberTrainer`.
+        `TrialOutcome`.
     proposer : Proposer
         Proposes the configurations.
     n_trials : int
@@ -191,11 +196,10 @@ class Search:
         and each new one is added before the next is proposed.
     options : RunOptions, optional
         Parallelism, limits and reports.
-    in_stacks : bool, default=False
-        Whether the proposer ignores results, so that all configurations are known in advance.
-        Trials that can be trained together are then trained in stacks of at most 16, without
-        slots, and `trial_timeout` is the limit of their average time. With `max_time`, for which
-        single trials are shortened, there are no stacks.
+    pack_size : int, default=1
+        Largest number of trials that are proposed and run together in a slot. If it is above 1,
+        `evaluate` has a method ``together(configurations, seeds[, budget])``, which returns a
+        result or an error of each trial.
     open_slots : callable, optional
         ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
         default `open_slots` of ``skuq/search/_slots.py``.
@@ -223,7 +227,7 @@ class Search:
     held_out: HeldOut | None = None
     store: Any = None
     options: RunOptions = field(default_factory=RunOptions)
-    in_stacks: bool = False
+    pack_size: int = 1
     open_slots: Callable[..., Slots] = open_slots
     seconds: float = math.inf
 
@@ -242,34 +246,30 @@ class Search:
             If no trial succeeded, all of the first ten failed, more failed than the limits allow,
             or the proposer raised an error.
         """
-        if self.in_stacks and self.options.limits.max_time is None:
-            rngs = [generator(self.entropy, "ask", k) for k in range(self.n_trials)]
-            configurations = [self.proposer.ask([], [], rng) for rng in rngs]
-            if self.evaluate.can_train_together(configurations):
-                return self._run_in_stacks(configurations)
         log = TrialLog(self.n_trials, self.store, self.options)
         n_missing = max(1, len(log.missing))
         # No more slots than trials: each of them may start a process.
         new_slots = self.open_slots(self.evaluate, self.options.n_jobs, n_missing, self.seconds)
         with new_slots as slots, log:
-            running = RunningTrials(slots, self.options.limits)
+            running = RunningPacks(slots, self.options.limits)
             while (log.missing or running) and log.seconds_left() > 0:
                 # Fill the free slots, as long as a further trial fits into the time left.
                 while log.missing and running.free_slots:
-                    seconds, is_tight = self.options.limits.time_of_next_trial(
-                        log.history, log.started, slots.n_slots, log.n_known
+                    most = min(self.pack_size, math.ceil(len(log.missing) / slots.n_slots))
+                    seconds, is_tight, n_trials = self.options.limits.time_of_next_trials(
+                        log.history, log.started, slots.n_slots, log.n_known, most
                     )
                     if not seconds:
                         break
-                    trial = self._next_trial(log, running)
-                    budget: tuple[_records.TrialBudget, ...] = ()
+                    pack = self._next_pack(log, running, n_trials)
+                    budget: tuple[TrialBudget, ...] = ()
                     if getattr(self.evaluate, "takes_budget", False):
-                        budget = (_records.TrialBudget(seconds, shorten=is_tight),)
-                    arguments = trial.configuration, trial.seed, *budget
-                    running[slots.submit(trial.slot, *arguments)] = trial
+                        budget = (TrialBudget(seconds, shorten=is_tight),)
+                    _, *arguments = zip(*pack.trials) if len(pack.trials) > 1 else pack.trials[0]
+                    running[slots.submit(pack.slot, *arguments, *budget)] = pack
                 if not running:
                     break
-                log.finished.extend(running.wait(log.seconds_left()))
+                running.wait(log)
                 log.store_finished()
         # Keras-Tuner's oracles also expect the results of the last trials.
         if hasattr(self.proposer, "tell"):
@@ -277,53 +277,28 @@ class Search:
         catalog = Catalog(log.history, self.held_out)
         return SearchResult(catalog, interrupted=log.interrupted)
 
-    def _run_in_stacks(self, configurations: list[dict[str, Any]]) -> SearchResult:
-        """Train the missing trials in a few stacks of equal size, in the calling process."""
-        log = TrialLog(self.n_trials, self.store, replace(self.options, name="training"))
-        missing = list(log.missing)
-        # Stacks of equal size share one compiled program.
-        n_stacks = math.ceil(self.n_trials / _MAX_STACK_SIZE)
-        size = math.ceil(self.n_trials / n_stacks)
-        with log:
-            for first in range(0, len(missing), size):
-                numbers = missing[first : first + size]
-                seeds = [trial_seed(self.entropy, k) for k in numbers]
-                try:
-                    chosen = [configurations[k] for k in numbers]
-                    results = self.evaluate.train_together(chosen, seeds)
-                # A stack ends as a whole, and all of its trials with it.
-                except TimeoutError as error:
-                    results = [error] * len(numbers)
-                for k, seed, result in zip(numbers, seeds, results):
-                    fields: dict[str, Any] = {"result": result}
-                    if isinstance(result, Exception):  # diverged, or out of time
-                        message = f"{type(result).__name__}: {result}"
-                        fields = {"status": "failed", "message": message}
-                    else:
-                        fields |= {"score": result.score, "seconds": result.seconds}
-                    log.finished.append(TrialRecord(k, configurations[k], seed, **fields))
-                log.store_finished()
-        return SearchResult(Catalog(log.history, self.held_out), interrupted=log.interrupted)
-
-    def _next_trial(self, log: TrialLog, running: RunningTrials) -> _records.RunningTrial:
-        """Propose the configuration of the first missing trial, and take a free slot for it."""
-        slot, number = running.free_slots.popleft(), log.missing.popleft()
+    def _next_pack(self, log: TrialLog, running: RunningPacks, size: int) -> Pack:
+        """Propose configurations of the first missing trials, and take a free slot for them."""
         # Proposers of a parallel search need the trials that still run.
-        known = [trial.configuration for trial in running.values()]
-        try:
-            # A generator for each trial: a resumed search proposes as an uninterrupted one.
-            rng = generator(self.entropy, "ask", number)
-            configuration = self.proposer.ask(log.history, known, rng)
-        except Exception as error:
-            raise SearchFailedError(
-                f"The search could not propose trial {number}: {error}\n"
-                f"{len(log.history)} trials had finished (the exception's `records`).",
-                log.history,
-            ) from error
-        seed, deadline, limits = trial_seed(self.entropy, number), math.inf, self.options.limits
+        trials, others, limits = list[RunningTrial](), running.trials, self.options.limits
+        for number in log.take(size):
+            known = [trial.configuration for trial in (*others, *trials)]
+            try:
+                # A generator for each trial: a resumed search proposes as an uninterrupted one.
+                rng = generator(self.entropy, "ask", number)
+                configuration = self.proposer.ask(log.history, known, rng)
+            except Exception as error:
+                raise SearchFailedError(
+                    f"The search could not propose trial {number}: {error}\n"
+                    f"{len(log.history)} trials had finished (the exception's `records`).",
+                    log.history,
+                ) from error
+            seed = trial_seed(self.entropy, number)
+            trials.append(RunningTrial(number, configuration, seed))
+        deadline = math.inf
         if limits.trial_timeout is not None:
-            deadline = time.monotonic() + limits.trial_timeout + limits.grace
-        return _records.RunningTrial(number, configuration, seed, slot, deadline)
+            deadline = time.monotonic() + len(trials) * limits.trial_timeout + limits.grace
+        return Pack(trials, running.free_slots.popleft(), deadline)
 
 
 _NEARLY_WHOLE = 0.9  # smallest share of a full training with which a network is used
@@ -404,6 +379,7 @@ class Retraining:
                 search.entropy,
                 store=rounds,
                 options=options,
+                pack_size=search.pack_size if self.kind == "repeat" else 1,
                 seconds=search.seconds,
             )
             records = again.run().catalog

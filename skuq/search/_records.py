@@ -4,10 +4,10 @@ import logging
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -147,6 +147,7 @@ _N_FIRST_TRIALS = 10
 
 # A trial may be shortened if less time is left than _TIGHT_FACTOR times that of the longest trial.
 _TIGHT_FACTOR = 3.0
+_FIRST_TRIALS = 2  # side by side, while it is not known how long one takes
 _MIN_SHARE = 0.5  # of the trials' median time; no trial starts with less time left
 # Trials of a smaller share of the full training say little of its time: compilation is most of
 # theirs, which does not grow with the share.
@@ -203,16 +204,24 @@ class Limits:
             seconds = max(seconds, self.first_trials)
         return started + seconds - time.monotonic()
 
-    def time_of_next_trial(
-        self, history: Sequence[TrialRecord], started: float, n_slots: int = 1, n_known: int = 0
-    ) -> tuple[float, bool]:
-        """Return the seconds that the next trial may take, and whether it may have to be shortened.
+    def time_of_next_trials(
+        self,
+        history: Sequence[TrialRecord],
+        started: float,
+        n_slots: int = 1,
+        n_known: int = 0,
+        most: int = 1,
+    ) -> tuple[float, bool, int]:
+        """Return the seconds of the next trials, whether these may be too few, and their number.
 
         The seconds are 0 if no trial should start: no time is left, or less than half of the
         median time of a full training. If all trials were cut very short, as by an earlier and
         shorter fit, the next one needs more time than they had. Of the trials in the history, the
         first `n_known` are of earlier fits. Until this fit has completed one of its own, any time
         is enough: otherwise a search in short fits would end with its first trial.
+
+        At most `most` trials share the seconds, as many as these are enough for. Two do as long as
+        no trial has been timed.
         """
         completed = [record for record in history if record.completed]
         left = self.seconds_left(started, len(completed) if n_slots == 1 else None)
@@ -223,13 +232,16 @@ class Limits:
         )
         if completed and not durations:
             is_enough = starts_again or left > max(r.seconds for r in completed)
-            return (left if is_enough else 0.0), left < math.inf
+            return (left if is_enough else 0.0), left < math.inf, 1
         if not durations:
             least = _MIN_SECONDS if self.needs_success else 0.0
-            return max(left, least), left < math.inf
-        is_tight = left <= _TIGHT_FACTOR * max(durations)
-        is_enough = left > _MIN_SHARE * float(np.median(durations))
-        return (left if is_enough or starts_again else 0.0), is_tight
+            n_trials = most if left == math.inf else min(most, _FIRST_TRIALS)
+            return max(left, least), left < math.inf, n_trials
+        usual = float(np.median(durations))
+        n_trials = most if left == math.inf else int(np.clip(left / usual, 1, most))
+        is_tight = left <= _TIGHT_FACTOR * n_trials * max(durations)
+        is_enough = left > _MIN_SHARE * usual
+        return (left if is_enough or starts_again else 0.0), is_tight, n_trials
 
     def check_failures(
         self, history: Sequence[TrialRecord], n_trials: int, n_known: int = 0
@@ -342,6 +354,7 @@ class TrialLog:
         self.interrupted, self.started = False, time.monotonic()
         self._n_trials, self.n_known = n_trials, len(self.history)
         self._shown_total = None if options.is_open else n_trials
+        self._alone: set[int] = set()  # trials that share no pack
         self._store, self._options = store, options
         if self.history:
             _logger.info("continuing with %d stored trials", len(self.history))
@@ -379,6 +392,18 @@ class TrialLog:
         if error is None or interrupted:
             self._options.limits.check_failures(self.history, self._n_trials, self.n_known)
         return interrupted
+
+    def take(self, size: int) -> list[int]:
+        """Take the numbers of the next missing trials, of those that share no pack only one."""
+        taken = [self.missing.popleft()]
+        while self.missing and len(taken) < size and not self._alone & {taken[0], self.missing[0]}:
+            taken.append(self.missing.popleft())
+        return taken
+
+    def run_alone(self, numbers: list[int]) -> None:
+        """Let trials of a pack that is lost run next, each alone."""
+        self._alone.update(numbers)
+        self.missing.extendleft(reversed(numbers))
 
     def store_finished(self) -> None:
         """Store and report every finished trial.
@@ -423,74 +448,100 @@ class TrialLog:
         self.history.append(record)
 
 
-@dataclass
-class RunningTrial:
-    """A trial in its slot; `deadline` and `started` are times of the monotonic clock."""
+class RunningTrial(NamedTuple):
+    """A trial that has been proposed."""
 
     number: int
     configuration: dict[str, Any]
     seed: int
+
+
+@dataclass
+class Pack:
+    """Trials that run side by side in a slot; `deadline` and `started` are monotonic times."""
+
+    trials: list[RunningTrial]
     slot: int
     deadline: float
     started: float = field(default_factory=time.monotonic)
 
-    def record(self, result: Any) -> TrialRecord:
-        """Make the trial's record from the result of its evaluation."""
-        # NaN compares false with every number, and would break sorting and selection.
-        if not math.isfinite(result.score):
-            reason = f"The evaluation returned a score of {result.score}."
-            return self.ended_as("failed", message=reason)
-        if not isinstance(result, TrialOutcome):
-            return self.ended_as("completed", score=result.score, result=result)
-        return self.ended_as("completed", **vars(result))
+    def records(self, outcomes: Sequence[Any]) -> list[TrialRecord]:
+        """Make the trials' records from the results of their evaluation, or errors.
 
-    def ended_as(self, status: str, **fields: Any) -> TrialRecord:
-        """Make the trial's record with this status."""
+        The time of the pack is divided as the training of its networks was.
+        """
+        trained = [getattr(getattr(o, "result", o), "seconds", None) or 0.0 for o in outcomes]
+        shares = [t / sum(trained) if min(trained) > 0 else 1 / len(trained) for t in trained]
         seconds = time.monotonic() - self.started
-        identity = self.number, self.configuration, self.seed
-        return TrialRecord(*identity, status=status, seconds=seconds, **fields)
+        return [
+            self._record(trial, outcome, share * seconds)
+            for trial, outcome, share in zip(self.trials, outcomes, shares)
+        ]
+
+    @staticmethod
+    def _record(trial: RunningTrial, outcome: Any, seconds: float) -> TrialRecord:
+        if isinstance(outcome, Exception):
+            message = f"{type(outcome).__name__}: {outcome}"
+        # NaN compares false with every number, and would break sorting and selection.
+        elif math.isfinite(outcome.score):
+            fields = {"score": outcome.score, "result": outcome}
+            fields = vars(outcome) if isinstance(outcome, TrialOutcome) else fields
+            return TrialRecord(*trial, seconds=seconds, **fields)
+        else:
+            message = f"The evaluation returned a score of {outcome.score}."
+        return TrialRecord(*trial, status="failed", seconds=seconds, message=message)
 
 
-class RunningTrials(dict[Future[Any], RunningTrial]):
-    """The trials that run in slots, by their futures; `free_slots` are the other slots."""
+class RunningPacks(dict[Future[Any], Pack]):
+    """The packs that run in slots, by their futures; `free_slots` are the other slots."""
 
     def __init__(self, slots: Slots, limits: Limits) -> None:
         super().__init__()
         self._slots, self._limits = slots, limits
         self.free_slots = deque(range(slots.n_slots))
 
-    def wait(self, seconds: float = math.inf) -> Iterator[TrialRecord]:
-        """Wait until a trial ends or is overdue, for at most `seconds`.
+    @property
+    def trials(self) -> list[RunningTrial]:
+        """All trials that run."""
+        return [trial for pack in self.values() for trial in pack.trials]
 
-        Yields a record of each trial that has ended. Trials lost with their slots stay unfinished
-        and leave no record.
+    def wait(self, log: TrialLog) -> None:
+        """Wait until a pack ends or is overdue, or the log's time is over.
+
+        The log gets a record of each trial that has ended. Trials lost with their slots stay
+        unfinished and leave no record. The trials of a pack that is lost by an error run again,
+        each alone: the others are not to be lost with one of them.
         """
-        first_deadline = min(trial.deadline for trial in self.values())
-        seconds = min(seconds, first_deadline - time.monotonic())
+        first_deadline = min(pack.deadline for pack in self.values())
+        seconds = min(log.seconds_left(), first_deadline - time.monotonic())
         timeout = None if seconds == math.inf else max(0, seconds)
         finished, _ = wait(self, timeout, return_when=FIRST_COMPLETED)
         lost = None
         # By number, so that equal results are recorded in the same order.
-        for future in sorted(finished, key=lambda future: self[future].number):
-            trial = self.pop(future)
+        for future in sorted(finished, key=lambda future: self[future].trials[0].number):
+            pack = self.pop(future)
             try:
-                record = trial.record(self._slots.result(trial.slot, future))
+                result = self._slots.result(pack.slot, future)
+                outcomes = result if len(pack.trials) > 1 else [result]
             except SlotsLostError as error:
                 lost = error
                 continue
             except Exception as error:
-                record = trial.ended_as("failed", message=f"{type(error).__name__}: {error}")
-            self.free_slots.append(trial.slot)
-            yield record
+                outcomes = [error] * len(pack.trials)
+                if len(pack.trials) > 1 and not isinstance(error, TimeoutError):
+                    log.run_alone([trial.number for trial in pack.trials])
+                    outcomes = []
+            self.free_slots.append(pack.slot)
+            if outcomes:
+                log.finished.extend(pack.records(outcomes))
         if lost is not None:
             raise lost
-        # Stop trials whose deadline has passed.
+        # Stop packs whose deadline has passed.
         now = time.monotonic()
-        for future, trial in [item for item in self.items() if item[1].deadline <= now]:
-            trial.deadline = math.inf  # a trial that cannot be stopped must end by itself
-            if self._slots.stop(trial.slot):
+        for future, pack in [item for item in self.items() if item[1].deadline <= now]:
+            pack.deadline = math.inf  # what cannot be stopped must end by itself
+            if self._slots.stop(pack.slot):
                 del self[future]
-                self.free_slots.append(trial.slot)
-                timeout = self._limits.trial_timeout
-                reason = f"TimeoutError: stopped after trial_timeout={timeout:g} s."
-                yield trial.ended_as("failed", message=reason)
+                self.free_slots.append(pack.slot)
+                reason = f"stopped after trial_timeout={self._limits.trial_timeout:g} s."
+                log.finished.extend(pack.records([TimeoutError(reason)] * len(pack.trials)))

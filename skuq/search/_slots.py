@@ -138,7 +138,7 @@ class EvaluationPayload:
                     if self._is_cancelled:
                         cancel(self._evaluate)
                 evaluate: Any = self._evaluate
-            return True, cloudpickle.dumps(evaluate(*arguments)), ""
+            return True, cloudpickle.dumps(run_trials(evaluate, *arguments)), ""
         except BaseException as error:  # sys.exit() in a trial must not end the caller
             pickled = b""
             # SystemExit and the like must not be raised again in the caller.
@@ -689,9 +689,15 @@ class ThreadSlots(Slots):
         return future
 
 
+def run_trials(evaluate: Any, configuration: Any, seed: Any, *budget: Any) -> Any:
+    """Evaluate a trial, or those of a pack: then configurations and seeds are tuples."""
+    together = isinstance(seed, tuple)
+    return (evaluate.together if together else evaluate)(configuration, seed, *budget)
+
+
 def _run_here(evaluate: Callable[..., Any], *arguments: Any) -> Any:
     """Evaluate a trial in this process, where `sys.exit` must end only the trial."""
     try:
-        return evaluate(*arguments)
+        return run_trials(evaluate, *arguments)
     except SystemExit as error:
         raise RuntimeError(f"SystemExit: {error}") from error

@@ -51,14 +51,13 @@ NOWHERE = {"catalog_dir": None}
 def trained(monkeypatch):
     """Seeds of the networks that are trained, in their order."""
     seeds = []
-    for name in ("__call__", "train_together"):
-        train = getattr(MemberTrainer, name)
+    train = MemberTrainer.together
 
-        def noted(self, given, seed, *arguments, train=train):
-            seeds.extend(np.ravel(seed).tolist())
-            return train(self, given, seed, *arguments)
+    def noted(self, given, of_trials, *arguments):
+        seeds.extend(of_trials)
+        return train(self, given, of_trials, *arguments)
 
-        monkeypatch.setattr(MemberTrainer, name, noted)
+    monkeypatch.setattr(MemberTrainer, "together", noted)
     return seeds
 
 

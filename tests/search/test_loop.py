@@ -282,67 +282,79 @@ def test_a_trial_that_does_not_end_costs_itself_only():
 @pytest.mark.parametrize("n_trials", [3, 9])  # nothing is left to submit; something is
 def test_trials_that_go_with_their_slots_are_not_recorded(n_trials):
     class Lost(slots.InlineSlots):
-        n_slots = 3
-
         def result(self, slot, future):
             if slot == 1:
                 raise SlotsLostError("The cluster is gone.")
             return super().result(slot, future)
 
     with pytest.warns(UserWarning, match=f"2 of {n_trials} trials: The cluster is gone."):
-        records = search(Lost(Evaluate()), n_trials=n_trials)
+        records = search(Lost(Evaluate(), 3), n_trials=n_trials)
     assert [record.trial_number for record in records if record.completed] == [0, 2]
 
 
 class Together:
-    """Stack that returns x as scores, and records the requests."""
+    """Evaluation of packs that returns x as scores, and records the seeds."""
 
-    def __init__(self, at_stack=()):
-        self.asked, self.at_stack = [], dict(at_stack)
+    def __init__(self, at_pack=()):
+        self.asked, self.at_pack = [], dict(at_pack)
 
     def __call__(self, configuration, seed):
-        return SimpleNamespace(score=configuration["x"])
+        return self.together([configuration], [seed])[0]
 
-    def can_train_together(self, configurations):
-        return True
-
-    def train_together(self, configurations, seeds):
+    def together(self, configurations, seeds):
         self.asked.append(list(seeds))
-        if (error := self.at_stack.get(len(self.asked))) is not None:
+        if (error := self.at_pack.get(len(self.asked))) is not None:
             raise error
-        return [SimpleNamespace(score=c["x"], seconds=0.1) for c in configurations]
+        failed = ArithmeticError("no luck")
+        return [failed if c["k"] == 3 else SimpleNamespace(score=c["x"]) for c in configurations]
 
 
-def search_in_stacks(evaluate, n_trials=40, **fields):
-    fields |= {"evaluate": evaluate, "in_stacks": True}
-    return search(inline(evaluate), n_trials, Counting(), **fields)
+def search_in_packs(evaluate, n_trials=40, proposer=None, **fields):
+    fields |= {"evaluate": evaluate, "pack_size": 16}
+    return search(inline(evaluate), n_trials, proposer or Counting(), **fields)
 
 
-def test_stacks_are_of_equal_size_with_seeds_by_numbers_and_are_kept_after_an_interrupt():
+def test_packs_have_seeds_by_numbers_and_are_kept_after_an_interrupt():
     together, alone = Together(), Together()
-    records = search_in_stacks(together)
-    assert [len(seeds) for seeds in together.asked] == [14, 14, 12]
-    assert [(r.trial_number, r.score) for r in records] == [(k, k / 40) for k in range(40)]
-    search_in_stacks(alone, 1)
+    records = search_in_packs(together)
+    assert [len(seeds) for seeds in together.asked] == [16, 16, 8]
+    assert [r.score for r in records if r.trial_number != 3] == [
+        k / 40 for k in range(40) if k != 3
+    ]
+    assert (records[3].status, records[3].message) == ("failed", "ArithmeticError: no luck")
+    search_in_packs(alone, 1)
     assert alone.asked[0] == together.asked[0][:1]
     # Trials that a store has are not trained again.
     store, together = Kept([records[k] for k in (4, 0, 7)]), Together()
-    again = search_in_stacks(together, 10, store=store)
+    again = search_in_packs(together, 10, store=store)
     assert [r.trial_number for r in again] == list(range(10)) and sum(map(len, together.asked)) == 7
     assert [r.trial_number for r in store.added] == [1, 2, 3, 5, 6, 8, 9]
-    # A deadline shortens single trials, so that nothing is stacked.
-    evaluate, options = Together(), RunOptions(limits=Limits(max_time=60))
-    assert len(search_in_stacks(evaluate, 5, options=options)) == 5 and evaluate.asked == []
     interrupted = Together({2: KeyboardInterrupt()})
     for evaluate, store in ((interrupted, Kept()), (Together(), slots.Hasty(5))):  # in writing
-        with pytest.warns(UserWarning, match="continuing with 14 of 40 trials"):
-            records = search_in_stacks(evaluate, store=store)
-        assert [r.trial_number for r in records] == list(range(14)) and store.added == records
+        with pytest.warns(UserWarning, match="continuing with 16 of 40 trials"):
+            records = search_in_packs(evaluate, store=store)
+        assert [r.trial_number for r in records] == list(range(16)) and store.added == records
     with pytest.raises(KeyboardInterrupt):
-        search_in_stacks(Together({1: KeyboardInterrupt()}))
-    records = search_in_stacks(Together({2: TimeoutError("too long")}))
-    assert [r.completed for r in records] == [True] * 14 + [False] * 14 + [True] * 12
-    assert records[14].message == "TimeoutError: too long"
+        search_in_packs(Together({1: KeyboardInterrupt()}))
+    records = search_in_packs(Together({2: TimeoutError("too long")}))
+    assert [r.completed for r in records[4:]] == [True] * 12 + [False] * 16 + [True] * 8
+    assert records[16].message == "TimeoutError: too long"
+
+
+def test_packs_know_what_runs_and_those_that_are_lost_run_again_trial_by_trial():
+    known = []
+
+    class Noting(RandomProposer):
+        def ask(self, history, running, rng):
+            known.append((len(history), len(running)))
+            return super().ask(history, running, rng)
+
+    evaluate = Together({1: RuntimeError("The worker process died")})
+    records = search_in_packs(evaluate, 18, Noting(SPACE))
+    assert [len(seeds) for seeds in evaluate.asked] == [16, *[1] * 16, 2]
+    assert evaluate.asked[0] == sum(evaluate.asked[1:17], [])
+    assert known == [*((0, k) for k in range(16)), *((k, 0) for k in range(16)), (16, 0), (16, 1)]
+    assert [r.completed for r in records] == [r.configuration["k"] != 3 for r in records]
 
 
 def record(seconds, **fields):
@@ -383,8 +395,24 @@ def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, options, e
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
     options = {"max_time": 100, **options}
     known = {name: options.pop(name) for name in ("n_known", "n_slots") if name in options}
-    found = Limits(**options).time_of_next_trial(history, 1000.0, **known)
-    assert found == expected
+    found = Limits(**options).time_of_next_trials(history, 1000.0, **known)
+    assert found == (*expected, 1)
+
+
+@cases(
+    ("history", "options", "expected"),
+    ([], {"max_time": None}, (math.inf, False, 4)),
+    ([], {}, (60, True, 2)),  # nobody knows yet how long they take
+    ([DONE], {}, (60, True, 4)),
+    ([record(25)], {}, (60, True, 2)),
+    ([record(25)], {"max_time": 1000}, (960, False, 4)),
+    ([PART], {}, (60, True, 2)),  # 30 s if it is whole
+    ([record(90)], {}, (60, True, 1)),
+)
+def test_how_many_trials_run_side_by_side(monkeypatch, history, options, expected):
+    monkeypatch.setattr(time, "monotonic", lambda: 1040.0)
+    limits = Limits(**{"max_time": 100, **options})
+    assert limits.time_of_next_trials(history, 1000.0, most=4) == expected
 
 
 class Timed:

@@ -23,6 +23,7 @@ from training_data import STEADY, MemberTrainer, assert_equal_members, make_data
 
 from skuq import backend
 from skuq.backend import BoundedCache, keras
+from skuq.estimators.methods._trial_trainer import can_stack
 from skuq.networks import GaussianHead
 from skuq.search._records import TrialBudget
 from skuq.tables import TrainingData
@@ -697,7 +698,10 @@ def trainer(request):
 )
 def test_only_equal_networks_train_together(changes, expected):
     trainer, default = tabular_trainer()
-    assert trainer.can_train_together([default, default, {**default, **changes}]) is expected
+    (first, _), (other, _) = sum(
+        (trainer.jobs(c, 0) for c in (default, {**default, **changes})), []
+    )
+    assert can_stack(first, other) is expected
 
 
 def tabular_trainer(**changes):
@@ -725,6 +729,22 @@ def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_s
     broken = replace(trainer, objective=lambda trial: trial.scor)
     with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):
         broken(CONFIGURATION, 3, TrialBudget())
+
+
+def test_trials_side_by_side_are_those_alone_and_one_that_diverges_is_no_loss(trainer):
+    others = [{**CONFIGURATION, **change} for change in ({"learning_rate": 1e30}, {"units": 5}, {})]
+    configurations, seeds = (CONFIGURATION, *others), (3, 4, 5, 6)
+    first, diverged, *rest = trainer.together(configurations, seeds, TrialBudget())
+    assert isinstance(diverged, FloatingPointError)
+    for outcome, k in zip((first, *rest), (0, 2, 3)):
+        alone = trainer(configurations[k], seeds[k], TrialBudget())
+        assert outcome.score == pytest.approx(alone.score, rel=1e-4) and outcome.share == 1
+        for one, other in zip(outcome.result.networks, alone.result.networks, strict=True):
+            assert_allclose(one.weights, other.weights, rtol=1e-3, atol=1e-4)
+    # Networks of one split are one stack, which folds are by themselves.
+    assert (first.result.networks[0].seconds == rest[1].result.networks[0].seconds) == (
+        trainer.folds is None
+    )
 
 
 def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):
@@ -771,17 +791,17 @@ def test_trials_of_every_loss_are_scored_alike(loss):
 
 
 def test_the_time_of_a_stack_is_that_of_all_its_members(trainer, monkeypatch):
-    def train_for_ever(job, data, cancelled):
+    def train_for_ever(jobs, cancelled, deadline):
         while not cancelled():
             pass
         raise InterruptedError
 
-    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.train", train_for_ever)
+    monkeypatch.setattr("skuq.estimators.methods._trial_trainer.train_jointly", train_for_ever)
     clock, ended, trainer = itertools.count(), [], replace(trainer, timeout=60.0)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     for n, message in ((1, "The trial took"), (30, "30 trials together took")):
         first = next(clock)
         with pytest.raises(TimeoutError, match=message):
-            trainer.train_together([CONFIGURATION] * n, list(range(n)))
+            trainer.together([CONFIGURATION] * n, list(range(n)))
         ended.append(next(clock) - first)
     assert ended[1] - ended[0] == 29 * 60

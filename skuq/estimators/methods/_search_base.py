@@ -553,12 +553,11 @@ def make_search(
     proposer = _make_proposer(estimator, plan, space, head, decisions, held_out)
     # Known recipes and the user's own configurations are tried before the proposer is asked. A
     # search that knows all configurations trains them as one program.
-    in_stacks = plan.stacks and isinstance(proposer, _strategies.Fixed | _strategies.RandomProposer)
     known = plan.defaults.starts_with_recipes and hasattr(space, "known_recipes")
     recipes = space.known_recipes() if known else []
     first = strategy.initial_configurations(decisions, recipes, fixed)
     entropy = task.entropy
-    if plan.stacks:
+    if plan.is_baseline:
         # A baseline has the same split of the rows as its search, and other networks.
         entropy = int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
     score = "NLL" if strategy.objective is None else "objective"
@@ -574,7 +573,7 @@ def make_search(
         held_out=held_out,
         store=store,
         options=options,
-        in_stacks=in_stacks and not first,
+        pack_size=plan.pack_size,
         seconds=math.inf if estimator.max_time is None else estimator.max_time,
     )
     return search, decisions

@@ -30,6 +30,7 @@ from skuq.training import Recipe
 
 _VALIDATION_SHARE = 0.25  # "auto", without folds
 _SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
+_LARGEST_STACK = 16  # networks of one program
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
 
@@ -90,6 +91,8 @@ class SearchDefaults:
         Makes the strategy that AutoDEUQ's ``search="auto"`` means; None is the paper's.
     starts_with_recipes : bool
         Whether a search starts with the recipes that its space knows.
+    pack_size : int
+        Number of trials that are proposed at once, and train side by side.
     """
 
     n_trials: int = 50
@@ -98,6 +101,7 @@ class SearchDefaults:
     varies: str = "architecture"
     strategy: Callable[[], SearchStrategy] | None = None
     starts_with_recipes: bool = True
+    pack_size: int = 1
 
     def targets(self, estimator: Any) -> ClassTargets | NumberTargets:
         """Make the encoding of y: a network predicts one normal of the standardised y."""
@@ -145,9 +149,9 @@ class SearchPlan:
     defaults : SearchDefaults
     n_steps : int or None
         Number of optimiser steps from which the default number of epochs follows.
-    stacks : bool
-        Whether trials of one architecture that are known in advance train as one program. Their
-        seeds then differ from those of other searches with the same `random_state`.
+    is_baseline : bool
+        Whether all trials have one architecture. Their seeds then differ from those of other
+        searches with the same `random_state`.
     n_repeats : int
         Number of times that the selected trials are trained again on other folds.
     images : bool
@@ -161,9 +165,14 @@ class SearchPlan:
     targets: Any
     defaults: SearchDefaults
     n_steps: int | None = None
-    stacks: bool = False
+    is_baseline: bool = False
     n_repeats: int = 0
     images: bool = False
+
+    @property
+    def pack_size(self) -> int:
+        """Number of trials that train side by side: networks of one architecture in one stack."""
+        return _LARGEST_STACK if self.is_baseline else self.defaults.pack_size
 
     @property
     def search_share(self) -> float:

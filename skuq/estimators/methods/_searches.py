@@ -145,17 +145,17 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         without the rows of its fold. Search and selection use the out-of-fold predictions of all
         rows, and all networks of the selected trials predict. Folds are better for small tables,
         and multiply the cost by their number. A splitter must test every row once; positions in a
-        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
-        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
-        program, and 0.25 in other spaces. Early stopping goes by the same rows.
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
+        0.25, but in the tabular space four of ten folds for numbers, five folds for classes, and
+        three of ten above 2,000 rows. Rows that no fold holds out do not count in the selection. Early stopping goes by the same rows.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best
         in the search; with folds one network replaces those of the folds. These trainings do not
         count towards `max_time`. If a training fails, the networks of the search are kept.
     repeats : int or "auto", default="auto"
-        Number of times that the selected trials are trained again after the search, on other folds
-        and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
+        Number of times that the selected trials are trained again after the search, with other
+        seeds, and on other folds if these hold out all rows. Their networks are added to the ensemble. "auto" is 2 in the tabular
         space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
         other spaces, with `refit` or with a splitter, which has no other folds.
     calibrate : bool, default=True
@@ -365,20 +365,17 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         without the rows of its fold. Search and selection use the out-of-fold predictions of all
         rows, and all networks of the selected trials predict. Folds are better for small tables,
         and multiply the cost by their number. A splitter must test every row once; positions in a
-        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
-        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
-        program, and 0.25 in other spaces. Early stopping goes by the same rows.
-        For classes above 10,000 rows it is some of ten folds if `max_time` is too short for four
-        trials of all folds and no trials are stored: several configurations are then better than
-        all folds of one. Rows that no fold holds out have weight 0 in the selection.
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
+        0.25, but in the tabular space four of ten folds for numbers, five folds for classes, and
+        three of ten above 2,000 rows. Rows that no fold holds out do not count in the selection. Early stopping goes by the same rows.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best
         in the search; with folds one network replaces those of the folds. These trainings do not
         count towards `max_time`. If a training fails, the networks of the search are kept.
     repeats : int or "auto", default="auto"
-        Number of times that the selected trials are trained again after the search, on other folds
-        and with other seeds. Their networks are added to the ensemble. "auto" is 2 in the tabular
+        Number of times that the selected trials are trained again after the search, with other
+        seeds, and on other folds if these hold out all rows. Their networks are added to the ensemble. "auto" is 2 in the tabular
         space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
         other spaces, with `refit` or with a splitter, which has no other folds.
     calibrate : bool, default=True
@@ -578,13 +575,14 @@ def make_nes_plan(estimator: Any, X: Any) -> SearchPlan:
     else:
         inputs = TableInputs(estimator.preprocess, embed=defaults.embeds)
     strategy = _search_plan.resolve_strategy(estimator, defaults)
-    stacks = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
+    is_baseline = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
     targets = defaults.targets(estimator)
     n_steps = None if holds_images and not inputs.flat else _N_STEPS
     # The paper's baselines have no repeats.
-    n_repeats = 0 if stacks else defaults.n_repeats(estimator)
+    n_repeats = 0 if is_baseline else defaults.n_repeats(estimator)
     return SearchPlan(
-        strategy, space, rule, inputs, targets, defaults, n_steps, stacks, n_repeats, images=True
+        *(strategy, space, rule, inputs, targets, defaults, n_steps, is_baseline, n_repeats),
+        images=True,
     )
 
 
@@ -687,12 +685,9 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         without the rows of its fold. Search and selection use the out-of-fold predictions of all
         rows, and all networks of the selected trials predict. Folds are better for small tables,
         and multiply the cost by their number. A splitter must test every row once; positions in a
-        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
-        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
-        program, and 0.25 in other spaces.
-        For classes above 10,000 rows it is some of ten folds if `max_time` is too short for four
-        trials of all folds and no trials are stored: several configurations are then better than
-        all folds of one. Rows that no fold holds out have weight 0 in the selection.
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
+        0.25, but in the tabular space four of ten folds for numbers, five folds for classes, and
+        three of ten above 2,000 rows. Rows that no fold holds out do not count in the selection.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best
@@ -958,9 +953,9 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         without the rows of its fold. Search and selection use the out-of-fold predictions of all
         rows, and all networks of the selected trials predict. Folds are better for small tables,
         and multiply the cost by their number. A splitter must test every row once; positions in a
-        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is 8
-        folds in the tabular space (5 above 20,000 rows, fewer below 16), whose folds train as one
-        program, and 0.25 in other spaces.
+        list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
+        0.25, but in the tabular space four of ten folds for numbers, five folds for classes, and
+        three of ten above 2,000 rows. Rows that no fold holds out do not count in the selection.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best

@@ -6,6 +6,7 @@ no backend, because a trainer is made in the caller's process and often used onl
 
 import contextlib
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._network_checks import build_checked
 from skuq.training._predict import predict_members
 from skuq.training._recipe import TEMPERATURES, Recipe, stack_conflict
-from skuq.training._train import Members, plan_epochs, train, train_jointly
+from skuq.training._train import plan_epochs, train_jointly
 
 _LARGEST_STACK = 16  # folds trained by one program
 # Largest difference between the mean row weights of stacked folds: a batch's loss is not divided
@@ -34,6 +35,8 @@ _LARGEST_STACK = 16  # folds trained by one program
 _LARGEST_SPREAD = 0.1
 _LEAST_MIXED = 2  # networks of a trial whose mixture is predicted, however little time is left
 
+#: A job with its data.
+Job = tuple[TrainingJob, TrainingData]
 #: Rows of ``data.x`` to train on and to validate on.
 Fold = tuple[np.ndarray, np.ndarray]
 
@@ -65,6 +68,46 @@ def _predict_in_time(networks: Sequence[Member], x: np.ndarray, deadline: float)
     return np.stack(raws)
 
 
+def _stack_alike(of_trials: Sequence[Sequence[Job]]) -> tuple[list[Job], list[int]]:
+    """Join trials of a single network that one program can train to stacks.
+
+    Returns the jobs, and the position of its trial for each of their networks.
+    """
+    stacks: list[tuple[list[TrainingJob], TrainingData, list[int]]] = []
+    for trial, jobs in enumerate(of_trials):
+        for job, data in jobs:
+            for first, of_first, owners in stacks if len(jobs) == 1 else ():
+                if of_first is data and can_stack(first[0], job):
+                    first.append(job)
+                    owners.append(trial)
+                    break
+            else:
+                stacks.append(([job], data, [trial] * len(job.seeds)))
+    joined = [
+        (TrainingJob.joined([replace(job, stacked=True) for job in jobs]), data)
+        if len(jobs) > 1
+        else (jobs[0], data)
+        for jobs, data, _ in stacks
+    ]
+    return joined, [trial for _, _, owners in stacks for trial in owners]
+
+
+def can_stack(first: TrainingJob, other: TrainingJob) -> bool:
+    """Tell whether two single networks can train as one stack.
+
+    They must have the same network and head, which hyperparameters can change, too: the scale of
+    an embedding is one. Networks that run through Keras are excluded: they would train one after
+    the other inside one large program, which takes long to compile.
+    """
+    return (
+        not (first.stacked or other.stacked)
+        and first.head == other.head
+        and without_names(first.network) == without_names(other.network)
+        and make_plan(first.network) is not None
+        and not stack_conflict([first.recipe, other.recipe])
+    )
+
+
 @dataclass(eq=False, repr=False)
 class MemberTrainer:
     """Train configurations: a callable ``(configuration, seed) -> Member``.
@@ -90,8 +133,8 @@ class MemberTrainer:
         and together they are the configuration's `FoldedMember`. Every row is a validation row of
         exactly one fold; `data` has no validation rows of its own.
     timeout : float, optional
-        Maximum seconds of one call; for `train_together`, of all its members. The clock is read
-        about once a second during training, and not during compilation.
+        Maximum seconds of a trial; of several together, their average. The clock is read about
+        once a second during training, and not during compilation.
     max_epochs : int, optional
         Maximum number of epochs, also for configurations that set it.
     objective : callable, optional
@@ -153,35 +196,44 @@ class MemberTrainer:
         Member, FoldedMember or TrialOutcome
             A TrialOutcome if there is a budget, and a FoldedMember if there are folds.
         """
-        with self._time_limit() as cancelled:
-            if budget is not None:
-                return self._train_within(budget, configuration, seed, cancelled)
-            jobs = self.jobs(configuration, seed, **changes)
-            members, _ = train_jointly(jobs, cancelled=cancelled)
-            return self._result(members)
+        (outcome,) = self.together([configuration], [seed], budget, **changes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    def _train_within(
+    def together(
         self,
-        budget: TrialBudget,
-        configuration: Mapping[str, Any],
-        seed: int,
-        cancelled: Callable[[], bool],
-    ) -> TrialOutcome:
-        """Train until the budget's time ends the trial."""
-        started, jobs = time.monotonic(), self.jobs(configuration, seed)
-        end = started + budget.seconds
-        deadline = end
-        if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
-            # The mixture's moments need predictions of each network for the rows of all folds.
-            n_passes = 1 if self.folds is None or self.head.classifies else 1 + len(self.folds)
-            jobs, deadline, _ = plan_epochs(jobs, end, n_passes=n_passes)
-        members, share = train_jointly(jobs, cancelled=cancelled, deadline=deadline)
-        result = self._result(members, end)
-        return TrialOutcome(result, self._objective(result, share), share)
+        configurations: Sequence[Mapping[str, Any]],
+        seeds: Sequence[int],
+        budget: TrialBudget | None = None,
+        **changes: Any,
+    ) -> list[Any]:
+        """Train several trials side by side; trials of one network of a kind are one stack.
 
-    def jobs(
-        self, configuration: Mapping[str, Any], seed: int, **changes: Any
-    ) -> list[tuple[TrainingJob, TrainingData]]:
+        Parameters and results are those of `__call__`, one for each trial; a FloatingPointError
+        stands for a trial whose training diverged. The limits of time are those of all together.
+        """
+        end = math.inf if budget is None else time.monotonic() + budget.seconds
+        with self._time_limit(len(seeds)) as cancelled:
+            of_trials = [self.jobs(c, s, **changes) for c, s in zip(configurations, seeds)]
+            jobs, owners = _stack_alike(of_trials)
+            deadline = end
+            if budget is not None and budget.shorten and end < math.inf:
+                # The mixture's moments need predictions of each network for the rows of all folds.
+                n_passes = 1 if self.folds is None or self.head.classifies else 1 + len(self.folds)
+                jobs, deadline, _ = plan_epochs(jobs, end, n_passes=n_passes)  # epochs that fit
+            members, share = train_jointly(jobs, cancelled=cancelled, deadline=deadline)
+        outcomes: list[Any] = []
+        for k in range(len(seeds)):
+            own = [member for member, owner in zip(members, owners) if owner == k]
+            diverged = [member for member in own if isinstance(member, FloatingPointError)]
+            outcome: Any = diverged[0] if diverged else self._result(own, end)
+            if budget is not None and not diverged:
+                outcome = TrialOutcome(outcome, self._objective(outcome, share), share)
+            outcomes.append(outcome)
+        return outcomes
+
+    def jobs(self, configuration: Mapping[str, Any], seed: int, **changes: Any) -> list[Job]:
         """Make the jobs of a trial, each with its data: a single job, or those of the folds.
 
         Parameters
@@ -214,13 +266,8 @@ class MemberTrainer:
         stacks = [([seeds[k] for k in part], [splits[k] for k in part]) for part in parts]
         return [(make_job(s, stacked=True, splits=rows), data) for s, rows in stacks]
 
-    def _result(self, members: Members, deadline: float = math.inf) -> Member | FoldedMember:
-        """Make the trial's record, or raise a diverged network's error."""
-        networks: list[Member] = []
-        for member in members:
-            if isinstance(member, FloatingPointError):
-                raise member
-            networks.append(member)
+    def _result(self, networks: Sequence[Any], deadline: float) -> Member | FoldedMember:
+        """Make the trial's record."""
         return networks[0] if self.folds is None else self.join(networks, deadline)
 
     def join(self, networks: Sequence[Member], deadline: float) -> FoldedMember:
@@ -298,44 +345,6 @@ class MemberTrainer:
         """Select the head that a configuration trains with."""
         decide = getattr(self.space, "head", None)
         return self.head if decide is None else decide(configuration, self.head)
-
-    def can_train_together(self, configurations: Sequence[Mapping[str, Any]]) -> bool:
-        """Tell whether `train_together` suits these configurations.
-
-        They must have the same network and head, which hyperparameters can change, too: the scale
-        of an embedding is one. Networks that run through Keras are excluded: they would train one
-        after the other inside one large program, which takes long to compile. Folds are trained in
-        stacks already.
-        """
-        if self.folds is not None or stack_conflict([self.recipe(c) for c in configurations]):
-            return False
-        network, head = self.build(configurations[0]).to_json(), self._head(configurations[0])
-        return make_plan(network) is not None and all(
-            without_names(self.build(configuration).to_json()) == without_names(network)
-            and self._head(configuration) == head
-            for configuration in configurations
-            if configuration != configurations[0]
-        )
-
-    def train_together(
-        self, configurations: Sequence[Mapping[str, Any]], seeds: Sequence[int]
-    ) -> list[Member | FloatingPointError]:
-        """Train members with the same network and head as one stack.
-
-        Returns
-        -------
-        list of Member or FloatingPointError
-            A FloatingPointError in the place of each member that diverged.
-        """
-        with self._time_limit(len(seeds)) as cancelled:
-            recipes = [self.recipe(configuration) for configuration in configurations]
-            # Each of them is a trial, and keeps its own best epoch.
-            recipes = [replace(r, keep="best") if r.keeps_jointly else r for r in recipes]
-            model, head = self.build(configurations[0]), self._head(configurations[0])
-            job = TrainingJob.of_model(
-                model, head, recipes, seeds, stacked=True, held_out=self.held_out
-            )
-            return train(job, self.data, cancelled=cancelled)
 
     @contextlib.contextmanager
     def _time_limit(self, n_members: int = 1) -> Iterator[Callable[[], bool]]:
@@ -426,9 +435,25 @@ class MemberRepeater:
 
         The seed depends on the trial and the round only, whatever else is trained again.
         """
-        trial, number = self._trials[request["trial"]], request["round"]
-        trainer = self._trainers[number % len(self._trainers)]
-        return trainer(trial.configuration, trial_seed(trial.seed, number, "repeat"), budget)
+        (outcome,) = self.together([request], [seed], budget)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def together(
+        self, requests: Sequence[Mapping[str, int]], seeds: Sequence[int], budget: TrialBudget
+    ) -> list[Any]:
+        """Train several trials again, those of a round side by side."""
+        outcomes: list[Any] = []
+        for number, of_round in itertools.groupby(requests, lambda request: request["round"]):
+            trials = [self._trials[request["trial"]] for request in of_round]
+            part = replace(budget, seconds=budget.seconds * len(trials) / len(requests))
+            outcomes += self._trainers[number % len(self._trainers)].together(
+                [trial.configuration for trial in trials],
+                [trial_seed(trial.seed, number, "repeat") for trial in trials],
+                part,
+            )
+        return outcomes
 
 
 class MemberRefitter:

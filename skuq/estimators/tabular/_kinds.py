@@ -18,7 +18,7 @@ from skuq._random import generator
 from skuq.ensembles import _stacking
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.tabular import _recipes as tuned
-from skuq.estimators.tabular._preset import bind_space, class_recipes
+from skuq.estimators.tabular._preset import bind_space, class_recipes, held_out_share
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import numeric_columns
 from skuq.predictive._calibration import UNCALIBRATED, fit_calibration
@@ -175,7 +175,7 @@ def split_rows(estimator, task, n_splits):
     validation, n_rows = estimator.validation, len(task.rows.used)
     if not isinstance(validation, str):
         return task.split(validation, n_members=n_splits)
-    share = min(tuned.VALIDATION, tuned.MOST_VALIDATION_ROWS / n_rows)
+    share = held_out_share(n_rows)
     n_units = task.n_units
     if is_classifier(estimator) and task.validation is None and n_units >= tuned.FEWEST_FOLDED:
         n_folds = min(

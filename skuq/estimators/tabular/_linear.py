@@ -9,6 +9,7 @@ import numpy as np
 from scipy.linalg import cholesky, svd
 from sklearn.metrics.pairwise import euclidean_distances, manhattan_distances
 
+from skuq.backend._scopes import one_thread_if_small
 from skuq.estimators._task import Task
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.networks._operations import unclip
@@ -37,7 +38,8 @@ def with_linear_part(task: Task) -> Task:
     n_rows = np.count_nonzero(distinct[2])
     if not tuned.FEWEST_RIDGE_ROWS <= n_rows <= tuned.MOST_RIDGE_ROWS:
         return task
-    used = is_linear(*distinct)
+    with one_thread_if_small(tuned.MOST_COMPARED):
+        used = is_linear(*distinct)
     if not used.any():
         return task
     ridge = RidgeRegression.fit(*distinct)

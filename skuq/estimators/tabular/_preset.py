@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from joblib import effective_n_jobs
 from sklearn.base import is_classifier
 
 from skuq.estimators._task import Task
@@ -34,6 +33,11 @@ def bind_space(task: Task, *, decides_loss: bool) -> TunedSpace:
         classes=task.targets.head.classifies,
         decides_loss=decides_loss,
     )
+
+
+def held_out_share(n_rows: int) -> float:
+    """Return the share of the rows that a member holds out: a tenth, or less of many rows."""
+    return min(tuned.VALIDATION, tuned.MOST_VALIDATION_ROWS / n_rows)
 
 
 def class_recipes(n_rows: int, has_numbers: bool = True) -> list[dict]:
@@ -188,6 +192,7 @@ class TunedDefaults(SearchDefaults):
     n_nes_trials: int = tuned.N_NES_TRIALS
     embeds: bool = True
     varies: str = "both"
+    pack_size: int = tuned.PACK_SIZE
     strategy: Callable[[], SearchStrategy] | None = RandomSearch  # after recipes none was better
 
     def targets(self, estimator: Any) -> Any:
@@ -201,25 +206,14 @@ class TunedDefaults(SearchDefaults):
         return tuned.N_REPEATS if estimator.max_time is None else tuned.MOST_REPEATS
 
     def validation(self, estimator: Any, task: Task, search_share: float) -> tuple[Any, int | None]:
-        """Return the number of folds, fewer for large data, and how many are used if not all."""
-        if task.n_units < 2 * tuned.N_SEARCH_FOLDS:
+        """Return the number of folds, and how many are used: those of a kind of the ensemble."""
+        if task.n_units < 2 * tuned.FEWEST_FOLDED:
             return max(2, task.n_units // 2), None
-        n_folds = tuned.N_SEARCH_FOLDS
-        if task.n_units > tuned.MANY_SEARCH_ROWS:
-            n_folds = tuned.N_SEARCH_FOLDS_OF_MANY
-        is_large = is_classifier(estimator) and task.n_units > tuned.LARGE_ROWS
-        if is_large and estimator.max_time is not None:
-            # Several recipes in a few folds are better than one or two in all of them. Stored
-            # trials keep their folds: a later fit may have more time.
-            is_stored = estimator.catalog_dir is not None or estimator.warm_start
-            n_trials = tuned.FEWEST_TRIALS
-            if not isinstance(estimator.n_trials, str):
-                n_trials = min(n_trials, estimator.n_trials)
-            seconds = search_share * estimator.max_time * effective_n_jobs(estimator.n_jobs)
-            n_in_time = int(seconds / (n_trials * tuned.SECONDS_OF_NETWORK))
-            if n_in_time < n_folds and not is_stored:
-                return tuned.N_SMALL_FOLDS, max(1, n_in_time)
-        return n_folds, None
+        n_folds = round(1 / held_out_share(task.n_units))
+        if not is_classifier(estimator):
+            return n_folds, tuned.N_MEMBERS // len(tuned.MIXTURE_KINDS)
+        few = task.n_units <= tuned.FEW_ROWS_OF_CLASSES
+        return (tuned.N_FOLDS, None) if few else (n_folds, tuned.N_TENTHS)
 
     def prepare(self, task: Task) -> Task:
         """Give all networks a frozen linear part, where y is linear in X."""

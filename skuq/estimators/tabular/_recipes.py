@@ -72,6 +72,7 @@ TRAININGS_OF_AN_ARCHITECTURE = 3
 RECIPES_OF_MANY_ROWS: tuple[dict, ...] = (
     {"loss": "nll"},
     {},
+    {"loss": "nll", "frequency_scale": 3.0},
     {"frequency_scale": 3.0},
     {"embedding": "piecewise-linear"},
     {"residual": True, "dropout": 0.1},
@@ -81,9 +82,11 @@ _ONE_LAYER = {"n_layers": 1, "loss": "nll"}
 # Ordered so that the first ones give the best ensembles on average.
 RECIPES_OF_FEW_ROWS: tuple[dict, ...] = (
     {"loss": "nll"},
-    {"loss": "nll", "embedding": "none"},
-    {"frequency_scale": 3.0},
+    {},
     {"loss": "nll", "frequency_scale": 3.0},
+    {"frequency_scale": 3.0},
+    {"loss": "nll", "embedding": "none"},
+    {"embedding": "none"},
     {"n_layers": 1, "activation": "relu", "embedding": "none"}
     | {"learning_rate": 0.035, "weight_decay": 0.1},
     {"n_layers": 2, "width": 32, "activation": "relu", "embedding_dim": 8}
@@ -152,10 +155,7 @@ EXACT = 1e-8  # variance of errors that are none, in variances of y
 # ------------------------------------------------------------------------- searches of the space
 # docs/results/equal_time.md, "What each part is worth".
 
-#: Number of folds of a search, and that for large tables.
-N_SEARCH_FOLDS, N_SEARCH_FOLDS_OF_MANY, MANY_SEARCH_ROWS = 8, 5, 20_000
-#: Classes: a table on which a network takes some seconds, and the number of trials for which there
-#: has to be time. With too little for all folds, trials have some of smaller ones.
-LARGE_ROWS, SECONDS_OF_NETWORK, FEWEST_TRIALS, N_SMALL_FOLDS = 10_000, 12.0, 4, 10
+#: Trials of a pack. Networks of one trial are as many as a core trains at once.
+PACK_SIZE = 4
 N_REPEATS, MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 N_NES_TRIALS = 20  # default number of trials of NES, each of which trains a network for each fold
