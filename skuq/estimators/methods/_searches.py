@@ -147,7 +147,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         and multiply the cost by their number. A splitter must test every row once; positions in a
         list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
         0.25, but in the tabular space four of ten folds for numbers, five folds for classes, and
-        three of ten above 2,000 rows. Rows that no fold holds out do not count in the selection. Early stopping goes by the same rows.
+        three of ten above 2,000 rows. Rows that no fold holds out do not count in the selection.
+        Early stopping goes by the same rows.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best
@@ -155,9 +156,10 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         count towards `max_time`. If a training fails, the networks of the search are kept.
     repeats : int or "auto", default="auto"
         Number of times that the selected trials are trained again after the search, with other
-        seeds, and on other folds if these hold out all rows. Their networks are added to the ensemble. "auto" is 2 in the tabular
-        space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
-        other spaces, with `refit` or with a splitter, which has no other folds.
+        seeds, and on other folds if these hold out all rows. Their networks are added to the
+        ensemble. "auto" is 2 in the tabular space, or with `max_time` as many as fit into the last
+        40 % of it (at most 20), and 0 in other spaces, with `refit` or with a splitter, which has
+        no other folds.
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
         factor of its width and a share that is wider, as that of `TabularEnsembleRegressor`.
@@ -367,7 +369,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         and multiply the cost by their number. A splitter must test every row once; positions in a
         list of folds count all rows. With `validation_data` it must be "auto" or None. "auto" is
         0.25, but in the tabular space four of ten folds for numbers, five folds for classes, and
-        three of ten above 2,000 rows. Rows that no fold holds out do not count in the selection. Early stopping goes by the same rows.
+        three of ten above 2,000 rows. Rows that no fold holds out do not count in the selection.
+        Early stopping goes by the same rows.
     refit : bool, default=False
         Whether to train again on all rows after everything has been chosen. Rows of
         `validation_data` are among them. Each member trains for the number of epochs that was best
@@ -375,9 +378,10 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         count towards `max_time`. If a training fails, the networks of the search are kept.
     repeats : int or "auto", default="auto"
         Number of times that the selected trials are trained again after the search, with other
-        seeds, and on other folds if these hold out all rows. Their networks are added to the ensemble. "auto" is 2 in the tabular
-        space, or with `max_time` as many as fit into the last 40 % of it (at most 20), and 0 in
-        other spaces, with `refit` or with a splitter, which has no other folds.
+        seeds, and on other folds if these hold out all rows. Their networks are added to the
+        ensemble. "auto" is 2 in the tabular space, or with `max_time` as many as fit into the last
+        40 % of it (at most 20), and 0 in other spaces, with `refit` or with a splitter, which has
+        no other folds.
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
         temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
