@@ -32,7 +32,6 @@ FEW_ROWS = "ignore::skuq.exceptions.SmallValidationWarning"
 ORACLE = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
 KEPT_OUT = {"validation_data": (np.eye(2), np.ones(2))}
 FAILED = Catalog([TrialRecord(0, status="failed")])
-SHORT = {"max_time": 20}
 
 
 @pytest.fixture
@@ -163,11 +162,10 @@ class Planned(Exception):
     ({"validation": 0.25}, {}, 20, None),
     ({"validation": 3}, {}, 20, 3),
     ({"space": DenseSpace(1)}, {}, 20, None),
-    # Short searches of many rows, for classes
-    (SHORT, {}, 10_100, 1),
-    ({"max_time": 100, "n_jobs": 3}, {}, 10_100, 3),
-    ({"max_time": 300, "n_trials": 2}, {}, 10_100, 7),
-    ({**SHORT, "warm_start": True}, {}, 10_100, 8),
+    ({}, {}, 20, 4),  # of ten
+    # Classes
+    ({}, {}, 200, 5),
+    ({}, {}, 2_001, 3),
 )
 def test_fit_validates_by_folds_in_the_tabular_space(settings, given, n_rows, n_folds, monkeypatch):
     def end(*args, folds, **options):
@@ -244,36 +242,20 @@ def test_fit_tells_of_one_member(tiny_space, wave):
         model.set_params(n_members=5).fit(*wave)
 
 
-def test_short_fit_of_many_rows_compares_trials_on_some_folds(wave, monkeypatch):
-    monkeypatch.setattr("skuq.estimators.tabular._recipes.LARGE_ROWS", 30)
-    monkeypatch.setattr("skuq.estimators.tabular._recipes.SECONDS_OF_NETWORK", 6.0)
-    X, y = wave
-    settings = {**FAST, "repeats": 1, "max_time": 60}
-    model = AutoDEUQClassifier(**settings).fit(X, y > np.median(y))
-    held_out = model.catalog_.held_out
-    tested = held_out.rows[held_out.weight > 0]
-    assert len(tested) == 0.3 * len(y) and len(model.repeated_) == len(model.selection_)
-    for k, trial in model.repeated_.items():
-        assert len(trial.networks) == 6
-        # Repeats predict the same rows, so that all of them are averages of two networks.
-        first, both = model.catalog_.member(k).held_out, trial.held_out
-        assert (first != both)[held_out.weight > 0].any(axis=-1).all()
-    assert len(model.fitted_.members) == 6 * len(model.selection_)
-
-
-def test_fit_joins_repeats_of_other_folds(repeated, wave):
+def test_fit_joins_repeats(repeated, wave):
     assert set(repeated.repeated_) == set(repeated.selection_.indices.tolist())
     moments = repeated.fitted_.targets.head.moments
     for k, joined in repeated.repeated_.items():
-        # Out of fold: averages of three networks, each of other folds.
+        # Out of fold: averages of three networks, in the tenths that are held out.
         trials = joined, repeated.catalog_.member(k)
-        means = [moments(trial.held_out.astype(float))[0] - trial.center for trial in trials]
-        assert np.mean(means[0] ** 2) < np.mean(means[1] ** 2)
+        rows = repeated.catalog_.held_out.weight > 0
+        means = [(moments(t.held_out.astype(float))[0] - t.center)[rows] for t in trials]
+        assert np.mean(rows) == 0.4 and np.mean(means[0] ** 2) < np.mean(means[1] ** 2)
     networks = np.array([network.weights for network in repeated.fitted_.members])
-    assert len(np.unique(networks, axis=0)) == len(networks) == 24 * len(repeated.selection_)
+    assert len(np.unique(networks, axis=0)) == len(networks) == 12 * len(repeated.selection_)
     assert_allclose(repeated.fitted_.weights.sum(), 1)
     board = repeated.leaderboard()
-    assert (board[board.weight > 0].n_networks == 24).all() and board.n_weights.notna().all()
+    assert (board[board.weight > 0].n_networks == 12).all() and board.n_weights.notna().all()
     X = np.vstack([wave[0], 5 * wave[0]])  # also far from the rows
     for copied in (copy.deepcopy(repeated), loads(dumps(repeated))):
         assert copied.calibration_ == repeated.calibration_
@@ -324,7 +306,7 @@ def test_leaderboard_of_the_trials_and_has_reasons_of_failed_trials(fitted, wave
     chosen = board[board.weight > 0].set_index("trial").weight
     numbers = [fitted.catalog_[int(k)].trial_number for k in fitted.selection_.indices]
     assert_allclose(chosen[numbers], fitted.selection_.weights)
-    assert (board.n_networks == 8).all() and (board.n_weights > 100).all()
+    assert (board.n_networks == 4).all() and (board.n_weights > 100).all()
     with pytest.raises(ValueError, match="Give both X and y"):
         fitted.leaderboard(None, y)
     X, y = X[:20] + 0.01, y[:20]
