@@ -276,20 +276,20 @@ def baselines():
 
 @table
 def rent(of):
-    """Changes without each rule, in per cent: mean of logarithms, its standard error, largest."""
-    frame = pd.DataFrame(r for r in stored(f"rent_{of}_before") if ":" not in r["problem"])
-    score = "nll" if of == "classes" else "crps"
-    scores = frame.pivot_table(score, ["problem", "seed"], "method", sort=False)
-    logs = np.log(scores.div(scores.pop("as it is"), axis=0))
+    """Changes without each rule, in per cent: means, standard error, largest."""
+    frame = pd.DataFrame(r for r in stored(f"rent_{of}") if ":" not in r["problem"])
+    score, other = ("nll", "brier") if of == "classes" else ("crps", "rmse")
     found, without_effect = [], []
-    for name, column in logs.items():
-        column = 100 * column.dropna()
-        if abs(column).max() < 0.05:
+    for name, part in frame.groupby("method", sort=False):
+        both = part.merge(frame[frame.method == "as it is"], on=["problem", "seed"])
+        logs = {s: 100 * np.log(both[f"{s}_x"] / both[f"{s}_y"]) for s in (score, other, "seconds")}
+        if abs(logs[score]).max() < 0.05:
             without_effect.append(name)
             continue
-        found.append([name, mean_error(column, 1), number(column.max(), 1)])
-    found.append([", ".join(without_effect), "0.0", "0.0"])
-    return markdown(["without", "mean", "most"], found)
+        cells = [number(logs[other].mean(), 1), number(np.exp(logs["seconds"].mean() / 100), 2)]
+        found.append([name, mean_error(logs[score], 1), number(logs[score].max(), 1), *cells])
+    found.append([", ".join(without_effect[1:]) or "-", "0.0", "0.0", "0.0", "1"])
+    return markdown(["without", score, "most", other, "time"], found)
 
 
 # Calibration and shift
