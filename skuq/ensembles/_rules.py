@@ -41,7 +41,7 @@ class Candidates:
         Maps raw outputs to distributions.
     sample_weight : ndarray of shape (n,) or None
         Weights of the rows.
-    groups : ndarray of shape (n,) or None
+    rows : ndarray of shape (n,) or None
         Numbers that are equal for versions of the same row.
     centers : sequence of ndarray or None
         `center` of trials with folds, see `FoldedMember` of ``skuq/search/_records.py``.
@@ -50,16 +50,19 @@ class Candidates:
         predicted out of folds that share their best epoch, or they are new.
     calibrates : bool
         Whether classes can be calibrated by these rows: they are unseen, or many validation rows.
+    groups : ndarray of shape (n,) or None
+        Groups of rows that are on the same side of splits, such as versions of the same row.
     """
 
     raw: Sequence[np.ndarray]
     y: np.ndarray
     head: Any
     sample_weight: np.ndarray | None = None
-    groups: np.ndarray | None = None
+    rows: np.ndarray | None = None
     centers: Sequence[np.ndarray] | None = None
     is_unseen: bool = False
     calibrates: bool = False
+    groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -113,7 +116,7 @@ class Candidates:
         weight = np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
         pairs = zip(selection.indices, selection.weights)
         levels = sum(self.head.levels(self.y, self.raw[k][None], np.array([w])) for k, w in pairs)
-        return fit_correlation(np.asarray(levels), weight, self.groups)
+        return fit_correlation(np.asarray(levels), weight, self.rows)
 
     def statistics(self, loss: str) -> tuple[Statistics, Loss]:
         """Make the statistics that an ensemble averages, and the loss of their average.

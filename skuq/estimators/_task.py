@@ -105,10 +105,14 @@ class Task:
         return share * of_training - (time.monotonic() - self.started)
 
     @property
+    def together(self) -> np.ndarray | None:
+        """Numbers (n,) that rows share which stay together: those of a group, or equal rows."""
+        return self.units if self.groups is None else _inputs.group_codes(self.groups)
+
+    @property
     def n_units(self) -> int:
         """Number of distinct rows of positive weight, or of their groups if there are groups."""
-        together = self.units if self.groups is None else _inputs.group_codes(self.groups)
-        used = self.rows.used
+        used, together = self.rows.used, self.together
         return len(used) if together is None else len(np.unique(together[used]))
 
     def make_splits(self, validation: Any = None, **options: Any) -> Splits:
@@ -200,6 +204,7 @@ def hold_out(estimator: Any, given: Given) -> Given:
     rows = _inputs.Rows(np.zeros((len(y), 1)), y, weights)
     groups = _inputs.check_groups(given.groups, y)
     units = None if groups is not None else number_rows(given.X, rows.used)
+    warn_of_repeats(units, rows.used)
     labels = y if is_classifier(estimator) else None
     split = 0.2 if isinstance(validation, str) else validation
     splits = make_splits(rows, 0, split, groups=groups, labels=labels, units=units, n_used=1)

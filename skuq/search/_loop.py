@@ -96,7 +96,9 @@ class SearchResult:
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
         # Sets of any size count the same.
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
-        groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
+        rows = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
+        held_out: Any = self.catalog.held_out
+        groups = rows if held_out.groups is None else np.resize(held_out.groups, len(y))
         is_clean = len(self.sets) == 1
         is_unseen = is_clean and all(isinstance(m, FoldedMember) for m in members)
         calibrates = is_unseen or (is_clean and len(y) >= _records.CALIBRATION_ROWS)
@@ -104,7 +106,7 @@ class SearchResult:
         centers: Any = [getattr(m, "center", None) for m in members]
         if not is_clean or any(center is None for center in centers):
             centers = None
-        return Candidates(raw, y, head, weight, groups, centers, is_unseen, calibrates)
+        return Candidates(raw, y, head, weight, rows, centers, is_unseen, calibrates, groups)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""

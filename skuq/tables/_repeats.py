@@ -18,6 +18,7 @@ from sklearn.model_selection import PredefinedSplit, TimeSeriesSplit
 from skuq._messages import warn_user
 from skuq.exceptions import TableWarning
 
+_DECIMALS = 10  # of values in ranges of their columns; networks see about 7
 _TOLD_SHARE = 0.01  # of the rows: repeats of fewer are not worth a warning
 
 
@@ -32,9 +33,11 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
         X = [X.indices[a:b].tobytes() + X.data[a:b].tobytes() for a, b in pairwise(X.indptr)]
         X = pd.DataFrame({0: X})
     try:
-        table = X if isinstance(X, pd.DataFrame) else np.asarray(X).reshape(len(X), -1)
-        if isinstance(X, pd.DataFrame) or table.dtype.kind not in "fiub":
-            frame = pd.DataFrame(table)
+        table = np.asarray(X).reshape(len(X), -1)
+        if table.dtype.kind == "f":
+            table = _without_rounding_errors(table)
+        elif table.dtype.kind not in "iub":
+            frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(table)
             columns = [pd.factorize(frame.iloc[:, k])[0] for k in range(frame.shape[1])]
             table = np.column_stack(columns)
         # A hash of each value, and a random combination of those of a row. -0.0 + 0 is 0.0.
@@ -44,6 +47,16 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
     factors = np.random.default_rng(0).integers(2**64, size=table.shape[1], dtype="uint64")
     numbers = pd.factorize(values @ (factors | np.uint64(1)))[0]
     return numbers if np.bincount(numbers[used]).max(initial=0) > 1 else None
+
+
+def _without_rounding_errors(table: np.ndarray) -> np.ndarray:
+    """Round to a share of each column's range: a PCA gives equal rows that differ a little."""
+    frame = pd.DataFrame(table)
+    with np.errstate(all="ignore"):
+        span = (frame.max() - frame.min()).to_numpy()
+        span = np.where((span > 0) & (span < np.inf), span, 1)
+        rounded = np.round(table / span, _DECIMALS)
+    return np.where(np.isfinite(rounded), rounded, table)
 
 
 def ignore_warnings_of_repeats() -> None:
@@ -59,9 +72,9 @@ def warn_of_repeats(units: np.ndarray | None, used: np.ndarray) -> None:
     if share >= _TOLD_SHARE:
         warn_user(
             f"X has repeated rows: {100 * share:.0f} % are there more than once. Rows of equal X "
-            "stay on the same side of every split into training and validation rows. If they are "
-            "copies, drop them, or count them by `sample_weight`. Copies that differ a little are "
-            "not recognised: give `groups`.",
+            "stay on the same side of every split into training and validation rows, apart from "
+            "folds that you list. If they are copies, drop them, or count them by `sample_weight`. "
+            "Copies that differ a little are not recognised: give `groups`.",
             TableWarning,
         )
 

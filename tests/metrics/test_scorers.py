@@ -224,7 +224,7 @@ def test_the_page_scores_other_packages(table, monkeypatch):
 @pytest.mark.filterwarnings("error")
 def test_cross_validation_stops_with_one_error_without_uncertainty(table, names):
     scoring = get_scorer(names[0]) if len(names) == 1 else make_scorers(*names)
-    with pytest.raises(TypeError, match="RandomForestRegressor.* does not say how sure it is"):
+    with pytest.raises(ValueError, match="RandomForestRegressor.* does not say how sure it is"):
         cross_validate(RandomForestRegressor(2), *table, scoring=scoring)
 
 

@@ -46,6 +46,9 @@ NOISE, COIN = np.random.default_rng(0).normal(size=(60, 300)), np.arange(60) % 2
     (csr_array([[0, 1], [1, 0], [0, 1.0]]), [0, 1, 0]),
     (pd.Series(["a", "b", "a"]), [0, 1, 0]),
     (np.ones((2, 3, 3, 1)), [0, 0]),
+    (PCA(2).fit_transform(NOISE[np.arange(90) % 60]), np.arange(90) % 60),
+    (pd.DataFrame({"a": [0.3, 0.1 + 0.2, 5.0], "b": [nan, nan, nan]}), [0, 0, 1]),
+    (np.array([[1.7e9], [1.7e9 + 0.01], [-np.inf], [1e308], [-1e308]]), None),
     (pd.DataFrame({"a": [[1], [1]]}), None),  # cannot be compared
 )
 def test_number_rows(X, numbers):
@@ -121,6 +124,21 @@ def test_copies_do_not_narrow_intervals(cv, rng):
     assert 0.84 < np.mean((low <= t) & (t <= high)) < 0.97
 
 
+@pytest.mark.filterwarnings("ignore:X has", "ignore::skuq.exceptions.SmallValidationWarning")
+@pytest.mark.parametrize("groups", [None, np.arange(60) // 3])
+@pytest.mark.parametrize("validation", [0.3, 3])
+def test_searches_choose_sizes_by_folds_of_groups_or_distinct_rows(
+    tiny_space, groups, validation, rng
+):
+    together = np.arange(60) % 20 if groups is None else groups
+    X, y = rng.normal(size=(20, 3))[np.arange(60) % 20], rng.normal(size=60)
+    settings = {"epochs": 1, "space": tiny_space, "validation": validation, "random_state": 0}
+    model = skuq.NESRegressor(2, n_members=2, **settings).fit(X, y, groups=groups)
+    found = model.fitted_.trials.candidates(model.fitted_.targets.head).groups
+    pairs = set(zip(found, together[model.catalog_.held_out.rows]))
+    assert len(pairs) == len(set(found)) == (6 if validation == 0.3 else 20)
+
+
 @pytest.mark.parametrize("n_times", [1, 3])
 def test_ridge_regression_leaves_all_copies_of_a_row_out(n_times, rng):
     units = np.repeat(np.arange(30), n_times)
@@ -162,12 +180,18 @@ class First(Top):
         return super().fit(X)
 
 
+class Needy(Top):
+    def fit(self, X, y):
+        pytest.fail("its signature tells that it learns from y")
+
+
 @cases(
     ("transformer", "learns"),
     (None, False),
     (make_pipeline(StandardScaler(), PCA()), False),
     (make_pipeline(StandardScaler(), First()), False),
     (make_pipeline(StandardScaler(), Top()), True),
+    (make_pipeline(StandardScaler(), Needy()), True),
     (make_pipeline(PCA(), SelectKBest(k=1)), True),
     (make_column_transformer((TargetEncoder(), [0])), True),
     (RFE(LogisticRegression()), True),
@@ -198,6 +222,11 @@ def test_what_learns_from_y_sees_no_validation_rows(model, given):
     assert_allclose(pipeline[0].scores_, expected)
     assert_allclose(pipeline.predict(NOISE), alone.predict(NOISE), rtol=1e-5)
     assert {len(member.held_out) for member in pipeline[-1].members_} == {n_valid}
+
+
+def test_copies_are_told_of_where_rows_are_held_out_first():
+    with pytest.warns(TableWarning, match="X has repeated rows: 100 %"):
+        hold_out(skuq.DeepEnsembleClassifier(), Given(np.tile(NOISE[:30], (2, 1)), COIN))
 
 
 @cases(

@@ -257,7 +257,9 @@ def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
     y, weight = data.y_valid, data.weight_valid
     if splits.parts is not None:  # rows that no fold validates have weight 0
         y, weight = data.y, np.where(splits.tested, data.weight, 0)
-    held_out = HeldOut(splits.positions, y, weight, tuple(sets))
+    rows, groups = splits.positions, task.together
+    groups = None if rows is None or groups is None else groups[rows]
+    held_out = HeldOut(rows, y, weight, tuple(sets), groups)
     return held_out, np.concatenate(x) if task.shifted else None
 
 
