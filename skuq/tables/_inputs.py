@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from inspect import signature
 from numbers import Integral
 from typing import Any, NamedTuple, Self
 
@@ -336,8 +335,8 @@ class ForeignInputs(Inputs):
 def learns_from_y(transformer: Any, X: Any, y: Any, rows: np.ndarray) -> bool:
     """Tell whether a transformer of the user's, or a part of it, learns from y.
 
-    scikit-learn's transformers tell it by a tag, and others by a `fit` that needs y. Without either
-    they do if y changes what they make of `rows` of X.
+    scikit-learn's transformers tell it by a tag. Others do if y changes what they make of `rows` of
+    X, or if they do not fit without y.
     """
     if transformer is None or isinstance(transformer, str | TablePreprocessor):
         return False
@@ -347,17 +346,14 @@ def learns_from_y(transformer: Any, X: Any, y: Any, rows: np.ndarray) -> bool:
     # Scores of columns use y, though the selectors do not require it.
     if any(get_tags(p).target_tags.required or hasattr(p, "score_func") for p in tagged):
         return True
-    targets = [signature(part.fit).parameters.get("y") for part in parts]
-    if any(y and y.default is y.empty for y in targets):
-        return True
     if all(type(part).__module__.startswith("sklearn.") for part in parts):
         return False
     X, y = (_params.safe_indexing(part, rows) for part in (X, y))
-    made = joblib.hash(clone(transformer).fit(X, y).transform(X))
     try:
-        return made != joblib.hash(clone(transformer).fit(X).transform(X))
+        made = [clone(transformer).fit(X, *target).transform(X) for target in ((), (y,))]
     except Exception:  # each has its own error without y
         return True
+    return joblib.hash(made[0]) != joblib.hash(made[1])
 
 
 def add_input_tags(tags: Any, preprocess: Any) -> Any:

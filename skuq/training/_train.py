@@ -178,7 +178,6 @@ class TrainingRun:
         )
         self._history: list[np.ndarray] = []
         self._calls: list[tuple[int, float]] = []  # epochs and seconds of each call so far
-        self._compiles = False  # whether the first of them compiles
         prior = self._prior(template)
         if prior is not None:
             self._tables = {**self._tables, "prior": backend.to_tensors(prior)}
@@ -190,9 +189,9 @@ class TrainingRun:
 
     @property
     def _seconds_of_epoch(self) -> float:
-        """Seconds of an epoch; infinity while they are unknown, as the first call may compile."""
-        timed = self._calls[1:] or self._calls[int(self._compiles) :]
-        return sum(s for _, s in timed) / sum(n for n, _ in timed) if timed else math.inf
+        """Seconds of an epoch; infinity before the second call, as the first one compiles."""
+        later = self._calls[1:]
+        return sum(s for _, s in later) / sum(n for n, _ in later) if later else math.inf
 
     @property
     def share(self) -> float:
@@ -262,13 +261,12 @@ class TrainingRun:
         while self.n_epochs < min(most, self._n_planned) and not np.all(stops):
             _raise_if(cancelled)
             left, of_epoch = deadline - time.monotonic(), self._seconds_of_epoch
-            # The second epoch may begin until the deadline, if the first one has compiled.
+            # The second epoch, which is not timed yet, may begin until the deadline.
             if self.n_epochs and left < (of_epoch if of_epoch < math.inf else 0):
                 break
             if max(left, of_epoch) < math.inf:
                 in_time = self.n_epochs + max(1, int(_Budget.planned * left / of_epoch))
                 self._n_planned = min(in_time, self.job.recipe.epochs)
-            self._compiles = self._compiles or not self.is_compiled
             called = time.perf_counter()
             # As many epochs as fit into a slice; a single one until an epoch has been timed.
             n = int(np.clip(min(_SLICE_SECONDS, left) / of_epoch, 1, key.epochs_per_call))
@@ -448,7 +446,6 @@ Members = list[Member | FloatingPointError]
 
 def train_jointly(
     jobs: Sequence[tuple[TrainingJob, TrainingData]],
-    begun: Sequence[TrainingRun] = (),
     *,
     cancelled: Callable[[], bool] | None = None,
     report: Callable[[int, int], Any] | None = None,
@@ -462,8 +459,6 @@ def train_jointly(
     ----------
     jobs : sequence of (TrainingJob, TrainingData)
         Each job with the data that it trains on.
-    begun : sequence of TrainingRun, optional
-        Run of each job's first group, to go on with.
     cancelled, report, deadline :
         See `skuq.training.train`.
 
@@ -475,8 +470,6 @@ def train_jointly(
         Share of the training that is done; less than 1 if a deadline ended it.
     """
     groups = [(group, data) for job, data in jobs for group in job.groups()]
-    starts = np.cumsum([0, *(len(job.groups()) for job, _ in jobs)]).tolist()
-    runs = dict(zip(starts, begun))
     ended = threading.Event()  # set when a group fails or the caller is interrupted
     left = [group.n_planned for group, _ in groups]
 
@@ -494,7 +487,7 @@ def train_jointly(
         def is_cancelled() -> bool:
             return ended.is_set() or (cancelled is not None and cancelled())
 
-        run = runs.pop(k) if k in runs else TrainingRun(*groups[k])
+        run = TrainingRun(*groups[k])
         limit = min(deadline, time.monotonic() + limits[k])
         run.advance(cancelled=is_cancelled, report=report_group, deadline=limit)
         # Only the small records are kept, and the run's arrays are freed before the next group.
@@ -512,7 +505,7 @@ def plan_epochs(
     *,
     needs_all: bool = True,
     n_passes: int = 1,
-) -> tuple[list[tuple[TrainingJob, TrainingData]], list[TrainingRun], float, float]:
+) -> tuple[list[tuple[TrainingJob, TrainingData]], float, float]:
     """Plan the epochs of jobs until a deadline, at least one: the same share of those of each.
 
     One group of each job's members is compiled, and trains two epochs, one if it is long, and
@@ -534,8 +527,6 @@ def plan_epochs(
     -------
     jobs : list of (TrainingJob, TrainingData)
         Jobs with their shares, and the tier (graph or XLA) fixed to the measured one.
-    runs : list of TrainingRun
-        Run of each job's first group, which has been measured and can go on.
     deadline : float
         Time at which they have to be trained, so that there is time for the predictions.
     seconds : float
@@ -544,7 +535,6 @@ def plan_epochs(
     needed: list[float] = []  # seconds of each group
     to_predict = 0.0  # seconds in which all members predict their rows, one after the other
     measured: list[tuple[TrainingJob, TrainingData]] = []  # their tier is fixed
-    runs: list[TrainingRun] = []
     ended = threading.Event()  # set when the caller is interrupted
     seconds = deadline - time.monotonic()
 
@@ -573,14 +563,13 @@ def plan_epochs(
             needed.extend([of_epoch * job.recipe.epochs] * len(groups))
             to_predict += n_passes * (time.monotonic() - trained) * len(groups)
             measured.append((replace(job, jit=run.jit, epoch_seconds=of_epoch), data))
-            runs.append(run)
 
     backend.run_in_threads([measure], stop=ended.set)
     of_all = time_of_groups(needed) / _Budget.planned
     deadline -= min(to_predict, max(seconds, 0.0) / 2)
     share = min(1.0, max(deadline - time.monotonic(), 0.0) / of_all)
     planned = [(replace(job, share=share), data) for job, data in measured]
-    return planned, runs, deadline, of_all + to_predict
+    return planned, deadline, of_all + to_predict
 
 
 def time_of_groups(needed: Sequence[float]) -> float:

@@ -338,7 +338,7 @@ def test_the_limit_counts_what_comes_before_training(table, monkeypatch):
 
     def plan_epochs(jobs, deadline, needs_all):
         deadlines.append(deadline)
-        return jobs[:1], [], np.inf, 0.0
+        return jobs[:1], np.inf, 0.0
 
     times = iter([100.0, 107.0])  # at which reading and training begin
     clocks = {"_task": lambda: next(times), "methods._one_architecture": lambda: 107.0}

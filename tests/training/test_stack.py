@@ -259,19 +259,6 @@ def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(dat
     # Its schedules are complete: a later deadline does not go on with them.
     run.advance(deadline=99.0)
     assert run.n_epochs == 3
-    # Of a compiled program the first epoch tells how long the second one takes.
-    now, run = 0.0, TrainingRun(run.job, data)
-    run.advance(deadline=12.0)
-    assert run.n_epochs == 1
-
-
-def test_the_epochs_that_are_measured_are_not_trained_again(data):
-    job = job_of(8, replace(RECIPE, epochs=40))
-    pairs, (run,), deadline, _ = _train.plan_epochs([(job, data)], time.monotonic() + 1e4)
-    assert run.n_epochs > 1
-    members, share = _train.train_jointly(pairs, [run], deadline=deadline)
-    assert run.n_epochs == members[0].n_epochs and share == 1
-    assert_equal_members(members, train(replace(job, jit=run.jit), data))
 
 
 @cases(("before", "later"), (0.5, 0.1), (0.5, 2.0), (0.5, 0.5), quick=1)
@@ -348,7 +335,7 @@ def test_shortened_jobs_have_the_epochs_in_time(data, fake, seconds, n_members, 
     job, n_groups = job_of(n_members, replace(RECIPE, epochs=50)), n_members // 4
     # The limit counts the compilation, the two epochs measured, and all predictions.
     end = 100 + 7 + 2 * 2 + 0.5 + 0.5 * n_groups + seconds
-    ((found, _),), _, deadline, needed = _train.plan_epochs([(job, data)], end)
+    ((found, _),), deadline, needed = _train.plan_epochs([(job, data)], end)
     assert (found.n_planned, found.recipes, found.seeds) == (epochs, job.recipes, job.seeds)
     # What is told to suffice does.
     in_turn = n_groups if at_once == 1 else 1
@@ -747,7 +734,7 @@ def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypat
 
     def plan(jobs, deadline, n_passes):
         seen.append((n_passes, deadline))
-        return [(replace(job, share=0.5), data) for job, data in jobs], [], np.inf, 1.0
+        return [(replace(job, share=0.5), data) for job, data in jobs], np.inf, 1.0
 
     monkeypatch.setattr("skuq.estimators.methods._trial_trainer.plan_epochs", plan)
     began = time.monotonic()

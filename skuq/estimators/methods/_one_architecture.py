@@ -259,13 +259,12 @@ def train_jobs(
         else:
             deadline = time.monotonic() + task.seconds_left(estimator.max_time)
             pairs = [(job, data) for job in jobs]
-            pairs, runs, deadline, needed = plan_epochs(pairs, deadline, needs_all=False)
-            started, begun = time.monotonic(), max((run.share for run in runs), default=0.0)
-            members, share = train_jointly(pairs, runs, report=progress.epochs, deadline=deadline)
+            pairs, deadline, needed = plan_epochs(pairs, deadline, needs_all=False)
+            started = time.monotonic()
+            members, share = train_jointly(pairs, report=progress.epochs, deadline=deadline)
     if estimator.max_time is not None:
         # The first epochs, by which the time was planned, are slower than others.
-        if share > begun:
-            needed = min(needed, (time.monotonic() - started) / (share - begun))
+        needed = min(needed, (time.monotonic() - started) / share)
         # Jobs for which there was no time need as long.
         seconds = (started - task.started + needed) * len(jobs) / len(pairs)
         warn_of_short_training(share, estimator.max_time, seconds)

@@ -26,7 +26,7 @@ from skuq.training._job import TrainingJob, pad_splits
 from skuq.training._network_checks import build_checked
 from skuq.training._predict import predict_members
 from skuq.training._recipe import TEMPERATURES, Recipe, stack_conflict
-from skuq.training._train import Members, TrainingRun, plan_epochs, train, train_jointly
+from skuq.training._train import Members, plan_epochs, train, train_jointly
 
 _LARGEST_STACK = 16  # folds trained by one program
 # Largest difference between the mean row weights of stacked folds: a batch's loss is not divided
@@ -170,13 +170,12 @@ class MemberTrainer:
         """Train until the budget's time ends the trial."""
         started, jobs = time.monotonic(), self.jobs(configuration, seed)
         end = started + budget.seconds
-        runs: list[TrainingRun] = []
         deadline = end
         if budget.shorten and budget.seconds < math.inf:  # plan fewer epochs, which fit
             # The mixture's moments need predictions of each network for the rows of all folds.
             n_passes = 1 if self.folds is None or self.head.classifies else 1 + len(self.folds)
-            jobs, runs, deadline, _ = plan_epochs(jobs, end, n_passes=n_passes)
-        members, share = train_jointly(jobs, runs, cancelled=cancelled, deadline=deadline)
+            jobs, deadline, _ = plan_epochs(jobs, end, n_passes=n_passes)
+        members, share = train_jointly(jobs, cancelled=cancelled, deadline=deadline)
         result = self._result(members, end)
         return TrialOutcome(result, self._objective(result, share), share)
 
