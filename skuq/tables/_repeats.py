@@ -18,15 +18,15 @@ from sklearn.model_selection import PredefinedSplit, TimeSeriesSplit
 from skuq._messages import warn_user
 from skuq.exceptions import TableWarning
 
-_DECIMALS = 10  # of values in ranges of their columns; networks see about 7
+_DECIMALS = 10  # of values in spreads of their columns; networks see about 7
+_ROWS_LOOKED_AT = 10_000  # rows from which spreads are computed
 _TOLD_SHARE = 0.01  # of the rows: repeats of fewer are not worth a warning
 
 
 def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
     """Number the distinct rows of X; equal rows, also with gaps, share a number (n,).
 
-    Return None if no two of the rows at the positions `used` are equal, or if X has values that
-    cannot be compared.
+    Return None if no two rows at the positions `used` are equal, or values cannot be compared.
     """
     if sparse.issparse(X):
         X = sparse.csr_array(X)
@@ -37,9 +37,7 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
         if table.dtype.kind == "f":
             table = _without_rounding_errors(table)
         elif table.dtype.kind not in "iub":
-            frame = X if isinstance(X, pd.DataFrame) else pd.DataFrame(table)
-            columns = [pd.factorize(frame.iloc[:, k])[0] for k in range(frame.shape[1])]
-            table = np.column_stack(columns)
+            table = np.column_stack([pd.factorize(column)[0] for column in table.T])
         # A hash of each value, and a random combination of those of a row. -0.0 + 0 is 0.0.
         values = pd.util.hash_array(np.ravel(table + 0), categorize=False).reshape(table.shape)
     except (TypeError, ValueError):  # such as values without a hash
@@ -50,12 +48,11 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
 
 
 def _without_rounding_errors(table: np.ndarray) -> np.ndarray:
-    """Round to a share of each column's range: a PCA gives equal rows that differ a little."""
-    frame = pd.DataFrame(table)
+    """Round to a share of each column's spread: a PCA gives equal rows that differ a little."""
+    some = pd.DataFrame(table[:: len(table) // _ROWS_LOOKED_AT + 1])
+    low, high = some.quantile([0.25, 0.75]).to_numpy()
     with np.errstate(all="ignore"):
-        span = (frame.max() - frame.min()).to_numpy()
-        span = np.where((span > 0) & (span < np.inf), span, 1)
-        rounded = np.round(table / span, _DECIMALS)
+        rounded = np.round(table / (high - low), _DECIMALS) * (high - low)
     return np.where(np.isfinite(rounded), rounded, table)
 
 
@@ -64,19 +61,22 @@ def ignore_warnings_of_repeats() -> None:
     warnings.filterwarnings("ignore", "X has (repeated|[0-9]+ distinct) row", TableWarning)
 
 
-def warn_of_repeats(units: np.ndarray | None, used: np.ndarray) -> None:
-    """Warn of the share of rows that are there more than once, by the numbers of distinct rows."""
+def find_repeats(X: Any, used: np.ndarray, groups: Any) -> np.ndarray | None:
+    """Number the distinct rows, and warn of the share of repeated ones; None with `groups`."""
+    units = None if groups is not None else number_rows(X, used)
     if units is None:
-        return
+        return None
     share = np.mean(np.bincount(units[used])[units[used]] > 1)
     if share >= _TOLD_SHARE:
         warn_user(
             f"X has repeated rows: {100 * share:.0f} % are there more than once. Rows of equal X "
-            "stay on the same side of every split into training and validation rows, apart from "
-            "folds that you list. If they are copies, drop them, or count them by `sample_weight`. "
-            "Copies that differ a little are not recognised: give `groups`.",
+            "stay on the same side of splits into training and validation rows, if enough rows "
+            "differ and the folds are not a list of yours. If they are copies, drop them, or count "
+            "them by `sample_weight`. Copies that differ a little are not recognised: give "
+            "`groups`.",
             TableWarning,
         )
+    return units
 
 
 class DistinctRows(NamedTuple):
