@@ -41,8 +41,8 @@ class Candidates:
         Maps raw outputs to distributions.
     sample_weight : ndarray of shape (n,) or None
         Weights of the rows.
-    rows : ndarray of shape (n,) or None
-        Numbers that are equal for versions of the same row.
+    rows, groups : ndarray of shape (n,) or None
+        Numbers that versions of one row share, and those of rows that stay together in splits.
     centers : sequence of ndarray or None
         `center` of trials with folds, see `FoldedMember` of ``skuq/search/_records.py``.
     is_unseen : bool
@@ -50,8 +50,6 @@ class Candidates:
         predicted out of folds that share their best epoch, or they are new.
     calibrates : bool
         Whether classes can be calibrated by these rows: they are unseen, or many validation rows.
-    groups : ndarray of shape (n,) or None
-        Groups of rows that are on the same side of splits, such as versions of the same row.
     """
 
     raw: Sequence[np.ndarray]
@@ -74,9 +72,8 @@ class Candidates:
 
     @cached_property
     def _normal(self) -> tuple[np.ndarray, np.ndarray]:
-        moments = [self.head.moments(raw.astype("float64")) for raw in self.raw]
-        loc, scale = map(np.stack, zip(*moments))
-        return loc, scale
+        loc, scale = zip(*(self.head.moments(raw.astype("float64")) for raw in self.raw))
+        return np.stack(loc), np.stack(scale)
 
     @cached_property
     def proba(self) -> np.ndarray:

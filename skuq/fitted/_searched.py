@@ -264,12 +264,8 @@ class FittedSearch(Fitted):
             trials = replace(trials, refitted={})
         raws = [_predict_mixture(trials.networks(k), x, head) for k in self.catalog.completed]
         groups = number_rows(x, np.arange(len(x)))
-        candidates = Candidates(
-            raws, y, head, weight, is_unseen=True, calibrates=True, groups=groups
-        )
-        if candidates.classifies:
-            return candidates
-        return replace(candidates, centers=list(candidates.loc))
+        found = Candidates(raws, y, head, weight, is_unseen=True, calibrates=True, groups=groups)
+        return found if found.classifies else replace(found, centers=list(found.loc))
 
     def best_trial(self, loss: str, severity: int | None = None) -> TrialRecord:
         """Find the best single trial by a loss, on one held-out set or on those of the choice."""

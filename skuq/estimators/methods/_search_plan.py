@@ -243,10 +243,7 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[An
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
-    """Collect the rows that all trials predict, and their inputs.
-
-    The inputs are None if these are only the validation rows.
-    """
+    """Collect the rows that all trials predict, and their inputs if some are given for shifts."""
     data, splits = task.data, task.splits
     sets, x = [], [data.x_valid]
     for rows in task.shifted:
