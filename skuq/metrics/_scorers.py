@@ -172,10 +172,11 @@ class UncertaintyScorer:
             return self._score(*unwrap_estimator(estimator, X), y, sample_weight)
         except TypeError as error:
             # Wrong kinds of estimators fail in all folds. Cross-validation warns of each error that
-            # is raised, and stops at a score that is none. With several scorers it is a frame away.
+            # is raised, but stops at a score that is no number, whose text it shows. It calls
+            # several scorers by one more frame.
             callers = inspect.stack(context=0)[1:3]
             if any(of.function == "_score" and "sklearn" in of.filename for of in callers):
-                return error
+                return TypeError(f"this error: {error}")
             raise
 
     def _score(self, model, X, y, sample_weight):
