@@ -61,8 +61,7 @@ def test_overflowing_values_are_refused():
         with pytest.raises(ValueError, match=f"Column 0 of y {told}"):
             fitted_targets(y, transform="yeo-johnson")
     with pytest.raises(ValueError, match=r"Column 'income' has .* such as -1.7e\+308"):
-        frame = pd.DataFrame(X, columns=["age", "income"])
-        DeepEnsembleRegressor().fit(frame, X[:, 0])
+        DeepEnsembleRegressor().fit(as_frame(X), X[:, 0])
 
 
 def test_split_rows_never_divides_groups_and_weights_have_a_mean_of_one():
