@@ -105,14 +105,10 @@ class Task:
         return share * of_training - (time.monotonic() - self.started)
 
     @property
-    def together(self) -> np.ndarray | None:
-        """Numbers (n,) that rows share which stay together: those of a group, or equal rows."""
-        return self.units if self.groups is None else _inputs.group_codes(self.groups)
-
-    @property
     def n_units(self) -> int:
         """Number of distinct rows of positive weight, or of their groups if there are groups."""
-        used, together = self.rows.used, self.together
+        together = self.units if self.groups is None else _inputs.group_codes(self.groups)
+        used = self.rows.used
         return len(used) if together is None else len(np.unique(together[used]))
 
     def make_splits(self, validation: Any = None, **options: Any) -> Splits:

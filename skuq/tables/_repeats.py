@@ -18,8 +18,8 @@ from sklearn.model_selection import PredefinedSplit, TimeSeriesSplit
 from skuq._messages import warn_user
 from skuq.exceptions import TableWarning
 
-_DECIMALS = 10  # of values in spreads of their columns; networks see about 7
-_ROWS_LOOKED_AT = 10_000  # rows from which spreads are computed
+_PRECISION = 1e-10  # of values, as a share of their column's spread; networks see about 1e-7
+_ROWS_LOOKED_AT = 1_000  # rows from which spreads are computed
 _TOLD_SHARE = 0.01  # of the rows: repeats of fewer are not worth a warning
 
 
@@ -40,7 +40,7 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
             table = np.column_stack([pd.factorize(column)[0] for column in table.T])
         # A hash of each value, and a random combination of those of a row. -0.0 + 0 is 0.0.
         values = pd.util.hash_array(np.ravel(table + 0), categorize=False).reshape(table.shape)
-    except (TypeError, ValueError):  # such as values without a hash
+    except (IndexError, TypeError, ValueError):  # no rows, or values without a hash
         return None
     factors = np.random.default_rng(0).integers(2**64, size=table.shape[1], dtype="uint64")
     numbers = pd.factorize(values @ (factors | np.uint64(1)))[0]
@@ -49,10 +49,10 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
 
 def _without_rounding_errors(table: np.ndarray) -> np.ndarray:
     """Round to a share of each column's spread: a PCA gives equal rows that differ a little."""
-    some = pd.DataFrame(table[:: len(table) // _ROWS_LOOKED_AT + 1])
-    low, high = some.quantile([0.25, 0.75]).to_numpy()
-    with np.errstate(all="ignore"):
-        rounded = np.round(table / (high - low), _DECIMALS) * (high - low)
+    every = len(table) // _ROWS_LOOKED_AT + 1
+    with np.errstate(all="ignore"):  # such as gaps, whose columns stay as they are
+        unit = _PRECISION * np.diff(np.quantile(table[::every], [0.25, 0.75], axis=0), axis=0)
+        rounded = np.rint(table / unit) * unit
     return np.where(np.isfinite(rounded), rounded, table)
 
 
