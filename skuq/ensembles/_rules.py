@@ -39,8 +39,8 @@ class Candidates:
         Maps raw outputs to distributions.
     sample_weight : ndarray of shape (n,) or None
         Weights of the rows.
-    groups : ndarray of shape (n,) or None
-        Numbers that are equal for versions of the same row.
+    rows, groups : ndarray of shape (n,) or None
+        Numbers that versions of one row share, and those of rows that stay together in splits.
     centers : sequence of ndarray or None
         `center` of trials with folds, see `FoldedMember` of ``skuq/search/_records.py``.
     is_unseen : bool
@@ -54,10 +54,11 @@ class Candidates:
     y: np.ndarray
     head: Any
     sample_weight: np.ndarray | None = None
-    groups: np.ndarray | None = None
+    rows: np.ndarray | None = None
     centers: Sequence[np.ndarray] | None = None
     is_unseen: bool = False
     calibrates: bool = False
+    groups: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.raw)
@@ -69,9 +70,8 @@ class Candidates:
 
     @cached_property
     def _normal(self) -> tuple[np.ndarray, np.ndarray]:
-        moments = [self.head.moments(raw.astype("float64")) for raw in self.raw]
-        loc, scale = map(np.stack, zip(*moments))
-        return loc, scale
+        loc, scale = zip(*(self.head.moments(raw.astype("float64")) for raw in self.raw))
+        return np.stack(loc), np.stack(scale)
 
     @cached_property
     def proba(self) -> np.ndarray:
@@ -111,7 +111,7 @@ class Candidates:
         weight = np.ones(len(self.y)) if self.sample_weight is None else self.sample_weight
         pairs = zip(selection.indices, selection.weights)
         levels = sum(self.head.levels(self.y, self.raw[k][None], np.array([w])) for k, w in pairs)
-        return fit_correlation(np.asarray(levels), weight, self.groups)
+        return fit_correlation(np.asarray(levels), weight, self.rows)
 
     def statistics(self, loss: str) -> tuple[Statistics, Loss]:
         """Make the statistics that an ensemble averages, and the loss of their average.

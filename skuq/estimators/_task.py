@@ -19,7 +19,7 @@ from skuq.exceptions import ShortTrainingWarning
 from skuq.networks._heads import Head
 from skuq.predictive._calibration import Calibration
 from skuq.tables import _inputs
-from skuq.tables._repeats import number_rows, warn_of_repeats
+from skuq.tables._repeats import find_repeats
 from skuq.tables._splits import Splits, TrainingData, make_splits
 from skuq.tables._targets import Targets
 
@@ -168,8 +168,7 @@ def read_task(
             inputs.preprocessor = preprocess
             given = hold_out(estimator, given)
             return read_task(estimator, inputs, targets, given, min_rows=min_rows)
-        units = None if groups is not None else number_rows(rows.X, rows.used)
-        warn_of_repeats(units, rows.used)
+        units = find_repeats(rows.X, rows.used, groups)
     # Drawn last: arguments that are refused do not advance a RandomState.
     entropy = draw_entropy(estimator.random_state)
     task = Task(
@@ -195,7 +194,7 @@ def hold_out(estimator: Any, given: Given) -> Given:
     weights = check_weights(given.sample_weight, y, relative=True)
     rows = _inputs.Rows(np.zeros((len(y), 1)), y, weights)
     groups = _inputs.check_groups(given.groups, y)
-    units = None if groups is not None else number_rows(given.X, rows.used)
+    units = find_repeats(given.X, rows.used, groups)
     labels = y if is_classifier(estimator) else None
     split = 0.2 if isinstance(validation, str) else validation
     splits = make_splits(rows, 0, split, groups=groups, labels=labels, units=units, n_used=1)

@@ -24,6 +24,7 @@ from skuq.networks import Member
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_calibration
 from skuq.search import SearchResult, TrialRecord
 from skuq.search._folder import with_decisions
+from skuq.tables._repeats import number_rows
 from skuq.training import predict_members
 
 _MOST_CALIBRATION_ROWS = 5_000  # drawn at random if there are more
@@ -255,11 +256,9 @@ class FittedSearch(Fitted):
         if not refits:
             trials = replace(trials, refitted={})
         raws = [_predict_mixture(trials.networks(k), x, head) for k in self.catalog.completed]
-        rows = np.arange(len(x))
-        candidates = Candidates(raws, y, head, weight, rows, is_unseen=True, calibrates=True)
-        if candidates.classifies:
-            return candidates
-        return replace(candidates, centers=list(candidates.loc))
+        groups = number_rows(x, np.arange(len(x)))
+        found = Candidates(raws, y, head, weight, is_unseen=True, calibrates=True, groups=groups)
+        return found if found.classifies else replace(found, centers=list(found.loc))
 
     def best_trial(self, loss: str, severity: int | None = None) -> TrialRecord:
         """Find the best single trial by a loss, on one held-out set or on those of the choice."""

@@ -171,10 +171,12 @@ class UncertaintyScorer:
         try:
             return self._score(*unwrap_estimator(estimator, X), y, sample_weight)
         except TypeError as error:
-            # Wrong kinds of estimators fail in all folds. Two frames, if there are several scorers.
+            # Wrong kinds of estimators fail in all folds. Cross-validation warns of each error that
+            # is raised, but stops at a score that is no number, whose text it shows. It calls
+            # several scorers by one more frame.
             callers = inspect.stack(context=0)[1:3]
             if any(of.function == "_score" and "sklearn" in of.filename for of in callers):
-                return RaisedWhenRead(error)
+                return TypeError(f"this error: {error}")
             raise
 
     def _score(self, model, X, y, sample_weight):
@@ -250,21 +252,6 @@ class UncertaintyScorer:
 
     def __repr__(self):
         return f"get_scorer({self.name!r})"
-
-
-@dataclass(frozen=True)
-class RaisedWhenRead:
-    """Score that raises an error when it is read, as scikit-learn's cross-validation does.
-
-    If the scorer raised the error there, every fold would warn with a traceback and score NaN.
-    """
-
-    error: TypeError
-
-    @property
-    def item(self):
-        """Raise the error."""
-        raise self.error
 
 
 def _percentage(name):

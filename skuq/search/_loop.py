@@ -87,8 +87,7 @@ class SearchResult:
         head : Head
             Head of the targets.
         sets : list, optional
-            Sets to collect, by default those that the ensemble is selected on: the shifted ones, if
-            there are any.
+            Sets to collect, by default the shifted ones, or all rows if there are none.
         indices : sequence of int, optional
             Positions of trials, whose repeats are included. By default all completed trials,
             without repeats.
@@ -99,21 +98,20 @@ class SearchResult:
             members = [self.catalog.member(k) for k in self.catalog.completed]
         else:
             members = [self.member(k) for k in indices]
-        raw = [
-            np.concatenate([np.asarray(m.held_out)[part] for part, _, _ in sets]) for m in members
-        ]
+        raw = [np.concatenate([np.asarray(m.held_out)[p] for p, _, _ in sets]) for m in members]
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
         # Sets of any size count the same.
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
-        groups = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
+        rows = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
+        groups = getattr(self.catalog.held_out, "groups", None)
+        groups = rows if groups is None or len(groups) <= rows.max() else groups[rows]
         is_clean = len(self.sets) == 1
         is_unseen = is_clean and all(isinstance(m, FoldedMember) for m in members)
         calibrates = is_unseen or (is_clean and len(y) >= _records.CALIBRATION_ROWS)
         # Centres exist for the clean rows only, and all trials must have one.
-        centers: Any = [getattr(m, "center", None) for m in members]
-        if not is_clean or any(center is None for center in centers):
-            centers = None
-        return Candidates(raw, y, head, weight, groups, centers, is_unseen, calibrates)
+        centers: Any = [getattr(m, "center", None) if is_clean else None for m in members]
+        centers = None if any(center is None for center in centers) else centers
+        return Candidates(raw, y, head, weight, rows, centers, is_unseen, calibrates, groups)
 
     def check_complete(self) -> None:
         """Raise ValueError if the networks outside the ensemble are gone, as in a pickle."""
@@ -157,7 +155,7 @@ def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
     The held-out predictions have the moments of the equal mixture, and the score is the mean of
     the trainings' scores.
     """
-    networks = [network for trial in trials for network in trial.networks]
+    networks = [network.with_held_out(None) for trial in trials for network in trial.networks]
     raws = np.stack([np.asarray(trial.held_out, dtype="float64") for trial in trials])
     raw, center = head.pooled(raws), None
     if all(getattr(trial, "center", None) is not None for trial in trials):
@@ -169,7 +167,6 @@ def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
         spread = centers.var(axis=0, dtype="float64")
         raw[:n] = head.pooled(head.widened(raws[:, :n], spread, mean.mean(axis=0) - mean))
     score = float(np.mean([trial.score for trial in trials]))
-    networks = [network.with_held_out(None) for network in networks]
     return FoldedMember(tuple(networks), raw.astype("float32"), score, center)
 
 
@@ -201,8 +198,7 @@ class Search:
         `evaluate` has a method ``together(configurations, seeds[, budget])``, which returns a
         result or an error of each trial.
     open_slots : callable, optional
-        ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in. By
-        default `open_slots` of ``skuq/search/_slots.py``.
+        ``open_slots(evaluate, n_jobs, n_trials, seconds)`` makes the slots that trials run in.
     seconds : float, default=inf
         Time of the whole fit that the search belongs to. Where it is short, no worker processes
         are started.
@@ -274,8 +270,7 @@ class Search:
         # Keras-Tuner's oracles also expect the results of the last trials.
         if hasattr(self.proposer, "tell"):
             self.proposer.tell(log.history)
-        catalog = Catalog(log.history, self.held_out)
-        return SearchResult(catalog, interrupted=log.interrupted)
+        return SearchResult(Catalog(log.history, self.held_out), interrupted=log.interrupted)
 
     def _next_pack(self, log: TrialLog, running: RunningPacks, size: int) -> Pack:
         """Propose configurations of the first missing trials, and take a free slot for them."""

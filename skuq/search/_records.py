@@ -125,12 +125,15 @@ class HeldOut:
     shifted : tuple of HeldOut
         Further sets of rows, each from another distribution. Members' predictions on them follow
         those on the rows above, in this order.
+    groups : ndarray of shape (n_valid,) or None
+        Numbers that rows share which belong together: equal rows, or groups of the user.
     """
 
     rows: np.ndarray | None
     y: np.ndarray
     weight: np.ndarray
     shifted: tuple["HeldOut", ...] = ()
+    groups: np.ndarray | None = None
 
     @property
     def sets(self) -> list[tuple[slice, np.ndarray, np.ndarray]]:

@@ -104,16 +104,10 @@ class Columns:
         self._labels: dict[int, Labels] = {}  # of columns that have been read
         # The numbers of all columns, if all are numbers of NumPy, which is faster to read; and the
         # frame, if there is one or if columns differ.
-        self._array = self._frame = None
-        if self._is_frame:
-            self._frame = table
-            simple = all(isinstance(t, np.dtype) and t.kind in "iufb" for t in table.dtypes)
-            if simple:
-                self._array = table.to_numpy(dtype="float64")
-        elif table.dtype.kind in "iufb":
-            self._array = table.astype("float64", copy=False)
-        if self._frame is None and self._array is None:
-            self._frame = pd.DataFrame(table)
+        dtypes = table.dtypes if self._is_frame else [table.dtype]
+        simple = all(isinstance(t, np.dtype) and t.kind in "iufb" for t in dtypes)
+        self._array = np.asarray(table, dtype="float64") if simple else None
+        self._frame = None if simple and not self._is_frame else pd.DataFrame(table)
 
     def __len__(self):
         return len(self._array if self._frame is None else self._frame)

@@ -153,7 +153,7 @@ class TableInputs(Inputs):
             numbers, learnt = None, self._fit_preprocessor(X, y)
         # A few absurd values would ruin a column. Robust scaling bounds them by itself, and a
         # scaling that is given has its own rules.
-        far = None if self.embed or self.scaling else find_far_values(learnt)
+        far = None if self.embed or self.scaling is not None else find_far_values(learnt)
         if far is not None:
             self._limits = far.low, far.high
             warn_user(

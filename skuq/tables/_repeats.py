@@ -18,32 +18,42 @@ from sklearn.model_selection import PredefinedSplit, TimeSeriesSplit
 from skuq._messages import warn_user
 from skuq.exceptions import TableWarning
 
+_PRECISION = 1e-10  # of values, as a share of their column's spread; networks see about 1e-7
+_ROWS_LOOKED_AT = 1_000  # rows from which spreads are computed
 _TOLD_SHARE = 0.01  # of the rows: repeats of fewer are not worth a warning
 
 
 def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
     """Number the distinct rows of X; equal rows, also with gaps, share a number (n,).
 
-    Return None if no two of the rows at the positions `used` are equal, or if X has values that
-    cannot be compared.
+    Return None if no two rows at the positions `used` are equal, or values cannot be compared.
     """
     if sparse.issparse(X):
         X = sparse.csr_array(X)
         X = [X.indices[a:b].tobytes() + X.data[a:b].tobytes() for a, b in pairwise(X.indptr)]
         X = pd.DataFrame({0: X})
     try:
-        table = X if isinstance(X, pd.DataFrame) else np.asarray(X).reshape(len(X), -1)
-        if isinstance(X, pd.DataFrame) or table.dtype.kind not in "fiub":
-            frame = pd.DataFrame(table)
-            columns = [pd.factorize(frame.iloc[:, k])[0] for k in range(frame.shape[1])]
-            table = np.column_stack(columns)
+        table = np.asarray(X).reshape(len(X), -1)
+        if table.dtype.kind == "f":
+            table = _without_rounding_errors(table)
+        elif table.dtype.kind not in "iub":
+            table = np.column_stack([pd.factorize(column)[0] for column in table.T])
         # A hash of each value, and a random combination of those of a row. -0.0 + 0 is 0.0.
         values = pd.util.hash_array(np.ravel(table + 0), categorize=False).reshape(table.shape)
-    except (TypeError, ValueError):  # such as values without a hash
+    except (IndexError, TypeError, ValueError):  # no rows, or values without a hash
         return None
     factors = np.random.default_rng(0).integers(2**64, size=table.shape[1], dtype="uint64")
     numbers = pd.factorize(values @ (factors | np.uint64(1)))[0]
     return numbers if np.bincount(numbers[used]).max(initial=0) > 1 else None
+
+
+def _without_rounding_errors(table: np.ndarray) -> np.ndarray:
+    """Round to a share of each column's spread: a PCA gives equal rows that differ a little."""
+    every = len(table) // _ROWS_LOOKED_AT + 1
+    with np.errstate(all="ignore"):  # such as gaps, whose columns stay as they are
+        unit = _PRECISION * np.diff(np.quantile(table[::every], [0.25, 0.75], axis=0), axis=0)
+        rounded = np.rint(table / unit) * unit
+    return np.where(np.isfinite(rounded), rounded, table)
 
 
 def ignore_warnings_of_repeats() -> None:
@@ -51,19 +61,22 @@ def ignore_warnings_of_repeats() -> None:
     warnings.filterwarnings("ignore", "X has (repeated|[0-9]+ distinct) row", TableWarning)
 
 
-def warn_of_repeats(units: np.ndarray | None, used: np.ndarray) -> None:
-    """Warn of the share of rows that are there more than once, by the numbers of distinct rows."""
+def find_repeats(X: Any, used: np.ndarray, groups: Any) -> np.ndarray | None:
+    """Number the distinct rows, and warn of the share of repeated ones; None with `groups`."""
+    units = None if groups is not None else number_rows(X, used)
     if units is None:
-        return
+        return None
     share = np.mean(np.bincount(units[used])[units[used]] > 1)
     if share >= _TOLD_SHARE:
         warn_user(
             f"X has repeated rows: {100 * share:.0f} % are there more than once. Rows of equal X "
-            "stay on the same side of every split into training and validation rows. If they are "
-            "copies, drop them, or count them by `sample_weight`. Copies that differ a little are "
-            "not recognised: give `groups`.",
+            "stay on the same side of splits into training and validation rows, if enough rows "
+            "differ and the folds are not a list of yours. If they are copies, drop them, or count "
+            "them by `sample_weight`. Copies that differ a little are not recognised: give "
+            "`groups`.",
             TableWarning,
         )
+    return units
 
 
 class DistinctRows(NamedTuple):

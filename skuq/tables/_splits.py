@@ -25,6 +25,14 @@ from skuq.tables._targets import Targets
 #: Positions of rows to train on and to test on.
 Fold = tuple[np.ndarray, ...]
 
+#: Kinds of folds, by whether they are stratified and whether they keep groups together.
+KINDS_OF_FOLDS: dict[tuple[bool, bool], Any] = {
+    (False, False): model_selection.KFold,
+    (False, True): model_selection.GroupKFold,
+    (True, False): model_selection.StratifiedKFold,
+    (True, True): model_selection.StratifiedGroupKFold,
+}
+
 _MOMENT_ROWS = 1000  # most rows from which second moments are computed
 
 
@@ -222,17 +230,15 @@ def make_splits(
         Number of folds that are used, those that train on most classes. By default all.
     """
     used = rows.used
-    if validation is not None:
-        return Splits(rows.take(used), validation)
-    if split is None:
-        return Splits(rows.take(used))
+    used_rows = rows.take(used)
+    if validation is not None or split is None:
+        return Splits(used_rows, validation)
     is_share = isinstance(split, Real) and not isinstance(split, Integral)
     if is_share and len(used) < 2:
         raise ValueError(
             "Training and validation need at least 2 rows of positive weight. "
             f"Got {len(used)} (n_samples={len(rows.X)}). Add rows, or train without validation."
         )
-    used_rows = rows.take(used)
     groups, labels, units = (None if p is None else p[used] for p in (groups, labels, units))
     distinct = DistinctRows.of(units, None if is_share else split, labels)
     # Only these rows are split; rows that equal one of them follow it.
@@ -305,14 +311,7 @@ def _folds(
             return out_of_fold_splits(cv, rows.X, labels, None, name="validation")
         if few:
             labels = None
-        if groups is None:
-            kind = model_selection.KFold if labels is None else model_selection.StratifiedKFold
-        else:
-            kind = (
-                model_selection.GroupKFold
-                if labels is None
-                else model_selection.StratifiedGroupKFold
-            )
+        kind = KINDS_OF_FOLDS[labels is not None, groups is not None]
         cv = kind(cv, shuffle=True, random_state=int(rng.integers(MAX_SEED)))
     y = rows.y if labels is None else labels
     return out_of_fold_splits(cv, rows.X, y, groups, name="validation")

@@ -220,11 +220,10 @@ def test_the_page_scores_other_packages(table, monkeypatch):
     assert_allclose(parts, [mean, std, np.ones(40), np.hypot(std, 1)])
 
 
-@pytest.mark.parametrize("names", [("neg_nll",), ("neg_crps", "coverage_90")])
+@cases("scoring", get_scorer("neg_nll"), make_scorers("neg_crps", "coverage_90"))
 @pytest.mark.filterwarnings("error")
-def test_cross_validation_stops_with_one_error_without_uncertainty(table, names):
-    scoring = get_scorer(names[0]) if len(names) == 1 else make_scorers(*names)
-    with pytest.raises(TypeError, match="RandomForestRegressor.* does not say how sure it is"):
+def test_cross_validation_stops_with_one_error_without_uncertainty(table, scoring):
+    with pytest.raises(ValueError, match="got this error: .*RandomForest.* not say how sure it is"):
         cross_validate(RandomForestRegressor(2), *table, scoring=scoring)
 
 

@@ -13,7 +13,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.feature_selection import RFE, SelectKBest
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, TargetEncoder
@@ -46,6 +46,10 @@ NOISE, COIN = np.random.default_rng(0).normal(size=(60, 300)), np.arange(60) % 2
     (csr_array([[0, 1], [1, 0], [0, 1.0]]), [0, 1, 0]),
     (pd.Series(["a", "b", "a"]), [0, 1, 0]),
     (np.ones((2, 3, 3, 1)), [0, 0]),
+    (PCA(2).fit_transform(NOISE[np.arange(90) % 60]), np.arange(90) % 60),
+    (pd.DataFrame({"a": [0.3, 0.1 + 0.2, 5.0], "b": [nan, nan, nan]}), [0, 0, 1]),
+    (np.array([[1.7e9], [1.7e9 + 0.01], [1.7e9 + 0.02], [1e25], [-np.inf]]), None),
+    (np.array([[5], [-1e308], [1e308], [-np.inf]]), None),
     (pd.DataFrame({"a": [[1], [1]]}), None),  # cannot be compared
 )
 def test_number_rows(X, numbers):
@@ -61,8 +65,7 @@ def folds_of(split, X, labels):
     n, units = len(X), number_rows(X, np.arange(len(X)))
     rows = Rows(X[:, None].astype(float), np.zeros((n, 1)), np.ones(n))
     if split == "calibrated":
-        kind = "numbers" if labels is None else "classes"
-        y = np.zeros(n) if labels is None else labels
+        y, kind = (np.zeros(n), "numbers") if labels is None else (labels, "classes")
         return make_folds(None, X, y, rows.weight > 0, None, kind)
     if isinstance(split, str):
         return split_parts(split, rows, 0, None, units, refits=True)
@@ -100,6 +103,8 @@ def test_too_few_distinct_rows_are_split_as_rows(split):
 def test_fit_divides_no_equal_rows(model, rng, plan):
     X, rows = rng.normal(size=(40, 3)), np.r_[0:40, 0:25, 0:25, 5]
     y = rows % 3 == 0 if is_classifier(model) else X[rows, 0] ** 2
+    with pytest.warns(TableWarning, match="repeated"):
+        hold_out(model, Given(X[rows], y))
     with pytest.warns(TableWarning, match="X has repeated rows: 84 %"):
         jobs, data = plan(model, X[rows], y)
     for train, valid in (split for job in jobs for split in job.splits):
@@ -121,9 +126,25 @@ def test_copies_do_not_narrow_intervals(cv, rng):
     assert 0.84 < np.mean((low <= t) & (t <= high)) < 0.97
 
 
+@pytest.mark.filterwarnings("ignore:X has")
+@cases(("validation", "n_groups"), (0.3, 6), (3, 20))
+def test_sizes_are_chosen_by_folds_of_groups_or_distinct_rows(tiny_space, validation, n_groups):
+    model = skuq.NESRegressor(2, n_members=2, epochs=1, space=tiny_space, validation=validation)
+    for groups, together in ((None, np.arange(60) % 20), (np.arange(60) // 3,) * 2):
+        model.fit(NOISE[np.arange(60) % 20, :3], NOISE[:, 3], groups=groups)
+        found = model.fitted_.trials.candidates(model.fitted_.targets.head).groups
+        pairs = set(zip(found, together[model.catalog_.held_out.rows]))
+        assert len(pairs) == len(set(found)) == n_groups
+    new = NOISE[[0, 1, 0], :3]
+    later = model.fitted_.predict_trials(new, new[:, :1], np.ones(3), refits=False)
+    assert_array_equal(later.groups, [0, 1, 0])
+    model.set_params(validation="auto").fit(NOISE[:, :3], COIN, validation_data=(new, new[:, 0]))
+    assert_array_equal(model.catalog_.held_out.groups, [0, 1, 0])
+
+
 @pytest.mark.parametrize("n_times", [1, 3])
 def test_ridge_regression_leaves_all_copies_of_a_row_out(n_times, rng):
-    units = np.repeat(np.arange(30), n_times)
+    units, first = np.repeat(np.arange(30), n_times), n_times * np.arange(30)
     X, share = rng.integers(0, 3000, (30, 3))[units].astype(float), rng.uniform(0.5, 1, len(units))
     y = np.column_stack([X[:, 0] + X[:, 1], X[:, 2] + 1000 * rng.normal(size=len(units))])
     share /= share.sum()
@@ -131,43 +152,35 @@ def test_ridge_regression_leaves_all_copies_of_a_row_out(n_times, rng):
     # Exactly linear targets, which penalties move by 1e-8, are fitted exactly.
     assert_allclose(ridge.left_out[:, 0], 0, atol=1e-3)
     assert_allclose(ridge.coefficients[:, 0], [1, 1, 0], atol=1e-6)
-    # The normal equations of all rows but a row's copies, with the penalty that is best.
-    errors, lefts = [], []
+    # Fits to all rows but a row's copies, with the penalty that is best.
+    of_row, lefts = np.bincount(units, share), []
     for penalty in np.logspace(-8, 4, 37) * (share @ np.square(X - share @ X) / 30).sum():
-        lefts.append([])
-        for k in range(30):
-            x, z, w, own = X[units != k], y[units != k, 1], share[units != k], units == k
-            x_mean, z_mean = w @ x / w.sum(), w @ z / w.sum()
-            gram = (w * (x - x_mean).T) @ (x - x_mean) + penalty * np.eye(3)
-            slopes = np.linalg.solve(gram, (w * (x - x_mean).T) @ (z - z_mean))
-            mean = z_mean + (X[own][0] - x_mean) @ slopes
-            lefts[-1].append(np.average(y[own, 1], weights=share[own]) - mean)
-        errors.append(np.bincount(units, share) @ np.square(lefts[-1]))
-    assert_allclose(ridge.left_out[:, 1], lefts[np.argmin(errors)], rtol=1e-6)
+        others = [(X[k], y[k, 1], share[k]) for k in units != np.arange(30)[:, None]]
+        found = [Ridge(penalty).fit(*rows).predict(X[[k]]) for rows, k in zip(others, first)]
+        lefts.append(np.bincount(units, share * y[:, 1]) / of_row - np.ravel(found))
+    assert_allclose(ridge.left_out[:, 1], lefts[np.argmin(np.square(lefts) @ of_row)], rtol=1e-6)
 
 
 class Top(TransformerMixin, BaseEstimator):
     """First column, or the one that y varies with."""
 
+    def __init__(self, learns):
+        self.learns = learns
+
     def fit(self, X, y=None):
-        self.k_ = 0 if y is None else abs(np.corrcoef(X.T, y)[-1, :-1]).argmax()
+        self.k_ = 0 if y is None or not self.learns else abs(np.corrcoef(X.T, y)[-1, :-1]).argmax()
         return self
 
     def transform(self, X):
         return X[:, [self.k_]]
 
 
-class First(Top):
-    def fit(self, X, y=None):
-        return super().fit(X)
-
-
 @cases(
     ("transformer", "learns"),
     (None, False),
     (make_pipeline(StandardScaler(), PCA()), False),
-    (make_pipeline(StandardScaler(), First()), False),
-    (make_pipeline(StandardScaler(), Top()), True),
+    (make_pipeline(StandardScaler(), Top(False)), False),
+    (make_pipeline(StandardScaler(), Top(True)), True),
     (make_pipeline(PCA(), SelectKBest(k=1)), True),
     (make_column_transformer((TargetEncoder(), [0])), True),
     (RFE(LogisticRegression()), True),

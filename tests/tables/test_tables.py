@@ -61,8 +61,7 @@ def test_overflowing_values_are_refused():
         with pytest.raises(ValueError, match=f"Column 0 of y {told}"):
             fitted_targets(y, transform="yeo-johnson")
     with pytest.raises(ValueError, match=r"Column 'income' has .* such as -1.7e\+308"):
-        frame = pd.DataFrame(X, columns=["age", "income"])
-        DeepEnsembleRegressor().fit(frame, X[:, 0])
+        DeepEnsembleRegressor().fit(as_frame(X), X[:, 0])
 
 
 def test_split_rows_never_divides_groups_and_weights_have_a_mean_of_one():
@@ -74,8 +73,7 @@ def test_split_rows_never_divides_groups_and_weights_have_a_mean_of_one():
     assert len(set(groups[valid])) == 3 and not set(groups[train]) & set(groups[valid])
     with pytest.raises(ValueError, match="at least two groups"):
         _splits.split_rows(5, 0.3, np.random.default_rng(0), [1] * 5)
-    groups = _inputs.check_groups(np.arange(12).astype(">i8"), np.zeros((12, 1)))
-    assert groups.dtype.isnative
+    assert _inputs.check_groups(np.arange(12).astype(">i8"), np.zeros((12, 1))).dtype.isnative
     groups = np.array([None, "a"] * 5, dtype=object)
     train, valid = _splits.split_rows(10, 0.9, np.random.default_rng(0), groups)
     assert len(train) == len(valid) == 5

@@ -38,7 +38,6 @@ def test_there_and_back_and_the_slope_whatever_networks_predict(kind, targets):
     assert (np.diff(values, axis=0) > 0).all() and np.isfinite(values).all()
     assert_allclose(transform.forward(values), scores, rtol=1e-9, atol=1e-9)
     assert np.isfinite(transform.inverse(np.full((1, 4), 1e6))).all()
-    transform = TargetTransform(kind).fit(targets)
     # Between and beyond the data; off the knots, where second derivatives jump.
     low, high = targets.min(axis=0), targets.max(axis=0)
     y = low + (high - low) * np.random.default_rng(1).uniform(-3, 4, (500, 4))
@@ -94,7 +93,6 @@ def test_quantiles_have_normal_scores_and_are_few_of_small_data(rng):
     other = QuantileTransformer(n_quantiles=1000, output_distribution="normal").fit_transform(y)
     inner = abs(other[:, 0]) < 2
     assert_allclose(z[inner], other[inner, 0], atol=0.05)
-    rng = np.random.default_rng(0)
     for n, n_intervals in ((5, 1), (60, 6), (5000, 100)):
         transform = TargetTransform("quantile").fit(rng.normal(size=(n, 1))).outputs_[0]
         assert len(transform.scores) == n_intervals + 3  # an interval more on either side
@@ -115,23 +113,14 @@ def test_units_and_zero_do_not_matter(kind, unit, zero, targets):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("value", [0.0, 1e30])
-def test_one_value(kind, value):
-    transform = TargetTransform(kind).fit(np.full((9, 1), value))
-    assert_array_equal(transform.forward(np.full((2, 1), value)), 0)
-    assert_array_equal(transform.log_derivative(np.full((2, 1), value)), 0)
-    assert_array_equal(transform.inverse(np.zeros((1, 1))), value)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("y", [[0.0, 1.0], [1e-12, 3e-12, 2e-12], [1.0, 2.0, 1e30], [-1e8, 5.0]])
+@cases("y", [0.0, 1.0], [1e-12, 3e-12, 2e-12], [1, 2, 1e30], [-1e8, 5], [0.0] * 9, [1e30] * 9)
 def test_few_and_odd_values(kind, y):
     y = np.array(y)[:, None]
     transform = TargetTransform(kind).fit(y)
-    z = transform.forward(y)
+    z, slopes = transform.forward(y), transform.log_derivative(y)
     assert (np.diff(z[np.argsort(y[:, 0]), 0]) >= 0).all() and np.isfinite(z).all()
-    assert np.isfinite(transform.log_derivative(y)).all()
-    assert_allclose(transform.inverse(z), y, rtol=1e-6, atol=1e-9 * np.ptp(y))
+    assert np.isfinite(slopes).all() and (np.ptp(y) or not (z.any() or slopes.any()))
+    assert_allclose(transform.inverse(z), y, rtol=1e-6 * (np.ptp(y) > 0), atol=1e-9 * np.ptp(y))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,7 +12,6 @@ from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
-from sklearn.model_selection import GroupKFold, KFold, StratifiedGroupKFold, StratifiedKFold
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.metadata_routing import process_routing
@@ -25,7 +24,7 @@ from skuq.estimators._base import input_attributes, unfitted_copy
 from skuq.exceptions import UnsavableError
 from skuq.tables import _repeats
 from skuq.tables._inputs import ForeignInputs, check_groups
-from skuq.tables._splits import Fold, out_of_fold_splits, without_unseen_classes
+from skuq.tables._splits import KINDS_OF_FOLDS, Fold, out_of_fold_splits, without_unseen_classes
 
 _N_FOLDS = 5
 # Ends of the names of arguments of `fit` that hold validation rows.
@@ -248,10 +247,8 @@ def make_folds(
     once : bool, default=False
         Whether every row must be in exactly one test fold.
     """
-    groups, units = check_groups(groups, y), None
-    if groups is None:
-        units = _repeats.number_rows(X, np.flatnonzero(used))
-        _repeats.warn_of_repeats(units, np.flatnonzero(used))
+    groups = check_groups(groups, y)
+    units = _repeats.find_repeats(X, np.flatnonzero(used), groups)
     if kind == "classes" and len(present := np.unique(y[used])) < 2:
         raise ValueError(
             "y must have at least two classes in rows of positive weight. Got 1 class: "
@@ -267,8 +264,7 @@ def make_folds(
         classes = kind != "numbers"
         most = np.unique(y[some], return_counts=True)[1].max() if classes else len(some)
         n_folds = cv or int(np.clip(most, 2, _N_FOLDS))
-        kinds = (StratifiedKFold, StratifiedGroupKFold) if classes else (KFold, GroupKFold)
-        cv = kinds[groups is not None](n_folds)
+        cv = KINDS_OF_FOLDS[classes, groups is not None](n_folds)
     # Folds are numbered among `some`, and translated to positions in X below.
     table = X if len(some) == len(y) else _params.safe_indexing(X, some)
     splits = out_of_fold_splits(

@@ -23,7 +23,8 @@ from skuq.networks._given_spaces import resolve_search_space
 from skuq.search import OracleSearch, SearchStrategy
 from skuq.search._records import HeldOut
 from skuq.tables import TrainingData
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS
+from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, group_codes
+from skuq.tables._repeats import number_rows
 from skuq.tables._splits import standardise_rows
 from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe
@@ -252,10 +253,7 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[An
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
-    """Collect the rows that all trials predict, and their inputs.
-
-    The inputs are None if these are only the validation rows.
-    """
+    """Collect the rows that all trials predict, and their inputs if some are given for shifts."""
     data, splits = task.data, task.splits
     sets, x = [], [data.x_valid]
     for rows in task.shifted:
@@ -263,10 +261,13 @@ def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
         part = TrainingData.without_validation(*standardise_rows(rows, task.inputs, task.targets))
         sets.append(HeldOut(None, part.y, part.weight))
         x.append(part.x)
-    y, weight = data.y_valid, data.weight_valid
+    valid, y, weight = data.x_valid, data.y_valid, data.weight_valid
     if splits.parts is not None:  # rows that no fold validates have weight 0
-        y, weight = data.y, np.where(splits.tested, data.weight, 0)
-    held_out = HeldOut(splits.positions, y, weight, tuple(sets))
+        valid, y, weight = data.x, data.y, np.where(splits.tested, data.weight, 0)
+    groups, rows = number_rows(valid, np.arange(len(valid))), splits.positions
+    if task.groups is not None and rows is not None:
+        groups = group_codes(task.groups[rows])
+    held_out = HeldOut(rows, y, weight, tuple(sets), groups)
     return held_out, np.concatenate(x) if task.shifted else None
 
 
