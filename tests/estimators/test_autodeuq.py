@@ -162,10 +162,7 @@ class Planned(Exception):
     ({"validation": 0.25}, {}, 20, None),
     ({"validation": 3}, {}, 20, 3),
     ({"space": DenseSpace(1)}, {}, 20, None),
-    ({}, {}, 20, 4),  # of ten
-    # Classes
-    ({}, {}, 200, 5),
-    ({}, {}, 2_001, 3),
+    *(({}, {}, n, n_folds) for n, n_folds in ((20, 4), (200, 5), (2_001, 3))),  # first numbers
 )
 def test_fit_validates_by_folds_in_the_tabular_space(settings, given, n_rows, n_folds, monkeypatch):
     def end(*args, folds, **options):
