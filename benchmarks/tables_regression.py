@@ -282,14 +282,14 @@ def rent(of):
     found, without_effect = [], []
     for name, part in frame.groupby("method", sort=False):
         both = part.merge(frame[frame.method == "as it is"], on=["problem", "seed"])
-        logs = {s: 100 * np.log(both[f"{s}_x"] / both[f"{s}_y"]) for s in (score, other, "seconds")}
+        logs = {s: 100 * np.log(both[f"{s}_x"] / both[f"{s}_y"]) for s in (score, other)}
         if abs(logs[score]).max() < 0.05:
             without_effect.append(name)
             continue
-        cells = [number(logs[other].mean(), 1), number(np.exp(logs["seconds"].mean() / 100), 2)]
-        found.append([name, mean_error(logs[score], 1), number(logs[score].max(), 1), *cells])
-    found.append([", ".join(without_effect[1:]) or "-", "0.0", "0.0", "0.0", "1"])
-    return markdown(["without", score, "most", other, "time"], found)
+        cells = [number(logs[score].max(), 1), number(logs[other].mean(), 1)]
+        found.append([name, mean_error(logs[score], 1), *cells])
+    found += [[name, "0.0", "0.0", "0.0"] for name in without_effect[1:]]
+    return markdown(["without", score, "most", other], found)
 
 
 # Calibration and shift
