@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, log_softmax, logsumexp, xlogy
+from scipy.special import log_softmax, logsumexp, xlogy
 
 from skuq._params import check_weights
 from skuq.predictive._calibration import Calibration
@@ -79,9 +79,6 @@ AVERAGING_FACTOR = 0.9
 PRIOR_ROWS = 20.0  # that stacking adds to the held-out rows, divided evenly among the models
 _DROPPED = 0.2  # weight of the members together that are dropped
 _CONSTANT_ROWS = 0.3  # rows that the class shares are taken to predict better than models do
-# Rows predicted in five folds are not independent: their mean loss has the variance of that of
-# 1 / (1 + 5 / 4) as many rows (Nadeau and Bengio 2003, whose n_2 / n_1 is 1 / 4).
-_ROWS_PER_INDEPENDENT_ROW = 2.25
 
 
 def stacking_prior(n_models: int, n_first: int | None = None) -> np.ndarray:
@@ -103,8 +100,7 @@ def fit_class_mixture(
     The mixture predicts ``(1 - a) * sum_k w_k softmax(logits_k / T) + a * shares``. Weights, T and
     a maximise the likelihood of rows that the models were not trained on, times a prior. On few
     rows the prior divides the weight evenly among the models, T is above 1, and a is at least
-    about 1 / n: that no row of n was an error does not show that there are none. The mixture is
-    then averaged with the shares alone, by the probabilities of both given these rows. Classes
+    0.3 / (n + 20.3): that no row of n was an error does not show that there are none. Classes
     without such a row keep their whole share, since nothing shows that models would recognise them.
 
     Parameters
@@ -133,8 +129,6 @@ def fit_class_mixture(
     ----------
     Y. Yao, A. Vehtari, D. Simpson and A. Gelman (2018), "Using Stacking to Average Bayesian
     Predictive Distributions", Section 3 (pseudo-Bayesian model averaging).
-
-    C. Nadeau and Y. Bengio (2003), "Inference for the Generalization Error".
     """
     rows = np.arange(len(codes))
     n_models = len(logits) if weights is None else 1
@@ -151,23 +145,18 @@ def fit_class_mixture(
         # Members trained on few rows are too sure.
         surprise = (np.log(temperature) - n_effective**-0.5) / _TEMPERATURE_SPREAD
         loss = 0.5 * surprise**2 - n_effective * fit
-        fits.append((loss - xlogy(prior, found).sum(), found, fit))
-    losses = np.array([loss for loss, *_ in fits])
+        fits.append((loss - xlogy(prior, found).sum(), found))
+    losses = np.array([loss for loss, _ in fits])
     best = int(losses.argmin())
-    _, found, fit = fits[best]
-    temperature = float(_TEMPERATURES[best])
+    found, temperature = fits[best][1], float(_TEMPERATURES[best])
     if 0 < best < len(fits) - 1:  # between those of the grid, by a parabola
         below, least, above = losses[best - 1 : best + 2]
         steps = 0.5 * (below - above) / (below - 2 * least + above)
         temperature *= float(_TEMPERATURES[1] / _TEMPERATURES[0]) ** steps
     if weights is None:
         weights = found[:-1] / found[:-1].sum()
-    # Posterior probability that models do not predict better than the shares alone.
-    gain = n_effective * (fit - np.average(np.log(shares)[codes], weights=weight))
-    p_shares = expit(-gain / _ROWS_PER_INDEPENDENT_ROW)
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
-    added = found[-1] + p_shares * (1 - found[-1])
-    constant = shares * np.where(judged, added, 1.0)
+    constant = shares * np.where(judged, found[-1], 1.0)
     return weights, Calibration(temperature=float(temperature), constant=tuple(constant.tolist()))
 
 

