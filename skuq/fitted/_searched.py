@@ -92,7 +92,8 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
     """Learn factor and share of an ensemble from its out-of-fold predictions."""
     if candidates.centers is None:
         return UNCALIBRATED
-    rows = np.arange(len(candidates.y))
+    weight: Any = candidates.sample_weight
+    rows = np.flatnonzero(weight)  # folds that are not used hold rows of weight 0
     if len(rows) > _MOST_CALIBRATION_ROWS:
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
     raws = [candidates.raw[k][rows].astype("float64") for k in selection.indices]
@@ -115,7 +116,6 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
     centers = np.stack([candidates.centers[k][rows] for k in selection.indices]).astype("float64")
     centers += np.tensordot(selection.weights, means - centers, 1)
     loc += (centers - means)[:, None]
-    weight: Any = candidates.sample_weight
     unseen = np.ones((len(raws), len(rows)), dtype=bool)
     return fit_calibration(
         loc, scale, probability, selection.weights, unseen, candidates.y[rows], weight[rows]

@@ -104,7 +104,7 @@ class SearchResult:
         weight = np.concatenate([weight / weight.sum() for _, _, weight in sets])
         rows = np.concatenate([np.arange(len(y)) for _, y, _ in sets])
         groups = getattr(self.catalog.held_out, "groups", None)
-        groups = rows if groups is None or len(groups) <= rows.max() else groups[rows]
+        groups = rows if groups is None or len(groups) != rows.max() + 1 else groups[rows]
         is_clean = len(self.sets) == 1
         is_unseen = is_clean and all(isinstance(m, FoldedMember) for m in members)
         calibrates = is_unseen or (is_clean and len(y) >= _records.CALIBRATION_ROWS)
@@ -249,9 +249,9 @@ class Search:
         with new_slots as slots, log:
             running = RunningPacks(slots, self.options.limits)
             while (log.missing or running) and log.seconds_left() > 0:
+                most = min(self.pack_size, math.ceil(len(log.missing) / slots.n_slots))
                 # Fill the free slots, as long as a further trial fits into the time left.
                 while log.missing and running.free_slots:
-                    most = min(self.pack_size, math.ceil(len(log.missing) / slots.n_slots))
                     seconds, is_tight, n_trials = self.options.limits.time_of_next_trials(
                         log.history, log.started, slots.n_slots, log.n_known, most
                     )
@@ -277,6 +277,9 @@ class Search:
         # Proposers of a parallel search need the trials that still run.
         trials, others, limits = list[RunningTrial](), running.trials, self.options.limits
         for number in log.take(size):
+            if number in log.alone:  # proposed before
+                trials.append(log.alone[number])
+                continue
             known = [trial.configuration for trial in (*others, *trials)]
             try:
                 # A generator for each trial: a resumed search proposes as an uninterrupted one.

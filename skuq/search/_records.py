@@ -240,7 +240,7 @@ class Limits:
             least = _MIN_SECONDS if self.needs_success else 0.0
             n_trials = most if left == math.inf else min(most, _FIRST_TRIALS)
             return max(left, least), left < math.inf, n_trials
-        usual = float(np.median(durations))
+        usual = max(_MIN_SECONDS, float(np.median(durations)))
         n_trials = most if left == math.inf else int(np.clip(left / usual, 1, most))
         is_tight = left <= _TIGHT_FACTOR * n_trials * max(durations)
         is_enough = left > _MIN_SHARE * usual
@@ -357,7 +357,7 @@ class TrialLog:
         self.interrupted, self.started = False, time.monotonic()
         self._n_trials, self.n_known = n_trials, len(self.history)
         self._shown_total = None if options.is_open else n_trials
-        self._alone: set[int] = set()  # trials that share no pack
+        self.alone: dict[int, RunningTrial] = {}  # trials that have lost their pack, by number
         self._store, self._options = store, options
         if self.history:
             _logger.info("continuing with %d stored trials", len(self.history))
@@ -399,14 +399,16 @@ class TrialLog:
     def take(self, size: int) -> list[int]:
         """Take the numbers of the next missing trials, of those that share no pack only one."""
         taken = [self.missing.popleft()]
-        while self.missing and len(taken) < size and not self._alone & {taken[0], self.missing[0]}:
+        while self.missing and len(taken) < size:
+            if self.alone.keys() & {taken[0], self.missing[0]}:
+                break
             taken.append(self.missing.popleft())
         return taken
 
-    def run_alone(self, numbers: list[int]) -> None:
+    def run_alone(self, trials: list["RunningTrial"]) -> None:
         """Let trials of a pack that is lost run next, each alone."""
-        self._alone.update(numbers)
-        self.missing.extendleft(reversed(numbers))
+        self.alone.update({trial.number: trial for trial in trials})
+        self.missing.extendleft(trial.number for trial in reversed(trials))
 
     def store_finished(self) -> None:
         """Store and report every finished trial.
@@ -530,13 +532,8 @@ class RunningPacks(dict[Future[Any], Pack]):
                 lost = error
                 continue
             except Exception as error:
-                outcomes = [error] * len(pack.trials)
-                if len(pack.trials) > 1 and not isinstance(error, TimeoutError):
-                    log.run_alone([trial.number for trial in pack.trials])
-                    outcomes = []
-            self.free_slots.append(pack.slot)
-            if outcomes:
-                log.finished.extend(pack.records(outcomes))
+                outcomes = [error]
+            self._end(pack, outcomes, log)
         if lost is not None:
             raise lost
         # Stop packs whose deadline has passed.
@@ -545,6 +542,13 @@ class RunningPacks(dict[Future[Any], Pack]):
             pack.deadline = math.inf  # what cannot be stopped must end by itself
             if self._slots.stop(pack.slot):
                 del self[future]
-                self.free_slots.append(pack.slot)
                 reason = f"stopped after trial_timeout={self._limits.trial_timeout:g} s."
-                log.finished.extend(pack.records([TimeoutError(reason)] * len(pack.trials)))
+                self._end(pack, [TimeoutError(reason)], log)
+
+    def _end(self, pack: Pack, outcomes: Sequence[Any], log: TrialLog) -> None:
+        """Free a pack's slot; log its results, or let its trials run alone after a single error."""
+        self.free_slots.append(pack.slot)
+        if len(outcomes) == len(pack.trials):
+            log.finished.extend(pack.records(outcomes))
+        else:
+            log.run_alone(pack.trials)

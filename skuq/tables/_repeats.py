@@ -33,11 +33,14 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
         X = [X.indices[a:b].tobytes() + X.data[a:b].tobytes() for a, b in pairwise(X.indptr)]
         X = pd.DataFrame({0: X})
     try:
-        table = np.asarray(X).reshape(len(X), -1)
-        if table.dtype.kind == "f":
-            table = _without_rounding_errors(table)
-        elif table.dtype.kind not in "iub":
-            table = np.column_stack([pd.factorize(column)[0] for column in table.T])
+        is_frame = isinstance(X, pd.DataFrame)
+        table = X if is_frame else np.asarray(X).reshape(len(X), -1)
+        if is_frame or table.dtype.kind not in "fiub":
+            frame = pd.DataFrame(table)
+            columns = (frame.iloc[:, k] for k in range(frame.shape[1]))
+            table = np.column_stack([pd.factorize(_rounded(column))[0] for column in columns])
+        else:
+            table = _rounded(table)
         # A hash of each value, and a random combination of those of a row. -0.0 + 0 is 0.0.
         values = pd.util.hash_array(np.ravel(table + 0), categorize=False).reshape(table.shape)
     except (IndexError, TypeError, ValueError):  # no rows, or values without a hash
@@ -47,8 +50,11 @@ def number_rows(X: Any, used: np.ndarray) -> np.ndarray | None:
     return numbers if np.bincount(numbers[used]).max(initial=0) > 1 else None
 
 
-def _without_rounding_errors(table: np.ndarray) -> np.ndarray:
-    """Round to a share of each column's spread: a PCA gives equal rows that differ a little."""
+def _rounded(table: Any) -> Any:
+    """Round floats to a share of each column's spread: a PCA's equal rows differ a little."""
+    if not (isinstance(table.dtype, np.dtype) and table.dtype.kind == "f"):
+        return table
+    table = np.asarray(table)
     every = len(table) // _ROWS_LOOKED_AT + 1
     with np.errstate(all="ignore"):  # such as gaps, whose columns stay as they are
         unit = _PRECISION * np.diff(np.quantile(table[::every], [0.25, 0.75], axis=0), axis=0)

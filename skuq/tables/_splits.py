@@ -254,8 +254,7 @@ def make_splits(
         train, valid = (used[rows_of] for rows_of in part)
         return Splits(rows.take(train), rows.take(valid), valid)
     if not is_share:
-        # With some of the folds repeats use the same: they have to predict the same rows.
-        rng = generator(entropy, "split", *([repeat] if repeat and n_used is None else []))
+        rng = generator(entropy, "split", *([repeat] if repeat else []))
         is_list = not isinstance(split, Integral) and not hasattr(split, "split")
         if is_list or isinstance(split, model_selection.PredefinedSplit):
             # The user's own folds are of all rows: number the used ones, and drop the others.

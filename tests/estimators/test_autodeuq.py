@@ -190,12 +190,13 @@ def test_calibration_is_of_out_of_fold_rows(fitted, wave, monkeypatch):
     assert model.calibration_ == fit_calibration(*given[0])
     assert model.fitted_.ensemble.calibration == model.calibration_ == fitted.calibration_
     assert_array_equal(weights, fitted.selection_.weights)
-    assert_array_equal(y, fitted.catalog_.held_out.y)
-    assert unseen.all()
+    rows = np.flatnonzero(fitted.catalog_.held_out.weight)  # of the folds that are used
+    assert_array_equal(y, fitted.catalog_.held_out.y[rows])
+    assert unseen.all() and len(rows) == 0.4 * len(wave[0])
     # Trials differ as all of their networks do, about the mean of what single ones predict.
     trials = [fitted.catalog_.member(k) for k in fitted.selection_.indices]
-    held_out = np.stack([trial.held_out.astype(float) for trial in trials])
-    center = np.stack([trial.center for trial in trials])
+    held_out = np.stack([trial.held_out[rows].astype(float) for trial in trials])
+    center = np.stack([trial.center[rows] for trial in trials])
     single, std = fitted.fitted_.targets.head.moments(held_out)
     means = center + np.tensordot(weights, single - center, 1)
     assert_allclose((probability * loc).sum(axis=1), means, atol=1e-6)
@@ -220,6 +221,12 @@ def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave)
         assert model.at_severity(0).calibration_ == fitted.calibration_
     shifted = AutoDEUQRegressor(**FAST).fit(X, y, shift_validation=(X + 0.1, y))
     assert shifted.calibration_ == UNCALIBRATED
+
+
+def test_fit_asks_an_oracle_that_waits_for_answers(wave):
+    oracle = keras_tuner.oracles.GridSearchOracle(keras_tuner.Objective("score", "min"), 3)
+    settings = {**FAST, "n_trials": 3, "epochs": 1, "repeats": 0, "search": oracle}
+    assert len(AutoDEUQRegressor(**settings).fit(*wave).catalog_.completed) == 3
 
 
 def test_fit_tells_of_one_member(tiny_space, wave):

@@ -700,6 +700,8 @@ def test_only_equal_networks_train_together(changes, expected):
     trainer, default = tabular_trainer()
     jobs = [trainer.jobs(c, 0)[0][0] for c in (default, {**default, **changes})]
     assert can_stack(*jobs) is expected
+    jointly = replace(jobs[0], recipes=replace(jobs[0].recipe, keep="best-jointly"))
+    assert not can_stack(jointly, jointly)  # each trial keeps an epoch of its own
 
 
 def tabular_trainer():
@@ -739,6 +741,9 @@ def test_trials_side_by_side_are_those_alone_and_one_that_diverges_is_no_loss(tr
         assert outcome.score == pytest.approx(alone.score, rel=1e-4)
         for one, other in zip(outcome.result.networks, alone.result.networks, strict=True):
             assert_allclose(one.weights, other.weights, rtol=1e-3, atol=1e-4)
+    broken = replace(trainer, objective=lambda trial: trial.scor)
+    outcomes = broken.together(configurations[:2], (0, 1), TrialBudget())
+    assert [type(outcome) for outcome in outcomes] == [ValueError, FloatingPointError]
 
 
 def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):

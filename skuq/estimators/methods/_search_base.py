@@ -573,7 +573,7 @@ def make_search(
         held_out=held_out,
         store=store,
         options=options,
-        pack_size=plan.pack_size,
+        pack_size=plan.pack_size(task),
         seconds=math.inf if estimator.max_time is None else estimator.max_time,
     )
     return search, decisions
@@ -618,11 +618,10 @@ def train_again(
             # Start no workers: an earlier fit may have stored some.
             stored = [] if store is None else retraining.read_stored(store.retrained)
             return retraining.join(stored)
-    folds: Any = None  # a repeat without folds differs in its seed
-    if task.splits.parts is not None:
-        cv, n_used = validation
-        rounds = range(1, 1 + retraining.n_rounds)
-        folds = [task.make_splits(cv, repeat=k, n_used=n_used).parts for k in rounds]
+    folds: Any = None  # a repeat without folds, or on some of them, differs in its seed
+    cv, n_used = validation
+    if task.splits.parts is not None and n_used is None:
+        folds = [task.make_splits(cv, repeat=1 + k).parts for k in range(retraining.n_rounds)]
     options = _run_options(
         estimator,
         "repeats",

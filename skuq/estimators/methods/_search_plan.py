@@ -170,10 +170,13 @@ class SearchPlan:
     n_repeats: int = 0
     images: bool = False
 
-    @property
-    def pack_size(self) -> int:
-        """Number of trials that train side by side: networks of one architecture in one stack."""
-        return _LARGEST_STACK if self.is_baseline else self.defaults.pack_size
+    def pack_size(self, task: Task) -> int:
+        """Return the number of trials that train side by side, of one architecture as a stack."""
+        if isinstance(self.strategy, OracleSearch):  # oracles can wait for the answer to each
+            return 1
+        if not self.is_baseline:
+            return self.defaults.pack_size
+        return _LARGEST_STACK if task.splits.parts is None and task.data.x.ndim == 2 else 1
 
     @property
     def search_share(self) -> float:

@@ -104,6 +104,7 @@ def can_stack(first: TrainingJob, other: TrainingJob) -> bool:
         and first.head == other.head
         and without_names(first.network) == without_names(other.network)
         and make_plan(first.network) is not None
+        and not first.recipe.keeps_jointly  # each trial keeps its own best epoch
         and not stack_conflict([first.recipe, other.recipe])
     )
 
@@ -210,8 +211,9 @@ class MemberTrainer:
     ) -> list[Any]:
         """Train several trials side by side; trials of one network of a kind are one stack.
 
-        Parameters and results are those of `__call__`, one for each trial; a FloatingPointError
-        stands for a trial whose training diverged. The limits of time are those of all together.
+        Parameters and results are those of `__call__`, one for each trial; an error stands for a
+        trial whose training diverged, or whose objective failed. The limits of time are those of
+        all together.
         """
         end = math.inf if budget is None else time.monotonic() + budget.seconds
         with self._time_limit(len(seeds)) as cancelled:
@@ -227,9 +229,12 @@ class MemberTrainer:
         for k in range(len(seeds)):
             own = [member for member, owner in zip(members, owners) if owner == k]
             diverged = [member for member in own if isinstance(member, FloatingPointError)]
-            outcome: Any = diverged[0] if diverged else self._result(own, end)
-            if budget is not None and not diverged:
-                outcome = TrialOutcome(outcome, self._objective(outcome, share), share)
+            try:
+                outcome: Any = diverged[0] if diverged else self._result(own, end)
+                if budget is not None and not diverged:
+                    outcome = TrialOutcome(outcome, self._objective(outcome, share), share)
+            except Exception as error:  # of the user's objective: the other trials are not lost
+                outcome = error
             outcomes.append(outcome)
         return outcomes
 
@@ -448,11 +453,13 @@ class MemberRepeater:
         for number, of_round in itertools.groupby(requests, lambda request: request["round"]):
             trials = [self._trials[request["trial"]] for request in of_round]
             part = replace(budget, seconds=budget.seconds * len(trials) / len(requests))
-            outcomes += self._trainers[number % len(self._trainers)].together(
-                [trial.configuration for trial in trials],
-                [trial_seed(trial.seed, number, "repeat") for trial in trials],
-                part,
-            )
+            configurations = [trial.configuration for trial in trials]
+            seeds = [trial_seed(trial.seed, number, "repeat") for trial in trials]
+            trainer = self._trainers[number % len(self._trainers)]
+            try:
+                outcomes += trainer.together(configurations, seeds, part)
+            except TimeoutError as error:  # an earlier round is not lost
+                outcomes += [error] * len(trials)
         return outcomes
 
 
