@@ -221,8 +221,8 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = TabularEnsembleRegressor(n_members=2, epochs=10, random_state=0).fit(X, y)
     >>> lower, upper = model.predict_interval(X[:3], coverage=0.9)
-    >>> lower.shape, (lower < upper).all()
-    ((3,), np.True_)
+    >>> lower.shape, bool((lower < upper).all())
+    ((3,), True)
     """
 
     n_members: int | str = field(default="auto", kw_only=False)
