@@ -62,7 +62,7 @@ def cross_val_predict(
     Returns
     -------
     ndarray, tuple or distribution
-        What the method returns, in the order of the rows of X: an array, a (named) tuple of
+        Predictions of the method, in the order of the rows of X: an array, a (named) tuple of
         arrays, or a `skuq.predictive.Concatenated` of the folds' distributions.
 
     Raises

@@ -225,7 +225,7 @@ def make_splits(
         Numbers that equal rows share; these are on the same side of a split, as far as there are
         enough distinct rows.
     repeat : int, default=0
-        Number of a repeat, which gives other folds if `split` is a number and all are used.
+        Number of a repeat, which gives other folds if `split` is a number.
     n_used : int, optional
         Number of folds that are used, those that train on most classes. By default all.
     """

@@ -83,7 +83,7 @@ INDEX_STREAM = 2**20  # stream of epistemic indices: dropout layers count their 
 
 
 class Batch(NamedTuple):
-    """What a training step is given.
+    """Inputs of one training step.
 
     Attributes
     ----------

@@ -115,11 +115,8 @@ class SearchDefaults:
         """Return the number of repeats of the chosen trials, unless the user gives it."""
         return 0
 
-    def validation(self, estimator: Any, task: Task, search_share: float) -> tuple[Any, int | None]:
-        """Resolve ``validation="auto"``: a share, or folds and how many are used if not all.
-
-        `search_share` is the share of `max_time` for the search itself.
-        """
+    def validation(self, estimator: Any, task: Task) -> tuple[Any, int | None]:
+        """Resolve ``validation="auto"``: a share, or folds and how many are used if not all."""
         return _VALIDATION_SHARE, None
 
     def prepare(self, task: Task) -> Task:
@@ -171,8 +168,8 @@ class SearchPlan:
     images: bool = False
 
     def pack_size(self, task: Task) -> int:
-        """Return the number of trials that train side by side, of one architecture as a stack."""
-        if isinstance(self.strategy, OracleSearch):  # oracles can wait for the answer to each
+        """Return the number of trials that train side by side; baselines train as one stack."""
+        if isinstance(self.strategy, OracleSearch):  # some propose nothing before the last score
             return 1
         if not self.is_baseline:
             return self.defaults.pack_size
@@ -252,11 +249,11 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[An
         return estimator.validation, None
     if task.validation is not None:
         return _VALIDATION_SHARE, None
-    return plan.defaults.validation(estimator, task, plan.search_share)
+    return plan.defaults.validation(estimator, task)
 
 
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
-    """Collect the rows that all trials predict, and their inputs if some are given for shifts."""
+    """Collect the rows that all trials predict, and their inputs (None without shifted rows)."""
     data, splits = task.data, task.splits
     sets, x = [], [data.x_valid]
     for rows in task.shifted:

@@ -69,7 +69,7 @@ def _predict_in_time(networks: Sequence[Member], x: np.ndarray, deadline: float)
 
 
 def _stack_alike(of_trials: Sequence[Sequence[Job]]) -> tuple[list[Job], list[int]]:
-    """Join trials of a single network that one program can train to stacks.
+    """Make stacks of the trials with a single network, where one program can train them.
 
     Returns the jobs, and the position of its trial for each of their networks.
     """
@@ -209,7 +209,7 @@ class MemberTrainer:
         budget: TrialBudget | None = None,
         **changes: Any,
     ) -> list[Any]:
-        """Train several trials side by side; trials of one network of a kind are one stack.
+        """Train several trials side by side, single networks of one architecture as one stack.
 
         Parameters and results are those of `__call__`, one for each trial; an error stands for a
         trial whose training diverged, or whose objective failed. The limits of time are those of
@@ -229,12 +229,12 @@ class MemberTrainer:
         for k in range(len(seeds)):
             own = [member for member, owner in zip(members, owners) if owner == k]
             diverged = [member for member in own if isinstance(member, FloatingPointError)]
-            try:
-                outcome: Any = diverged[0] if diverged else self._result(own, end)
-                if budget is not None and not diverged:
+            outcome: Any = diverged[0] if diverged else self._result(own, end)
+            if budget is not None and not diverged:
+                try:
                     outcome = TrialOutcome(outcome, self._objective(outcome, share), share)
-            except Exception as error:  # of the user's objective: the other trials are not lost
-                outcome = error
+                except ValueError as error:  # what the user's objective raised: others are kept
+                    outcome = error
             outcomes.append(outcome)
         return outcomes
 

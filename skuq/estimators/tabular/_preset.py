@@ -205,7 +205,7 @@ class TunedDefaults(SearchDefaults):
             return 0
         return tuned.N_REPEATS if estimator.max_time is None else tuned.MOST_REPEATS
 
-    def validation(self, estimator: Any, task: Task, search_share: float) -> tuple[Any, int | None]:
+    def validation(self, estimator: Any, task: Task) -> tuple[Any, int | None]:
         """Return the number of folds, and how many are used: those of a kind of the ensemble."""
         if task.n_units < 2 * tuned.FEWEST_FOLDED:
             return max(2, task.n_units // 2), None
