@@ -356,47 +356,53 @@ def shift_epistemic():
 
 # Equal time
 
-#: Methods beside AutoDEUQ for which equal times are stored.
-TIMED = {
-    "recipe, 60 s": "the one recipe, 60 s",
-    "nes, 60 s": "NES, 60 s",
-    "recipe, 300 s": "the one recipe, 300 s",
-}
-
 
 def timed():
-    """Rows with the NLL of the predicted distribution, by set and split, and method."""
-    found = {}
-    for r in stored("equal_time"):
-        if "nll_own" in r:
-            found.setdefault((r["problem"], r["seed"]), {})[r["method"]] = r
-    return dict(sorted(found.items()))
+    """Rows of all sets: `ratio` to the recipe's score in logarithms, and `gap` of the NLL."""
+    frame = pd.DataFrame(stored("equal_time"))
+    numbers = frame["crps"].notna()
+    score, of_recipe = (
+        np.where(numbers, frame[f"crps{name}"], frame[f"nll{name}"]) for name in ("", "_recipe")
+    )
+    kind = np.where(numbers, "numbers", "classes")
+    ratio, gap = np.log(score / of_recipe), frame["nll"] - frame["nll_recipe"]
+    time = frame["seconds"] / frame["seconds_recipe"]
+    return frame.assign(kind=kind, score=np.log(score), ratio=ratio, gap=gap, time=time)
 
 
-def kind_of(problem, row):
-    """Kind of target; the NLL of wine's whole numbers is that of narrow peaks, and told apart."""
-    if "crps" not in row:
-        return "classes"
-    return "whole numbers" if problem == "wine" else "numbers"
+def by_set(frame, *columns):
+    """Means over the splits of each set."""
+    return frame.groupby("problem")[list(columns)].mean()
 
 
 @table
 def equal_time():
-    """NLL (CRPS) after equal time, minus that of AutoDEUQ."""
-    found, lines = timed(), []
-    for method, title in TIMED.items():
-        ours = f"autodeuq,{method.split(',')[1]}"
-        pairs = [(p, by[method], by[ours]) for p, by in found.items() if {method, ours} <= set(by)]
-        for kind in ("numbers", "whole numbers", "classes"):
-            chosen = [(a, b) for pair, a, b in pairs if kind_of(pair[0], a) == kind]
-            if len(chosen) < 2:
-                continue
-            nll = np.array([theirs["nll_own"] - own["nll_own"] for theirs, own in chosen])
-            level = int((nll >= -0.01 - nll.std(ddof=1) / np.sqrt(len(nll))).sum())
-            score = "nll_own" if kind == "classes" else "crps"
-            ratios = [theirs[score] / own[score] for theirs, own in chosen]
-            geometric = number(np.exp(np.mean(np.log(ratios))), 3)
-            cells = [mean_error(nll), number(np.median(nll), 3), f"{level} of {len(nll)}"]
-            lines.append([f"{title}, {kind}", *cells, geometric])
-    head = ["minus AutoDEUQ", "mean NLL", "median NLL", "AutoDEUQ level or ahead"]
-    return markdown([*head, "ratio of the CRPS, or log loss"], lines)
+    """Scores of AutoDEUQ over those of the recipe, means over sets."""
+    lines = []
+    for (method, kind), frame in timed().groupby(["method", "kind"]):
+        if "trials" in method:
+            continue
+        found = by_set(frame, "ratio", "gap", "time")
+        ratio, worst = 100 * (np.exp(found["ratio"]) - 1), found["ratio"].idxmax()
+        gap = "" if kind == "classes" else mean_error(found["gap"])
+        cells = [mean_error(ratio, 1), gap, f"{worst} {number(ratio[worst], 1)}"]
+        lines.append([f"{method}, {kind}", len(found), *cells, mean(found["time"])])
+    head = ["time of the recipe", "sets", "CRPS or log loss, %", "NLL", "worst set, %", "used"]
+    return markdown(head, lines)
+
+
+@table
+def equal_trials():
+    """Scores of strategies minus those of random search after as many trials, paired by split."""
+    frame, lines = timed(), []
+    keys, scores = ["problem", "seed"], ["score", "nll"]
+    random = frame[frame["method"] == "30 trials, random"].set_index(keys)[scores]
+    for (method, kind), own in frame.groupby(["method", "kind"]):
+        if "trials" not in method or method.endswith("random"):
+            continue
+        found = by_set((own.set_index(keys)[scores] - random).dropna().reset_index(), *scores)
+        score = 100 * (np.exp(found["score"]) - 1)
+        p = stats.wilcoxon(found["score"]).pvalue if len(found) > 5 else np.nan
+        cells = [mean_error(score, 1), mean_error(found["nll"]), number(p)]
+        lines.append([f"{method.split(', ')[1]}, {kind}", len(found), *cells])
+    return markdown(["minus random search", "sets", "CRPS or log loss, %", "NLL", "p"], lines)

@@ -521,8 +521,8 @@ class TrainingJob:
         counts their steps, because the program is compiled only once.
     share : float, default=1
         Share of the epochs that is planned; schedules are completed within it.
-    epoch_seconds : float, default=1
-        Time of an epoch, by which jobs that train together divide a limit of time.
+    epoch_seconds : float, optional
+        Measured time of an epoch, by which jobs that train together divide a limit of time.
 
     Raises
     ------
@@ -554,7 +554,7 @@ class TrainingJob:
     jit: bool | None = None
     n_alike: int = 1
     share: float = 1.0
-    epoch_seconds: float = 1.0
+    epoch_seconds: float | None = None
 
     def __post_init__(self) -> None:
         n_members = len(self.seeds)

@@ -243,6 +243,17 @@ class Recipe:
         shares = (2 ** np.arange(1, _N_CYCLES + 1) - 1) / (2**_N_CYCLES - 1)
         return np.ceil(n_epochs * shares).astype(int).tolist()
 
+    def schedule_epochs(self, n_epochs: int) -> int:
+        """Return the epochs of the schedule for a training that has time for so many of them.
+
+        If the end of a cycle can end the training, cycles are left out rather than shortened: an
+        end of the first ones comes after nearly as many epochs as without a limit.
+        """
+        if not self.stops_by_cycles:
+            return n_epochs
+        end = next(end for end in self.cycle_ends(self.epochs) if end >= n_epochs)
+        return max(n_epochs, n_epochs * self.epochs // end)
+
     def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
         """Compute factors of the learning rate for `count` steps, from step `first` of `total`.
 

@@ -139,7 +139,7 @@ class TrainingRun:
             n_weights = sum(map(math.prod, template.shapes)) * len(job.seeds)
             jit = worth_xla(job, sizes.n_train, n_weights)
         self.jit, self.n_epochs = jit, 0
-        self._n_planned = job.n_planned  # schedules end with the last of these epochs
+        self._n_planned = job.n_planned
         self._cycle_start = 0  # epoch after which the cycle of the learning rate began
         self._model, self._sizes = template.model, sizes
         self.key = _job.program_key(job, template, data, sizes, jit=jit)
@@ -175,9 +175,18 @@ class TrainingRun:
         return self.key in programs
 
     @property
+    def _n_scheduled(self) -> int:
+        """Number of epochs of the schedules, which training may end before."""
+        return self.job.recipe.schedule_epochs(self._n_planned)
+
+    @property
     def _seconds_of_epoch(self) -> float:
-        """Seconds of an epoch; infinity before the second call, as the first one compiles."""
-        later = self._calls[1:]
+        """Seconds of an epoch; infinity before the second call, as the first one compiles.
+
+        What a plan has measured counts as one call of several epochs.
+        """
+        planned, n_timed = self.job.epoch_seconds, _Budget.timed[-1]
+        later = [*([(n_timed, n_timed * planned)] if planned else []), *self._calls[1:]]
         return sum(s for _, s in later) / sum(n for n, _ in later) if later else math.inf
 
     @property
@@ -186,7 +195,7 @@ class TrainingRun:
         recipe, n_done = self.job.recipe, self.n_epochs
         if np.all(backend.to_host(self._carry["stopped"])):
             # Cycles of a shortened schedule are shortened, too.
-            n_done = self._n_planned if recipe.stops_by_cycles else recipe.epochs
+            n_done = self._n_scheduled if recipe.stops_by_cycles else recipe.epochs
         return float(n_done / recipe.epochs)
 
     def _prior(self, template: _job.Template) -> np.ndarray | None:
@@ -261,7 +270,8 @@ class TrainingRun:
                 n = min(n, max(1, self.n_epochs))
             end = of_cycle = self._n_planned
             if self.job.recipe.stops_by_cycles:
-                of_cycle = next(e for e in self.job.recipe.cycle_ends(end) if e > self.n_epochs)
+                ends = self.job.recipe.cycle_ends(self._n_scheduled)
+                of_cycle = min(end, next(e for e in ends if e > self.n_epochs))
             n = int(min(n, most - self.n_epochs, of_cycle - self.n_epochs))
             carry, rows = self._call(n, cancelled)
             # Waits for the end of the call, so that its time can be taken.
@@ -316,7 +326,7 @@ class TrainingRun:
             # Epochs and steps that only fill the program's shapes keep the factor 1.
             factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
             # Steps count from the recipe's first epoch, so that schedules go on from call to call.
-            now = function(self.n_epochs * n_steps, n_epochs * n_steps, self._n_planned * n_steps)
+            now = function(self.n_epochs * n_steps, n_epochs * n_steps, self._n_scheduled * n_steps)
             factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
             schedules[name] = factors
         feed = {
@@ -460,7 +470,7 @@ def train_jointly(
     left = [group.n_planned for group, _ in groups]
 
     # Groups that train in turn share the time, and the last one has all that is left.
-    needed = [group.n_planned * group.epoch_seconds for group, _ in groups]
+    needed = [group.n_planned * (group.epoch_seconds or 1.0) for group, _ in groups]
     seconds, of_all = max(deadline - time.monotonic(), 0.0), time_of_groups(needed)
     limits = [seconds * of_group / of_all for of_group in needed[:-1]] + [math.inf]
 
