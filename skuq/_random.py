@@ -35,9 +35,9 @@ def random_generator(random_state: Any) -> np.random.Generator:
     return np.random.default_rng(check_random_state(random_state).randint(MAX_SEED))
 
 
-def trial_seed(entropy: int, number: int, purpose: str = "trial") -> int:
-    """Make the seed >= 1 of the weights and batches of one trial, or of its "repeat"."""
-    state = _sequence(entropy, (purpose, number)).generate_state(1)[0]
+def trial_seed(entropy: int, number: int) -> int:
+    """Make the seed >= 1 of the weights and batches of one trial."""
+    state = _sequence(entropy, ("trial", number)).generate_state(1)[0]
     # NumPy's seeds begin at 0, and Keras-Tuner reads 0 as no seed.
     return int(state) % (MAX_SEED - 1) + 1
 

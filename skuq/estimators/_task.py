@@ -97,10 +97,10 @@ class Task:
         """Fitted attributes of every estimator that reads a task."""
         return {**self.features, "entropy_": self.entropy}
 
-    def seconds_left(self, max_time: float, share: float = 1.0) -> float:
-        """Return the seconds that are left to train, of a share of the time of the fit."""
+    def seconds_left(self, max_time: float) -> float:
+        """Return the seconds of a fit that are left to train."""
         of_training = max_time - min(_AFTERWARDS * max_time, _MOST_AFTERWARDS)
-        return share * of_training - (time.monotonic() - self.started)
+        return of_training - (time.monotonic() - self.started)
 
     @property
     def n_units(self) -> int:

@@ -98,17 +98,7 @@ def _calibrate_numbers(selection: Selection, candidates: Candidates) -> Calibrat
         rows = np.sort(np.random.default_rng(0).choice(rows, _MOST_CALIBRATION_ROWS, replace=False))
     raws = [candidates.raw[k][rows].astype("float64") for k in selection.indices]
     parts = [candidates.head.normals(raw[None]) for raw in raws]
-    # Trials with fewer repeats have fewer components: fill up with some of no probability.
-    most = max(loc.shape[1] for loc, _, _ in parts)
-    loc, scale, probability = (
-        np.concatenate(
-            [
-                np.pad(p, ((0, 0), (0, most - p.shape[1]), (0, 0), (0, 0)), constant_values=fill)
-                for p in arrays
-            ]
-        )
-        for arrays, fill in zip(zip(*parts), (0.0, 1.0, 0.0))
-    )
+    loc, scale, probability = (np.concatenate(arrays) for arrays in zip(*parts))
     # A row was left out by one network of each trial only, and all of them will predict new rows.
     # Means of single networks differ more between trials than means of all networks do: trials
     # get the differences of the latter, about the ensemble's mean of the former.
@@ -136,7 +126,7 @@ class FittedSearch(Fitted):
     empty : FittedEnsemble
         Scales of X and y, and what `finish` has added, without networks.
     trials : SearchResult
-        All trials, with their refits and repeats.
+        All trials, with their refits.
     choice : Choice
         The ensemble that predicts.
     choices : tuple of Choice
@@ -197,17 +187,6 @@ class FittedSearch(Fitted):
         empty = replace(found, members=(), weights=np.empty(0), calibration=UNCALIBRATED)
         return replace(self, empty=empty)
 
-    def with_networks(self, trials: SearchResult, rule: EnsembleRule) -> Self:
-        """Return the search with networks that were trained again, calibrated with those."""
-        trained = replace(self, trials=trials)
-        if not trials.repeated or len(trials.sets) > 1:
-            return trained
-        selection = self.choice.selection
-        candidates = trials.candidates(self.targets.head, indices=selection.indices.tolist())
-        among_them = replace(selection, indices=np.arange(len(selection)))
-        choice = Choice(selection, rule.calibrate(among_them, candidates))
-        return replace(trained, choice=choice, choices=(choice,))
-
     def select(self, rule: EnsembleRule, candidates: Candidates | None = None) -> Self:
         """Choose another ensemble, by the held-out rows or by other rows' `candidates`.
 
@@ -216,8 +195,8 @@ class FittedSearch(Fitted):
         """
         trials, positions = replace(self.trials, refitted={}), self.catalog.completed
         trials.check_complete()
-        if candidates is None:  # with the predictions of repeats
-            candidates = trials.candidates(self.targets.head, indices=positions)
+        if candidates is None:
+            candidates = trials.candidates(self.targets.head)
         choice = rule.choose(candidates, positions)
         return replace(self, trials=trials, choice=choice, is_plain=not rule.calibrates)
 
@@ -232,7 +211,7 @@ class FittedSearch(Fitted):
     def of_one_trial(self, index: int, *, as_searched: bool = False) -> Self:
         """Return the search with one trial as its ensemble.
 
-        `as_searched` leaves out refits, repeats and what `finish` has added.
+        `as_searched` leaves out refits and what `finish` has added.
         """
         # The calibration is only valid for the whole ensemble, apart from the outputs' correlation.
         calibration = Calibration(correlation=self.choice.calibration.correlation)
@@ -247,7 +226,7 @@ class FittedSearch(Fitted):
     def predict_trials(
         self, x: np.ndarray, y: np.ndarray, weight: np.ndarray, *, refits: bool
     ) -> Candidates:
-        """Predict further standardised rows with every completed trial, and its repeats.
+        """Predict further standardised rows with every completed trial.
 
         `refits` predicts with refitted networks in place of those of the search.
         """
@@ -309,9 +288,8 @@ class FittedSearch(Fitted):
 
     def members_only(self) -> Self:
         """Return the search as files hold it: with the arrays of members only, each once."""
-        # Refits and repeats have arrays of their own.
-        trained = self.trials.refitted.keys() | self.trials.repeated.keys()
-        kept = [k for k in self.chosen_trials if k not in trained]
+        # Refits have arrays of their own.
+        kept = [k for k in self.chosen_trials if k not in self.trials.refitted]
         return replace(self, trials=replace(self.trials, catalog=self.catalog.keep_arrays_of(kept)))
 
 

@@ -29,6 +29,7 @@ from skuq.networks._member import FoldedMember, Member
 from skuq.search._records import HeldOut, TrialRecord
 
 _SEARCH = "search.skuq"  # written last: if it exists, the other files exist, too
+_REFITS = "refits"  # subfolder of networks that are refitted
 _ESTIMATOR = "estimator.skuq"  # parameters and scales of the estimator, for `from_catalog`
 
 
@@ -140,15 +141,12 @@ def read_search(folder: Path) -> SearchDescription:
         ) from error
 
 
-def read_retrained(folder: Path, name: str, *, move_broken: bool = False) -> list[TrialRecord]:
-    """Read the networks that were trained again after the search, in one round; see `read_trials`.
-
-    They are stored as trials in a subfolder.
-    """
-    if not (folder / name).is_dir():
+def read_refits(folder: Path, *, move_broken: bool = False) -> list[TrialRecord]:
+    """Read the networks that were refitted after the search, stored as trials in a subfolder."""
+    if not (folder / _REFITS).is_dir():
         return []
     search = read_search(folder)
-    return [record for _, record in read_trials(folder / name, search, move_broken=move_broken)]
+    return [record for _, record in read_trials(folder / _REFITS, search, move_broken=move_broken)]
 
 
 def read_trials(
@@ -396,13 +394,13 @@ class CatalogFolder:
         self._n_finished += 1
         self.records.append(record)
 
-    def retrained(self, name: str) -> list[TrialRecord]:
-        """Read the records of one round of retraining, such as "repeat-000"."""
-        return read_retrained(self.path, name, move_broken=True)
+    def refits(self) -> list[TrialRecord]:
+        """Read the records of refitted networks."""
+        return read_refits(self.path, move_broken=True)
 
-    def add_retrained(self, name: str, record: TrialRecord) -> None:
-        """Write a network of this round, with number and configuration of its trial."""
-        subfolder = self.path / name
+    def add_refit(self, record: TrialRecord) -> None:
+        """Write a refitted network, with number and configuration of its trial."""
+        subfolder = self.path / _REFITS
         subfolder.mkdir(exist_ok=True)
         self._write_trial(subfolder, record, len(trial_files(subfolder)))
 

@@ -1,8 +1,8 @@
 """Run an asynchronous search: a free slot gets the next proposal when results are known.
 
 Its result has the catalog, and the predictions that ensembles are selected on. Selected trials can
-be trained again: refits on all rows, and repeats with other seeds. Their networks are stored beside
-the trials of the search, and a resumed fit takes them from there.
+be refitted on all rows. Their networks are stored beside the trials of the search, and a resumed
+fit takes them from there.
 """
 
 import math
@@ -45,9 +45,6 @@ class SearchResult:
         All trials of the search.
     refitted : dict of int to Member
         Members refitted on all rows, by position in the catalog.
-    repeated : dict of int to FoldedMember
-        Trials that were trained again, on other folds or with other seeds, by position in the
-        catalog. They have all of their networks, and the mixture of their held-out predictions.
     interrupted : bool
         Whether the search ended early, by an interrupt or because it lost its slots.
 
@@ -62,7 +59,6 @@ class SearchResult:
 
     catalog: Catalog
     refitted: dict[int, Member] = field(default_factory=dict)
-    repeated: dict[int, FoldedMember] = field(default_factory=dict)
     interrupted: bool = False
 
     @property
@@ -75,9 +71,8 @@ class SearchResult:
         self,
         head: Any,
         sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None,
-        indices: Sequence[int] | None = None,
     ) -> Candidates:
-        """Collect the trials' predictions for some of the held-out sets.
+        """Collect the completed trials' predictions for some of the held-out sets.
 
         Each set has the same total weight. Sets are often versions of the same rows in the same
         order, so that rows with the same position form a group.
@@ -88,16 +83,10 @@ class SearchResult:
             Head of the targets.
         sets : list, optional
             Sets to collect, by default the shifted ones, or all rows if there are none.
-        indices : sequence of int, optional
-            Positions of trials, whose repeats are included. By default all completed trials,
-            without repeats.
         """
         sets = sets or self.sets[1:] or self.sets
-        if indices is None:
-            self.check_complete()
-            members = [self.catalog.member(k) for k in self.catalog.completed]
-        else:
-            members = [self.member(k) for k in indices]
+        self.check_complete()
+        members = [self.catalog.member(k) for k in self.catalog.completed]
         raw = [np.concatenate([np.asarray(m.held_out)[p] for p, _, _ in sets]) for m in members]
         y = np.concatenate([y for _, y, _ in sets]).astype("float64")
         # Sets of any size count the same.
@@ -123,15 +112,11 @@ class SearchResult:
                 "from its `catalog_dir` by `from_catalog`, or fit again."
             )
 
-    def member(self, index: int) -> Member | FoldedMember:
-        """Return the result of a completed trial, with its repeats."""
-        return self.repeated.get(index) or self.catalog.member(index)
-
     def networks(self, index: int) -> tuple[Member, ...]:
-        """Return the networks of a completed trial: the refitted one, or all with its repeats."""
+        """Return the networks of a completed trial, or the refitted one."""
         if index in self.refitted:
             return (self.refitted[index],)
-        return self.member(index).networks
+        return self.catalog.member(index).networks
 
     def members(self, selection: Any) -> tuple[tuple[Member, ...], np.ndarray]:
         """Return the networks of a selection, and their weights.
@@ -147,27 +132,6 @@ class SearchResult:
         counts = [len(networks) for networks in trials]
         weights = np.repeat(selection.weights / counts, counts)
         return tuple(network for networks in trials for network in networks), weights
-
-
-def join_trials(trials: Sequence[Any], head: Any) -> FoldedMember:
-    """Join several trainings of one configuration to one trial with all their networks.
-
-    The held-out predictions have the moments of the equal mixture, and the score is the mean of
-    the trainings' scores.
-    """
-    networks = [network.with_held_out(None) for trial in trials for network in trial.networks]
-    raws = np.stack([np.asarray(trial.held_out, dtype="float64") for trial in trials])
-    raw, center = head.pooled(raws), None
-    if all(getattr(trial, "center", None) is not None for trial in trials):
-        centers = np.stack([trial.center for trial in trials])
-        center, n = centers.mean(axis=0), centers.shape[1]
-        # Variance of the mixture = mean of the variances + variance of the means. These are the
-        # means of all networks; the means in `raws`, of one network each, differ more.
-        mean, _ = head.moments(raws[:, :n])
-        spread = centers.var(axis=0, dtype="float64")
-        raw[:n] = head.pooled(head.widened(raws[:, :n], spread, mean.mean(axis=0) - mean))
-    score = float(np.mean([trial.score for trial in trials]))
-    return FoldedMember(tuple(networks), raw.astype("float32"), score, center)
 
 
 @dataclass(frozen=True)
@@ -253,7 +217,7 @@ class Search:
                 # Fill the free slots, as long as a further trial fits into the time left.
                 while log.missing and running.free_slots:
                     seconds, is_tight, n_trials = self.options.limits.time_of_next_trials(
-                        log.history, log.started, slots.n_slots, log.n_known, most
+                        log.history, log.started, log.n_known, most
                     )
                     if not seconds:
                         break
@@ -299,75 +263,48 @@ class Search:
         return Pack(trials, running.free_slots.popleft(), deadline)
 
 
-_NEARLY_WHOLE = 0.9  # smallest share of a full training with which a network is used
-
-_FAILED = {
-    "refit": "{} of {} networks could not be refitted on all rows; the networks of the search are "
-    "used instead ({}).",
-    "repeat": "{} of {} repeats of the chosen trials failed; the others and the networks of the "
-    "search predict ({}).",
-}
-
-
 @dataclass(frozen=True)
-class Retraining:
-    """Trials of a search that are trained again, in one or more rounds.
+class Refits:
+    """The refits of a search's chosen trials on all rows.
 
     Parameters
     ----------
-    kind : {"refit", "repeat"}
-        Refits replace the networks of a trial, and repeats join them.
     result : SearchResult
         Result of the search.
     indices : sequence of int
-        Positions of the trials in the catalog, the most important first.
-    n_rounds : int, default=1
-        Number of times that each trial is trained again.
-    head : object, optional
-        Head of the targets, which joins the predictions of repeats.
+        Positions of the trials in the catalog.
     """
 
-    kind: str
     result: SearchResult
     indices: Sequence[int]
-    n_rounds: int = 1
-    head: Any = None
 
     @property
     def trials(self) -> list[TrialRecord]:
         """The records of the trials."""
         return [self.result.catalog[k] for k in self.indices]
 
-    @property
-    def requests(self) -> list[dict[str, int]]:
-        """The trainings to run, in their order: number of the trial and of the round."""
-        rounds = range(self.n_rounds)
-        return [{"trial": t.trial_number, "round": k} for k in rounds for t in self.trials]
-
     def train(
         self, search: Search, make_evaluation: Callable[..., Any], options: RunOptions, store: Any
     ) -> SearchResult:
         """Train the networks that the store does not have.
 
-        Trainings that fail, or are shortened because time runs out, are left out; failures with a
-        warning. Errors are not raised, so that the search is not lost.
+        Trainings that fail are left out, with a warning. Errors are not raised, so that the search
+        is not lost.
 
         Parameters
         ----------
         search : Search
             The search, which has run.
         make_evaluation : callable
-            ``make_evaluation(evaluate, trials)`` returns an evaluation of
-            ``{"trial": trial_number, "round": k}``.
+            ``make_evaluation(evaluate, trials)`` returns an evaluation of ``{"trial": number}``.
         options : RunOptions
         store : object, optional
-            Place for the networks: ``retrained(name)`` gives the records of one round, such as
-            "repeat-000", and ``add_retrained(name, record)`` stores one.
+            Place for the networks: ``refits()`` gives their records, and ``add_refit(record)``
+            stores one.
         """
-        # Every trial is repeated once before any is repeated twice, as time may run out.
-        requests, reason = self.requests, ""
-        rounds = None if store is None else _Rounds(self, store)
-        records: Sequence[TrialRecord] = [] if rounds is None else rounds.records
+        requests, reason = [{"trial": trial.trial_number} for trial in self.trials], ""
+        stored = None if store is None else _StoredRefits(self, store)
+        records: Sequence[TrialRecord] = [] if stored is None else stored.records
         try:
             # A search of its own: slots, limits and interrupts then work as in the first one.
             again = Search(
@@ -375,9 +312,8 @@ class Retraining:
                 StartingWith(requests),
                 len(requests),
                 search.entropy,
-                store=rounds,
+                store=stored,
                 options=options,
-                pack_size=search.pack_size if self.kind == "repeat" else 1,
                 seconds=search.seconds,
             )
             records = again.run().catalog
@@ -388,67 +324,43 @@ class Retraining:
             # The whole run failed: all that is missing has failed with it.
             failures = [reason] * (len(requests) - len(records))
         if failures:
-            warn_user(_FAILED[self.kind].format(len(failures), len(requests), failures[0]))
+            warn_user(
+                f"{len(failures)} of {len(requests)} networks could not be refitted on all rows; "
+                f"the networks of the search are used instead ({failures[0]})."
+            )
         return self.join(records)
 
-    def read_stored(self, read: Callable[[str], Sequence[TrialRecord]]) -> list[TrialRecord]:
-        """Read the networks that are stored, with their position in `requests` as trial number.
-
-        ``read(name)`` returns the records of one round, see `skuq.search.CatalogFolder`.
-        """
-        rounds = [read(self.name(k)) for k in range(self.n_rounds)]
-        known = {(r.trial_number, k): r for k, records in enumerate(rounds) for r in records}
-        configurations = {trial.trial_number: trial.configuration for trial in self.trials}
-        records = []
-        for number, request in enumerate(self.requests):
-            record = known.get((request["trial"], request["round"]))
+    def find(self, stored: Sequence[TrialRecord]) -> list[TrialRecord]:
+        """Find the refits among stored records, numbered by their order here."""
+        known, found = {record.trial_number: record for record in stored}, []
+        for number, trial in enumerate(self.trials):
+            record = known.get(trial.trial_number)
             # Another search may have stored other trials under the same numbers.
-            if record is not None and record.configuration == configurations[request["trial"]]:
-                records.append(replace(record, trial_number=number, configuration=request))
-        return records
+            if record is not None and record.configuration == trial.configuration:
+                request = {"trial": trial.trial_number}
+                found.append(replace(record, trial_number=number, configuration=request))
+        return found
 
     def join(self, records: Sequence[TrialRecord]) -> SearchResult:
-        """Join trained networks to the result of the search."""
-        found: dict[int, list[Any]] = {}
-        # Records come as they finish; joined in their order, results repeat exactly.
-        for record in sorted(records, key=lambda record: record.trial_number):
-            if is_whole(record):
-                found.setdefault(record.configuration["trial"], []).append(record.result)
-        refitted, repeated = dict(self.result.refitted), dict(self.result.repeated)
-        for k, trial in zip(self.indices, self.trials):
-            results = found.get(trial.trial_number)
-            if results and self.kind == "refit":
-                refitted[k] = results[0]
-            elif results:
-                repeated[k] = join_trials([trial.result, *results], self.head)
-        return replace(self.result, refitted=refitted, repeated=repeated)
-
-    def name(self, number: int) -> str:
-        """Return the name under which a round is stored."""
-        return f"{self.kind}-{number:03d}"
+        """Join refitted networks to the result of the search."""
+        refitted = {self.indices[r.trial_number]: r.result for r in records if r.completed}
+        return replace(self.result, refitted=self.result.refitted | refitted)
 
 
-def is_whole(record: TrialRecord) -> bool:
-    """Tell whether a training succeeded and was not shortened."""
-    return record.completed and record.share >= _NEARLY_WHOLE
+class _StoredRefits:
+    """The stored refits, with the interface of a search's store.
 
-
-class _Rounds:
-    """The stored networks of a retraining, with the interface of a search's store.
-
-    Failed and shortened trainings are not stored, so that a later fit tries them again.
+    Failed ones are not stored, so that a later fit tries them again.
     """
 
-    def __init__(self, retraining: Retraining, store: Any) -> None:
-        self._retraining, self._store = retraining, store
-        self._trials = {trial.trial_number: trial for trial in retraining.trials}
-        self.records = retraining.read_stored(store.retrained)
+    def __init__(self, refits: Refits, store: Any) -> None:
+        self._refits, self._store = refits, store
+        self.records = refits.find(store.refits())
 
     def add(self, record: TrialRecord) -> None:
-        if is_whole(record):
-            trial = self._trials[record.configuration["trial"]]
-            name = self._retraining.name(record.configuration["round"])
+        if record.completed:
             # Stored by the number of its trial, by which a later fit finds it.
+            trial = self._refits.trials[record.trial_number]
             number, configuration = trial.trial_number, trial.configuration
             renumbered = replace(record, trial_number=number, configuration=configuration)
-            self._store.add_retrained(name, renumbered)
+            self._store.add_refit(renumbered)

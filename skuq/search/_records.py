@@ -171,15 +171,9 @@ class Limits:
         Maximum seconds of one trial.
     raise_on_failures : bool, default=True
         End the search if all of the first ten trials have failed. False runs every trial.
-    needs_success : bool, default=True
-        False ends a search at `max_time` even if no trial has succeeded.
     grace : float, default=20
         Seconds from `trial_timeout` until a trial's worker is killed. A training ends by itself at
         its next slice, but not while it compiles or imports the backend.
-    first_trials : float, optional
-        Seconds of the search, if more than `max_time`, that a single slot may use until two trials
-        have succeeded. A search that has only a part of a fit's time leaves the rest for repeats
-        of its trials. Two different networks are better than one that is trained twice.
 
     Examples
     --------
@@ -191,27 +185,16 @@ class Limits:
     max_time: float | None = None
     trial_timeout: float | None = None
     raise_on_failures: bool = True
-    needs_success: bool = True
     grace: float = 20.0
-    first_trials: float | None = None
 
-    def seconds_left(self, started: float, n_completed: int | None = None) -> float:
-        """Return the seconds that are left, counted from `started`, a time of the monotonic clock.
-
-        They are the rest of `max_time`, or of `first_trials` while `n_completed` is below 2.
-        """
-        if self.max_time is None:
-            return math.inf
-        seconds = self.max_time
-        if self.first_trials is not None and n_completed is not None and n_completed < 2:
-            seconds = max(seconds, self.first_trials)
-        return started + seconds - time.monotonic()
+    def seconds_left(self, started: float) -> float:
+        """Return the seconds that are left; `started` is a time of the monotonic clock."""
+        return math.inf if self.max_time is None else started + self.max_time - time.monotonic()
 
     def time_of_next_trials(
         self,
         history: Sequence[TrialRecord],
         started: float,
-        n_slots: int = 1,
         n_known: int = 0,
         most: int = 1,
     ) -> tuple[float, bool, int]:
@@ -227,7 +210,7 @@ class Limits:
         no trial has been timed.
         """
         completed = [record for record in history if record.completed]
-        left = self.seconds_left(started, len(completed) if n_slots == 1 else None)
+        left = self.seconds_left(started)
         # The time of a shortened trial, extrapolated to a full training.
         durations = [r.seconds / r.share for r in completed if r.share >= _LEAST_SHARE]
         starts_again = (
@@ -237,9 +220,8 @@ class Limits:
             is_enough = starts_again or left > max(r.seconds for r in completed)
             return (left if is_enough else 0.0), left < math.inf, 1
         if not durations:
-            least = _MIN_SECONDS if self.needs_success else 0.0
             n_trials = most if left == math.inf else min(most, _FIRST_TRIALS)
-            return max(left, least), left < math.inf, n_trials
+            return max(left, _MIN_SECONDS), left < math.inf, n_trials
         usual = max(_MIN_SECONDS, float(np.median(durations)))
         n_trials = most if left == math.inf else int(np.clip(left / usual, 1, most))
         is_tight = left <= _TIGHT_FACTOR * n_trials * max(durations)
@@ -437,11 +419,10 @@ class TrialLog:
 
     def seconds_left(self) -> float:
         """Return the time that the search has left; infinite until a trial has succeeded."""
-        limits, n_completed = self._options.limits, sum(r.completed for r in self.history)
         # A search without a single network would be useless, however late it is.
-        if limits.needs_success and not n_completed:
+        if not any(record.completed for record in self.history):
             return math.inf
-        return limits.seconds_left(self.started, n_completed)
+        return self._options.limits.seconds_left(self.started)
 
     def _add(self, record: TrialRecord) -> None:
         """Add a record to the store and to the history."""

@@ -29,13 +29,13 @@ from skuq.estimators._task import (
     warn_of_short_training,
 )
 from skuq.estimators.methods import _search_plan, _search_store
-from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberRepeater, MemberTrainer
+from skuq.estimators.methods._trial_trainer import MemberRefitter, MemberTrainer
 from skuq.exceptions import SearchFailedError
 from skuq.fitted._searched import EnsembleRule, FittedSearch, without_networks
 from skuq.networks import Decisions
 from skuq.search import Catalog, Limits, RunOptions, Search, SearchResult, _strategies
-from skuq.search._folder import has_estimator, read_retrained, write_estimator
-from skuq.search._loop import Retraining
+from skuq.search._folder import has_estimator, read_refits, write_estimator
+from skuq.search._loop import Refits
 from skuq.tables._inputs import read_validation_rows, warn_of_few_rows
 from skuq.tables._splits import standardise_rows
 
@@ -56,7 +56,6 @@ class SearchEstimator(Predictor):
     # What the fitted search holds; the class docstrings describe it.
     catalog_ = property(attrgetter("fitted_.catalog"), doc="")
     refitted_ = property(attrgetter("fitted_.trials.refitted"), doc="")
-    repeated_ = property(attrgetter("fitted_.trials.repeated"), doc="")
     selection_ = property(attrgetter("fitted_.choice.selection"), doc="")
     calibration_ = property(attrgetter("fitted_.choice.calibration"), doc="")
     selections_ = property(lambda self: tuple(c.selection for c in self.fitted_.choices), doc="")
@@ -157,13 +156,13 @@ class SearchEstimator(Predictor):
                 loadable = self.catalog_dir is not None
                 _search_store.begin_search(store, self, start, search.held_out, loadable=loadable)
             trials, rule = search.run(), self._ensemble_rule(plan.rule)
-            # Choose before training again: refits and repeats are of the chosen trials only.
             with _search_store.keeping_trials(store, self, start, parts, trials.catalog):
                 fitted = FittedSearch.of_trials(empty, trials, rule)
-                retraining = make_retraining(self, plan, fitted)
-                if retraining is not None and not trials.interrupted:
-                    trials = train_again(self, retraining, task, search, (validation, n_used))
-                    fitted = fitted.with_networks(trials, rule)
+                if self.refit and not trials.interrupted:  # the chosen trials only
+                    refits = Refits(trials, fitted.chosen_trials.tolist())
+                    options = _run_options(self, "refit", None, "NLL", raise_on_failures=False)
+                    trials = refits.train(search, MemberRefitter, options, store)
+                    fitted = replace(fitted, trials=trials)
                 if self.calibrate:
                     fitted = fitted.finish(functools.partial(plan.defaults.finish, task=task))
             # Calibration may have added to what `from_catalog` needs.
@@ -193,10 +192,7 @@ class SearchEstimator(Predictor):
     def reselect(self, X=None, y=None, sample_weight=None, **settings):
         """Select another ensemble from the networks of the search, without training.
 
-        `fit` selects before it repeats trials (`repeats` of AutoDEUQ), and `reselect` afterwards:
-        by predictions that average the networks of the repeats. So it can find other members and
-        weights with the same settings. With ``refit=True``, members are then the networks of the
-        search, with a warning.
+        With ``refit=True``, members are then the networks of the search, with a warning.
 
         Parameters
         ----------
@@ -256,14 +252,14 @@ class SearchEstimator(Predictor):
         ----------
         X, y, sample_weight : optional
             Further rows to score each trial on, by the networks with which it would predict: those
-            of the search and of its repeats, or the refitted one.
+            of the search, or the refitted one.
 
         Returns
         -------
         DataFrame
             Columns: `trial`, `status`, `score` on the held-out rows or value of the `objective`
             (smaller is better), `new_score` if X and y are given, `weight` in the ensemble,
-            `seconds`, `share` of the full training, `n_networks` with repeats, `n_weights` of all
+            `seconds`, `share` of the full training, `n_networks`, `n_weights` of all
             of them (missing for networks that a pickle has left behind), and the decisions of the
             configuration. A decision with the name of one of these columns has ``decision_``
             before it. If a trial has failed, the last column is `message`, the reason.
@@ -317,7 +313,7 @@ class SearchEstimator(Predictor):
         Parameters
         ----------
         every_trial : bool, default=False
-            Return all completed trials of the catalog, without refits and repeats, instead of the
+            Return all completed trials of the catalog, without refits, instead of the
             members. They are the networks that the search compares, to which nothing is added away
             from the training rows.
 
@@ -428,17 +424,15 @@ class SearchEstimator(Predictor):
             )
         rule = estimator._ensemble_rule(plan.rule)
         fitted = FittedSearch.of_trials(start.empty, SearchResult(first), rule)
-        retraining = make_retraining(estimator, plan, fitted)
-        if retraining is not None:
-            records = retraining.read_stored(functools.partial(read_retrained, path))
-            fitted = fitted.with_networks(retraining.join(records), rule)
-            # With a limit of time, `fit` may have trained only some of the repeats.
-            n_all = len(retraining.requests)
-            if len(records) < (n_all if estimator.max_time is None else 1):
+        if estimator.refit:
+            refits = Refits(fitted.trials, fitted.chosen_trials.tolist())
+            records, n_all = refits.find(read_refits(path)), len(refits.indices)
+            fitted = replace(fitted, trials=refits.join(records))
+            if len(records) < n_all:
                 warn_user(
-                    f"{n_all - len(records)} of {n_all} {retraining.kind}s of the chosen "
-                    "trials are not stored. In their place, the networks of the search "
-                    "predict. `fit` with the same rows trains them."
+                    f"{n_all - len(records)} of {n_all} refits of the chosen trials are not "
+                    "stored. In their place, the networks of the search predict. `fit` with the "
+                    "same rows trains them."
                 )
         warn_of_few_members(fitted, rule)
         return estimator._take_over(Fit(fitted, {**start.attributes, "catalog_path_": path}))
@@ -466,8 +460,7 @@ class SearchEstimator(Predictor):
 
 
 _MOST_TRIALS = 10_000  # largest number of trials with `max_time`
-# A repeat may need only this share of its trial's time, since its program is compiled already.
-_MIN_SHARE = 0.5
+_MIN_SHARE = 0.5  # of `max_time`, after which a fit counts as one that it has ended
 _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
@@ -483,11 +476,9 @@ def count_trials(estimator: Any, plan: _search_plan.SearchPlan) -> int:
     return min(n_trials, getattr(oracle, "max_trials", None) or n_trials)
 
 
-def time_left(estimator: Any, task: Task, share: float = 1.0) -> float | None:
-    """Return the seconds that are left of a share of `max_time`; None without a limit."""
-    if estimator.max_time is None:
-        return None
-    return max(0.01, task.seconds_left(estimator.max_time, share))
+def time_left(estimator: Any, task: Task) -> float | None:
+    """Return the seconds that are left of `max_time`; None without a limit."""
+    return None if estimator.max_time is None else max(0.01, task.seconds_left(estimator.max_time))
 
 
 def _run_options(
@@ -495,8 +486,8 @@ def _run_options(
 ) -> RunOptions:
     """Make the options of a search, or of a training after it, with these limits.
 
-    `number` is what the user gave for the number of trials or repeats: "auto" with a limit of
-    time means as many as fit into it.
+    `number` is what the user gave for the number of trials: "auto" with a limit of time means as
+    many as fit into it.
     """
     is_open = isinstance(number, str) and limits.get("max_time") is not None
     all_limits = Limits(trial_timeout=estimator.trial_timeout, **limits)
@@ -561,10 +552,8 @@ def make_search(
         # A baseline has the same split of the rows as its search, and other networks.
         entropy = int(generator(entropy, "one architecture").integers(1, 2**31 - 1))
     score = "NLL" if strategy.objective is None else "objective"
-    in_search, in_all = time_left(estimator, task, plan.search_share), time_left(estimator, task)
-    options = _run_options(
-        estimator, "search", estimator.n_trials, score, max_time=in_search, first_trials=in_all
-    )
+    left = time_left(estimator, task)
+    options = _run_options(estimator, "search", estimator.n_trials, score, max_time=left)
     search = Search(
         trainer,
         _strategies.StartingWith(first, proposer) if first else proposer,
@@ -577,62 +566,6 @@ def make_search(
         seconds=math.inf if estimator.max_time is None else estimator.max_time,
     )
     return search, decisions
-
-
-# ------------------------------------------------------------------------------ training again
-
-
-def make_retraining(
-    estimator: Any, plan: _search_plan.SearchPlan, fitted: FittedSearch
-) -> Retraining | None:
-    """Describe the training after the search; None if there is none."""
-    if estimator.refit:
-        return Retraining("refit", fitted.trials, fitted.chosen_trials.tolist())
-    if not plan.n_repeats:
-        return None
-    selection = fitted.choice.selection
-    heaviest_first = np.argsort(-selection.weights, kind="stable")
-    indices = selection.indices[heaviest_first].tolist()
-    return Retraining("repeat", fitted.trials, indices, plan.n_repeats, fitted.targets.head)
-
-
-def train_again(
-    estimator: Any, retraining: Retraining, task: Task, search: Search, validation: tuple[Any, Any]
-) -> SearchResult:
-    """Refit chosen trials on all rows, or repeat them.
-
-    Repeats have other seeds and other folds, if there are folds: `validation` are the folds and
-    how many of them are used. None starts once less than half of the time of the fastest is left,
-    and those that are cut short are not used.
-    """
-    score, store = "NLL", search.store
-    # All rows train, so that a refit validates nothing; its time is not limited.
-    if retraining.kind == "refit":
-        options = _run_options(estimator, "refit", None, score, raise_on_failures=False)
-        return retraining.train(search, MemberRefitter, options, store)
-    max_time = None
-    if estimator.max_time is not None:
-        max_time = task.seconds_left(estimator.max_time)
-        times = [t.seconds / t.share for t in retraining.trials if t.share > 0]
-        if max_time <= _MIN_SHARE * min(times, default=0.0):
-            # Start no workers: an earlier fit may have stored some.
-            stored = [] if store is None else retraining.read_stored(store.retrained)
-            return retraining.join(stored)
-    folds: Any = None  # a repeat without folds, or on some of them, differs in its seed
-    cv, n_used = validation
-    if task.splits.parts is not None and n_used is None:
-        folds = [task.make_splits(cv, repeat=1 + k).parts for k in range(retraining.n_rounds)]
-    options = _run_options(
-        estimator,
-        "repeats",
-        getattr(estimator, "repeats", "auto"),
-        score,
-        max_time=max_time,
-        raise_on_failures=False,
-        needs_success=False,
-    )
-    repeat = functools.partial(MemberRepeater, folds=folds)
-    return retraining.train(search, repeat, options, store)
 
 
 # ------------------------------------------------------------------------------------ warnings

@@ -30,7 +30,6 @@ from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.training import Recipe
 
 _VALIDATION_SHARE = 0.25  # "auto", without folds
-_SEARCH_SHARE = 0.6  # share of `max_time` for the search; repeats have the rest
 _LARGEST_STACK = 16  # networks of one program
 _EPOCHS = 100  # default number of epochs in spaces that do not set it
 _EPOCHS_OF_STEPS = 30, 100  # smallest and largest default, if it follows from a number of steps
@@ -111,10 +110,6 @@ class SearchDefaults:
         transform = estimator.target_transform
         return NumberTargets("standard" if transform == "auto" else transform)
 
-    def n_repeats(self, estimator: Any) -> int:
-        """Return the number of repeats of the chosen trials, unless the user gives it."""
-        return 0
-
     def validation(self, estimator: Any, task: Task) -> tuple[Any, int | None]:
         """Resolve ``validation="auto"``: a share, or folds and how many are used if not all."""
         return _VALIDATION_SHARE, None
@@ -150,8 +145,6 @@ class SearchPlan:
     is_baseline : bool
         Whether all trials have one architecture. Their seeds then differ from those of other
         searches with the same `random_state`.
-    n_repeats : int
-        Number of times that the selected trials are trained again on other folds.
     images : bool
         Whether X can be images, whose shape is then a fitted attribute.
     """
@@ -164,7 +157,6 @@ class SearchPlan:
     defaults: SearchDefaults
     n_steps: int | None = None
     is_baseline: bool = False
-    n_repeats: int = 0
     images: bool = False
 
     def pack_size(self, task: Task) -> int:
@@ -174,11 +166,6 @@ class SearchPlan:
         if not self.is_baseline:
             return self.defaults.pack_size
         return _LARGEST_STACK if task.splits.parts is None and task.data.x.ndim == 2 else 1
-
-    @property
-    def search_share(self) -> float:
-        """Share of `max_time` for the search itself; the rest is for repeats."""
-        return _SEARCH_SHARE if self.n_repeats else 1.0
 
 
 def resolve_strategy(estimator: Any, defaults: SearchDefaults) -> SearchStrategy:

@@ -4,14 +4,13 @@ import functools
 import os
 from collections.abc import Mapping
 from dataclasses import field, replace
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
-from skuq._params import Interval, StrOptions, parameters
+from skuq._params import parameters
 from skuq.ensembles import GreedySelection
 from skuq.ensembles._rules import NES_SELECTIONS, SELECTIONS
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
@@ -33,10 +32,7 @@ AUTODEUQ_SETTINGS: dict[str, Any] = {
 }
 
 #: Constraints of the parameters of regressor and classifier.
-AUTODEUQ_CONSTRAINTS: dict = {
-    **constraints_with(AUTODEUQ_SETTINGS),
-    "repeats": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-}
+AUTODEUQ_CONSTRAINTS: dict = constraints_with(AUTODEUQ_SETTINGS)
 
 
 def make_autodeuq_plan(estimator: Any) -> SearchPlan:
@@ -49,26 +45,7 @@ def make_autodeuq_plan(estimator: Any) -> SearchPlan:
     if is_auto and defaults.strategy is not None:
         strategy = defaults.strategy()
     inputs = TableInputs(estimator.preprocess, embed=defaults.embeds)
-    targets, n_repeats = defaults.targets(estimator), _count_repeats(estimator, defaults)
-    return SearchPlan(strategy, space, rule, inputs, targets, defaults, n_repeats=n_repeats)
-
-
-def _count_repeats(estimator: Any, defaults: _search_plan.SearchDefaults) -> int:
-    """Resolve `repeats`, and refuse those that have no folds."""
-    repeats = estimator.repeats
-    if isinstance(repeats, str):
-        return defaults.n_repeats(estimator)
-    if repeats > 0 and estimator.refit:
-        raise ValueError(
-            f'`repeats` must be 0 or "auto" with `refit=True`. Got repeats={repeats}: refitted '
-            "networks have no folds to repeat. Set refit=False."
-        )
-    if repeats > 0 and _search_plan.is_splitter(estimator.validation):
-        raise ValueError(
-            f'`repeats` must be 0 or "auto" with a splitter as `validation`. Got '
-            f"repeats={repeats}: a splitter has no other folds. Give a number of folds."
-        )
-    return repeats
+    return SearchPlan(strategy, space, rule, inputs, defaults.targets(estimator), defaults)
 
 
 def autodeuq_papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
@@ -78,7 +55,6 @@ def autodeuq_papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
         "n_members": 5,
         "search": AgEBO(population_size=100, sample_size=10),
         "selection": GreedySelection("nll", min_members=1, max_size=None),
-        "repeats": 0,
         "calibrate": False,
         **of_numbers,
     }
@@ -154,12 +130,6 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         `validation_data` are among them. Each member trains for the number of epochs that was best
         in the search; with folds one network replaces those of the folds. These trainings do not
         count towards `max_time`. If a training fails, the networks of the search are kept.
-    repeats : int or "auto", default="auto"
-        Number of times that the selected trials are trained again after the search, with other
-        seeds, and on other folds if these hold out all rows. Their networks are added to the
-        ensemble. "auto" is 2 in the tabular space, or with `max_time` as many as fit into the last
-        40 % of it (at most 20), and 0 in other spaces, with `refit` or with a splitter, which has
-        no other folds.
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. Its distribution gets a
         factor of its width and a share that is wider, as that of `TabularEnsembleRegressor`.
@@ -219,8 +189,6 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         The selection for each held-out set: the clean rows, then those of `shift_validation`.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
-    repeated_ : dict of int to FoldedMember
-        The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : Calibration
         Calibration of the ensemble: `factor` of all standard deviations, and `share` of what each
         member predicts that is three times as wide.
@@ -271,7 +239,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     >>> from sklearn.datasets import load_diabetes
     >>> from skuq import AutoDEUQRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = AutoDEUQRegressor(n_trials=2, epochs=3, validation=2, repeats=0, random_state=0)
+    >>> model = AutoDEUQRegressor(n_trials=2, epochs=3, validation=2, random_state=0)
     >>> model = model.fit(X, y)
     >>> mean, std = model.predict(X[:2], return_std=True)
     >>> mean.shape, std.shape
@@ -287,7 +255,6 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     epochs: int | str = "auto"
     validation: Any = "auto"
     refit: bool = False
-    repeats: int | str = "auto"
     calibrate: bool = True
     preprocess: Any = "auto"
     target_transform: Any = "auto"
@@ -376,12 +343,6 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         `validation_data` are among them. Each member trains for the number of epochs that was best
         in the search; with folds one network replaces those of the folds. These trainings do not
         count towards `max_time`. If a training fails, the networks of the search are kept.
-    repeats : int or "auto", default="auto"
-        Number of times that the selected trials are trained again after the search, with other
-        seeds, and on other folds if these hold out all rows. Their networks are added to the
-        ensemble. "auto" is 2 in the tabular space, or with `max_time` as many as fit into the last
-        40 % of it (at most 20), and 0 in other spaces, with `refit` or with a splitter, which has
-        no other folds.
     calibrate : bool, default=True
         Whether to calibrate the ensemble on its out-of-fold predictions. It gets a
         temperature and a small share of the classes' frequencies, as `TabularEnsembleClassifier`.
@@ -441,8 +402,6 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Labels, in the order of probabilities.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
-    repeated_ : dict of int to FoldedMember
-        The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : Calibration
         Calibration of the ensemble: `temperature` of all members, and probabilities of the classes
         that are added to their average (`constant`).
@@ -488,7 +447,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     >>> from sklearn.datasets import load_iris
     >>> from skuq import AutoDEUQClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = AutoDEUQClassifier(n_trials=2, epochs=3, validation=2, repeats=0, random_state=0)
+    >>> model = AutoDEUQClassifier(n_trials=2, epochs=3, validation=2, random_state=0)
     >>> model = model.fit(X, y)
     >>> model.predict_proba(X[:2]).shape
     (2, 3)
@@ -503,7 +462,6 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     epochs: int | str = "auto"
     validation: Any = "auto"
     refit: bool = False
-    repeats: int | str = "auto"
     calibrate: bool = True
     class_weight: Any = None
     preprocess: Any = "auto"
@@ -582,11 +540,8 @@ def make_nes_plan(estimator: Any, X: Any) -> SearchPlan:
     is_baseline = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
     targets = defaults.targets(estimator)
     n_steps = None if holds_images and not inputs.flat else _N_STEPS
-    # The paper's baselines have no repeats.
-    n_repeats = 0 if is_baseline else defaults.n_repeats(estimator)
     return SearchPlan(
-        *(strategy, space, rule, inputs, targets, defaults, n_steps, is_baseline, n_repeats),
-        images=True,
+        *(strategy, space, rule, inputs, targets, defaults, n_steps, is_baseline), images=True
     )
 
 
@@ -759,8 +714,6 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Labels, in the order of probabilities.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
-    repeated_ : dict of int to FoldedMember
-        The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : Calibration
         Calibration of the ensemble: `temperature` of all members, and probabilities of the classes
         that are added to their average (`constant`).
@@ -1027,8 +980,6 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         The selection for each held-out set: the clean rows, then those of `shift_validation`.
     refitted_ : dict of int to Member
         With ``refit=True``, the networks trained on all rows, by their position in `catalog_`.
-    repeated_ : dict of int to FoldedMember
-        The chosen trials with the networks of their repeats, by their position in `catalog_`.
     calibration_ : Calibration
         Calibration of the ensemble: `factor` of all standard deviations, and `share` of what each
         member predicts that is three times as wide.

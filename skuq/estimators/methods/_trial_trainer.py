@@ -1,4 +1,4 @@
-"""Functions that a search evaluates: train a configuration, repeat a trial, refit a trial.
+"""Functions that a search evaluates: train a configuration, refit a trial.
 
 The networks of folds are the jobs of one trial, with a joint record. Importing this module loads
 no backend, because a trainer is made in the caller's process and often used only in its workers.
@@ -6,7 +6,6 @@ no backend, because a trainer is made in the caller's process and often used onl
 
 import contextlib
 import functools
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -399,68 +398,6 @@ class MemberTrainer:
             return self.space.build(configuration, input_shape, n_raw)
 
         return build_checked(build, self.data.x.shape[1:], self.head.n_raw, "The search space")
-
-
-class MemberRepeater:
-    """Repeat trials with other seeds and folds.
-
-    It is a callable ``({"trial": k, "round": r}, seed, budget) -> TrialOutcome``.
-
-    Parameters
-    ----------
-    trainer : MemberTrainer
-        The trainer of the search.
-    trials : sequence of TrialRecord
-        Trials that may be repeated.
-    folds : sequence of sequence of pairs of ndarray, optional
-        Folds of each round; by default only the seeds differ.
-    """
-
-    needs_backend = True
-    takes_budget = True
-
-    def __init__(
-        self,
-        trainer: MemberTrainer,
-        trials: Sequence[TrialRecord],
-        folds: Sequence[Sequence[Fold]] | None = None,
-    ):
-        self._trials = {record.trial_number: record for record in trials}
-        # Copies: the search's own trainer may be cancelled.
-        rounds = [trainer.folds] if folds is None else folds
-        self._trainers = [replace(trainer, objective=None, folds=part) for part in rounds]
-
-    def cancel(self) -> None:
-        """Let trainings that run in other threads end at their next slice."""
-        for trainer in self._trainers:
-            trainer.cancel()
-
-    def __call__(self, request: Mapping[str, int], seed: int, budget: TrialBudget) -> TrialOutcome:
-        """Train the configuration of a trial with another seed, on the folds of the round.
-
-        The seed depends on the trial and the round only, whatever else is trained again.
-        """
-        (outcome,) = self.together([request], [seed], budget)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    def together(
-        self, requests: Sequence[Mapping[str, int]], seeds: Sequence[int], budget: TrialBudget
-    ) -> list[Any]:
-        """Train several trials again, those of a round side by side."""
-        outcomes: list[Any] = []
-        for number, of_round in itertools.groupby(requests, lambda request: request["round"]):
-            trials = [self._trials[request["trial"]] for request in of_round]
-            part = replace(budget, seconds=budget.seconds * len(trials) / len(requests))
-            configurations = [trial.configuration for trial in trials]
-            seeds = [trial_seed(trial.seed, number, "repeat") for trial in trials]
-            trainer = self._trainers[number % len(self._trainers)]
-            try:
-                outcomes += trainer.together(configurations, seeds, part)
-            except TimeoutError as error:  # an earlier round is not lost
-                outcomes += [error] * len(trials)
-        return outcomes
 
 
 class MemberRefitter:

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from skuq.estimators._task import Task
-from skuq.estimators.methods._search_plan import SearchDefaults, is_splitter
+from skuq.estimators.methods._search_plan import SearchDefaults
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.estimators.tabular._linear import with_linear_part
@@ -198,12 +198,6 @@ class TunedDefaults(SearchDefaults):
     def targets(self, estimator: Any) -> Any:
         """Make the encoding of y: numbers are mixtures of normals."""
         return make_targets(estimator, "gaussian-mixture")
-
-    def n_repeats(self, estimator: Any) -> int:
-        """Return the number of repeats: a refit has no folds to repeat, a splitter no others."""
-        if estimator.refit or is_splitter(estimator.validation):
-            return 0
-        return tuned.N_REPEATS if estimator.max_time is None else tuned.MOST_REPEATS
 
     def validation(self, estimator: Any, task: Task) -> tuple[Any, int | None]:
         """Return the number of folds, and how many are used: those of a kind of the ensemble."""

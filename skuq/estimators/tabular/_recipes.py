@@ -157,5 +157,4 @@ EXACT = 1e-8  # variance of errors that are none, in variances of y
 
 #: Trials side by side: four take two thirds of the wall time of one by one, 16 no less.
 PACK_SIZE = 4
-N_REPEATS, MOST_REPEATS = 2, 20  # default number without `max_time`, and largest number with it
 N_NES_TRIALS = 20  # default number of trials of NES, each of which trains a network for each fold
