@@ -368,7 +368,7 @@ def after_time(data, settings, seed):
         for model, name in ((recipe, "_recipe"), (search, "")):
             if name == "":
                 # The recipes that a search starts with compile all programs.
-                search.set_params(n_trials=10, repeats=0).fit(X, y)
+                search.set_params(n_trials=10).fit(X, y)
                 limit = {"max_time": times * row["seconds_recipe"], "n_trials": "auto"}
                 search.set_params(**limit if times else settings)
             else:
@@ -384,7 +384,7 @@ def after_time(data, settings, seed):
 
 EQUAL_TIME = {"once": {"times": 1}, "three times": {"times": 3}}
 EQUAL_TIME |= {
-    f"30 trials, {name}": {"n_trials": 30, "repeats": 0, "search": strategy}
+    f"30 trials, {name}": {"n_trials": 30, "search": strategy}
     for name, strategy in (("random", "random"), ("AgEBO", "agebo"), ("evolution", "age"))
 }
 TIMED = {name: REGRESSION[name] for name in (*SMALL, "kin8nm", "power", *SUITE)}

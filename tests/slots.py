@@ -9,7 +9,7 @@ from skuq.search import _loop as _search
 open_slots = _slots.open_slots
 InlineSlots, DaskSlots = _slots.InlineSlots, _slots.DaskSlots
 EnsembleEvolution = _strategies.EnsembleEvolution
-Retraining, RandomProposer = _search.Retraining, _strategies.RandomProposer
+Refits, RandomProposer = _search.Refits, _strategies.RandomProposer
 SPACE = Space((Real("x", 0.0, 1.0), Integer("k", 0, 9)))
 
 

@@ -18,7 +18,7 @@ Rows, NumberTargets, make_splits = _inputs.Rows, _targets.NumberTargets, _splits
 NoScaling, RobustScaling = _scaling.NoScaling, _scaling.RobustScaling
 Scaling = _scaling.Scaling
 TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
-MemberTrainer, MemberRepeater = _trainer.MemberTrainer, _trainer.MemberRepeater
+MemberTrainer, MemberRefitter = _trainer.MemberTrainer, _trainer.MemberRefitter
 MemberRefitter = _trainer.MemberRefitter
 INDEX_STREAM, normal, uniform = _program.INDEX_STREAM, _program.normal, _program.uniform
 #: Settings of recipes whose rate does not change, and which do not end early.

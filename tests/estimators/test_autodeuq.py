@@ -27,7 +27,7 @@ TINY = {"n_trials": 4, "n_members": 3, "epochs": 25, "random_state": 0}
 # One small architecture, so that few programs are compiled.
 ONE = {"n_layers": 1, "width": 32, "embedding": "none", "residual": False, "activation": "silu"}
 SMALL = {"fixed": ONE}
-FAST = {"n_trials": 2, "epochs": 3, "repeats": 0, "random_state": 0, **SMALL}
+FAST = {"n_trials": 2, "epochs": 3, "random_state": 0, **SMALL}
 FEW_ROWS = "ignore::skuq.exceptions.SmallValidationWarning"
 ORACLE = keras_tuner.oracles.RandomSearchOracle(objective="val_loss", max_trials=4, seed=1)
 KEPT_OUT = {"validation_data": (np.eye(2), np.ones(2))}
@@ -43,11 +43,6 @@ def tiny(tiny_space):
 def fitted(wave):
     """A search in the tabular space."""
     return AutoDEUQRegressor(**{**FAST, "n_trials": 6, "epochs": 10}).fit(*wave)
-
-
-@pytest.fixture(scope="module")
-def repeated(wave):
-    return AutoDEUQRegressor(**{**FAST, "repeats": 2}).fit(*wave)
 
 
 @pytest.mark.filterwarnings(FEW_ROWS)
@@ -93,8 +88,6 @@ def test_fit_selects_with_repeats_by_the_likelihood_of_classes(tiny_space, iris)
     ({"fixed": {"depth": 10}}, {}, "`fixed` has unknown decisions"),
     ({"fixed": {"units": 11}}, {}, r"`fixed\['units'\]` must lie in"),
     ({"validation": None}, {}, "`validation` must not be None without `validation_data`"),
-    ({"repeats": 1, "refit": True}, {}, "`repeats` must be 0 or .* with `refit=True`"),
-    ({"repeats": 1, "validation": KFold(2)}, {}, "`repeats` must be 0 .* splitter as `validation`"),
 )
 def test_fit_refuses(tiny, wave, parameters, given, message):
     with pytest.raises((ValueError, TypeError), match=message):
@@ -225,7 +218,7 @@ def test_calibration_is_not_of_single_trials_or_shifted_selections(fitted, wave)
 
 def test_fit_asks_an_oracle_that_waits_for_answers(wave):
     oracle = keras_tuner.oracles.GridSearchOracle(keras_tuner.Objective("score", "min"), 3)
-    settings = {**FAST, "n_trials": 3, "epochs": 1, "repeats": 0, "search": oracle}
+    settings = {**FAST, "n_trials": 3, "epochs": 1, "search": oracle}
     assert len(AutoDEUQRegressor(**settings).fit(*wave).catalog_.completed) == 3
 
 
@@ -246,48 +239,19 @@ def test_fit_tells_of_one_member(tiny_space, wave):
         model.set_params(n_members=5).fit(*wave)
 
 
-def test_fit_joins_repeats(repeated, wave):
-    assert set(repeated.repeated_) == set(repeated.selection_.indices.tolist())
-    moments = repeated.fitted_.targets.head.moments
-    for k, joined in repeated.repeated_.items():
-        # Out of fold: averages of three networks, in the tenths that are held out.
-        trials = joined, repeated.catalog_.member(k)
-        rows = repeated.catalog_.held_out.weight > 0
-        means = [(moments(t.held_out.astype(float))[0] - t.center)[rows] for t in trials]
-        assert np.mean(rows) == 0.4 and np.mean(means[0] ** 2) < np.mean(means[1] ** 2)
-    networks = np.array([network.weights for network in repeated.fitted_.members])
-    assert len(np.unique(networks, axis=0)) == len(networks) == 12 * len(repeated.selection_)
-    assert_allclose(repeated.fitted_.weights.sum(), 1)
-    board = repeated.leaderboard()
-    assert (board[board.weight > 0].n_networks == 12).all() and board.n_weights.notna().all()
+def test_copies_keep_calibration_and_members(fitted, wave):
+    networks = np.array([network.weights for network in fitted.fitted_.members])
+    assert len(np.unique(networks, axis=0)) == len(networks) == 4 * len(fitted.selection_)
+    assert_allclose(fitted.fitted_.weights.sum(), 1)
     X = np.vstack([wave[0], 5 * wave[0]])  # also far from the rows
-    for copied in (copy.deepcopy(repeated), loads(dumps(repeated))):
-        assert copied.calibration_ == repeated.calibration_
-        assert_array_equal(copied.predict(X, True), repeated.predict(X, True))
-    _, one = repeated.member_estimators(every_trial=True)[0]
-    assert loads(dumps(one)).leaderboard().n_weights.isna().sum() == 1  # not 0: nobody knows
+    for copied in (copy.deepcopy(fitted), loads(dumps(fitted))):
+        assert copied.calibration_ == fitted.calibration_ != UNCALIBRATED
+        assert_array_equal(copied.predict(X, True), fitted.predict(X, True))
+    _, one = fitted.member_estimators(every_trial=True)[0]
+    assert loads(dumps(one)).leaderboard().n_weights.isna().sum() == 5  # not 0: nobody knows
 
 
-@pytest.mark.filterwarnings("error", "ignore:The ensemble has 1 member", FEW_ROWS)
-def test_fit_begins_no_repeats_after_the_deadline(tiny_space, wave, monkeypatch, tmp_path):
-    settings = {"n_trials": 2, "epochs": 1, "space": tiny_space, "random_state": 0}
-    settings["selection"] = GreedySelection(min_members=1)
-    stored = AutoDEUQRegressor(**settings, repeats=2, catalog_dir=tmp_path).fit(*wave)
-    assert len(stored.fitted_.members) == 3 * len(stored.selection_)
-    trial = stored.repeated_[int(stored.selection_.indices[0])]
-    assert len({network.seed for network in trial.networks}) == 3
-
-    monkeypatch.setattr("skuq.estimators.methods._search_base.MemberRepeater", None)
-    for others in ({"space": DenseSpace(1)}, {"space": "tabular", **SMALL, "validation": KFold(2)}):
-        assert AutoDEUQRegressor(**{**settings, **others}).fit(*wave).repeated_ == {}  # by default
-    settings |= {"repeats": 3, "max_time": 1e-6}
-    AutoDEUQRegressor(**settings).fit(*wave)
-    again = AutoDEUQRegressor(**settings, catalog_dir=tmp_path).fit(*wave)
-    assert sorted(again.repeated_) == sorted(stored.repeated_) != []  # those of the folder
-
-
-@pytest.mark.parametrize("retraining", [{"repeats": 2}, {"refit": True}], ids=str)
-def test_fit_trains_nothing_after_an_interrupted_search(tiny_space, wave, retraining):
+def test_fit_refits_nothing_after_an_interrupted_search(tiny_space, wave):
     scores = iter([1.0])
 
     def interrupt(trial):
@@ -296,11 +260,11 @@ def test_fit_trains_nothing_after_an_interrupted_search(tiny_space, wave, retrai
         raise KeyboardInterrupt
 
     settings = {"n_trials": 3, "epochs": 1, "space": tiny_space, "random_state": 0}
-    settings |= {**retraining, "selection__min_members": 1, "search__objective": interrupt}
+    settings |= {"refit": True, "selection__min_members": 1, "search__objective": interrupt}
     model = make(AutoDEUQRegressor, **settings)
     with pytest.warns(UserWarning, match="Search interrupted: continuing with 1 of 3 trials"):
         model.fit(*wave)
-    assert len(model.selection_) == 1 and model.repeated_ == {} and model.refitted_ == {}
+    assert len(model.selection_) == 1 and model.refitted_ == {}
 
 
 def test_leaderboard_of_the_trials_and_has_reasons_of_failed_trials(fitted, wave, tiny_space):

@@ -721,7 +721,7 @@ def test_arrays_that_were_given_may_be_changed_later(trained):
 WRONG = {
     **dict.fromkeys(["batch_size", "early_stopping_patience", "epochs", "learning_rate"], 0),
     **dict.fromkeys(["max_time", "min_members", "n_members", "n_passes", "n_trials"], 0),
-    **dict.fromkeys(["noise_std", "prior_scale", "random_state", "repeats", "trial_timeout"], -1),
+    **dict.fromkeys(["noise_std", "prior_scale", "random_state", "trial_timeout"], -1),
     **dict.fromkeys(["cv", "max_team_size", "n_draws"], 1),
     **dict.fromkeys(["beta", "dropout", "subsample", "validation"], 1.0),
     **dict.fromkeys(["catalog_dir", "dropout_range", "image_shape", "l2_range", "query_points"], 3),

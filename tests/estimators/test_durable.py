@@ -28,7 +28,7 @@ from sklearn.model_selection import KFold, PredefinedSplit
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 from small_models import TinySpace
 from tiers import slow_after
-from training_data import MemberRepeater, MemberTrainer
+from training_data import MemberRefitter, MemberTrainer
 
 from skuq import AutoDEUQClassifier, AutoDEUQRegressor, NESClassifier, NESRegressor
 from skuq.backend import keras
@@ -43,7 +43,7 @@ ORACLE = keras_tuner.oracles.BayesianOptimizationOracle(
 )
 PARTS = np.arange(60) % 3
 FIT_ARGUMENTS = {"groups", "validation_data", "shift_validation"}
-REPEATED = {"repeats": 2, "n_members": 2, "selection": "top"}
+REFITTED = {"refit": True, "n_members": 2, "selection": "top"}
 NOWHERE = {"catalog_dir": None}
 
 
@@ -53,9 +53,9 @@ def trained(monkeypatch):
     seeds = []
     train = MemberTrainer.together
 
-    def noted(self, given, of_trials, *arguments):
+    def noted(self, given, of_trials, *arguments, **changes):
         seeds.extend(of_trials)
-        return train(self, given, of_trials, *arguments)
+        return train(self, given, of_trials, *arguments, **changes)
 
     monkeypatch.setattr(MemberTrainer, "together", noted)
     return seeds
@@ -269,11 +269,11 @@ def test_from_catalog_has_the_settings_and_trials_of_the_last_fit(search, tmp_pa
     assert len(AutoDEUQRegressor.from_catalog(tmp_path, n_trials=4).catalog_) == 4
 
 
-def test_fit_trains_no_stored_repeat_again(search, trained):
-    model = search(repeats=2).fit(X, Y)
+def test_fit_trains_no_stored_refit_again(search, trained):
+    model = search(refit=True).fit(X, Y)
     n_chosen = len(model.selection_)
-    assert len(trained) == 4 + 2 * n_chosen
-    again = search(repeats=2).fit(X, Y)
+    assert len(trained) == 4 + n_chosen
+    again = search(refit=True).fit(X, Y)
     with warnings.catch_warnings(action="error"):
         loaded = AutoDEUQRegressor.from_catalog(model.catalog_path_)
     for other in (again, loaded):
@@ -281,31 +281,26 @@ def test_fit_trains_no_stored_repeat_again(search, trained):
         # They are no trials of the search.
         assert other.catalog_.to_frame().equals(model.catalog_.to_frame())
         assert other.leaderboard().equals(model.leaderboard())
-    fewer = AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=1)
-    assert len(fewer.fitted_.members) == 2 * n_chosen
-    assert_array_equal(fewer.predict(X), search(repeats=1).fit(X, Y).predict(X))
-    plain = search(repeats=0).fit(X, Y)
-    assert len(plain.fitted_.members) == n_chosen and len(trained) == 4 + 2 * n_chosen
-    missing = f"{n_chosen} of {3 * n_chosen} repeats of the chosen trials are not stored"
-    with pytest.warns(UserWarning, match=missing):
-        AutoDEUQRegressor.from_catalog(model.catalog_path_, repeats=3)
+    plain = search().fit(X, Y)
+    assert not plain.refitted_ and len(trained) == 4 + n_chosen
+    assert not np.array_equal(plain.predict(X), model.predict(X))
 
 
-def test_fit_trains_missing_and_failed_repeats(search, trained, stop_at):
-    with stop_at(6, Stop, MemberRepeater), pytest.raises(Stop):
-        search(**REPEATED).fit(X, Y)
-    model = search(**REPEATED).fit(X, Y)
-    assert len(trained) == len(set(trained)) == 8
-    whole = search(**REPEATED, catalog_dir=None, warm_start=True).fit(X, Y)
+def test_fit_trains_missing_and_failed_refits(search, trained, stop_at):
+    with stop_at(5, Stop, MemberRefitter), pytest.raises(Stop):
+        search(**REFITTED).fit(X, Y)
+    model = search(**REFITTED).fit(X, Y)
+    assert len(trained) == 6
+    whole = search(**REFITTED, catalog_dir=None, warm_start=True).fit(X, Y)
     assert_array_equal(model.predict(X), whole.predict(X))
-    whole.fit(X, Y)  # it keeps its repeats in memory
-    assert len(trained) == 16
+    whole.fit(X, Y)  # it keeps its refits in memory
+    assert len(trained) == 12
     assert_array_equal(model.predict(X), whole.predict(X))
-    failing = stop_at(0, MemoryError("no room"), MemberRepeater)
-    with failing, pytest.warns(UserWarning, match="4 of 4 repeats .*MemoryError: no room"):
-        failed = search(**REPEATED, epochs=1).fit(X, Y)
-    assert len(failed.fitted_.members) == 2 and failed.repeated_ == {}
-    assert len(failed.fit(X, Y).repeated_) == 2 and len(trained) == 24
+    failing = stop_at(0, MemoryError("no room"), MemberRefitter)
+    with failing, pytest.warns(UserWarning, match="2 of 2 networks .*MemoryError: no room"):
+        failed = search(**REFITTED, epochs=1).fit(X, Y)
+    assert len(failed.fitted_.members) == 2 and failed.refitted_ == {}
+    assert len(failed.fit(X, Y).refitted_) == 2 and len(trained) == 18
 
 
 def test_fit_continues_an_estimator_that_cannot_be_saved(search, trained):

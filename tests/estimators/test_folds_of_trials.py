@@ -297,7 +297,7 @@ def test_from_catalog_restores_folds_and_refits(tiny_space, rows, tmp_path, monk
         without = regressor(tiny_space, catalog_dir=tmp_path).fit(*rows)  # the same search
         assert_array_equal(without.predict(rows[0]), searched.predict(rows[0]))
         assert not np.array_equal(without.predict(rows[0]), model.predict(rows[0]))
-    for file in model.catalog_path_.glob("refit-000/*"):
+    for file in model.catalog_path_.glob("refits/*"):
         file.unlink()
     with pytest.warns(UserWarning, match="2 of 2 refits of the chosen trials are not stored"):
         alone = skuq.AutoDEUQRegressor.from_catalog(tmp_path, refit=True)

@@ -67,7 +67,7 @@ def test_autodeuq_has_the_paper_s_settings(name, epochs):
     search, selection = model.search, model.selection
     assert (search.population_size, search.sample_size, search.kappa) == (100, 10, 0.001)
     assert (selection.loss, selection.min_members, selection.max_size) == ("nll", 1, None)
-    assert (model.n_trials, model.n_members, model.repeats) == (500, 5, 0)
+    assert (model.n_trials, model.n_members) == (500, 5)
     assert (model.space, model.epochs, model.random_state) == (name, epochs, 3)
     assert (model.validation < 0.5, model.calibrate) == (True, False)
     classifier = skuq.AutoDEUQClassifier.from_paper(name, n_trials=4)

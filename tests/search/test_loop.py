@@ -356,8 +356,6 @@ def record(seconds, **fields):
 
 
 PART, FAILED, DONE = record(9, share=0.3), record(1, status="failed"), record(15)
-#: Until two trials have succeeded, one may use more than all time.
-FIRST = {"max_time": 60, "first_trials": 100}
 
 
 @cases(
@@ -378,12 +376,6 @@ FIRST = {"max_time": 60, "first_trials": 100}
     (90, [PART] * 2, {"n_known": 1}, (0, True)),  # not its first one
     (90, [PART, FAILED], {"n_known": 1}, (10, True)),
     (101, [PART], {"n_known": 1}, (0, True)),
-    *((50, [FAILED] * n, FIRST, (50, True)) for n in (0, 1)),
-    *((50, [FAILED] * n, {**FIRST, "n_slots": 2}, (10, True)) for n in (0, 1)),
-    (50, [FAILED, DONE], FIRST, (50, False)),
-    (50, [FAILED, DONE], {**FIRST, "n_slots": 2}, (10, True)),
-    (50, [DONE, DONE], FIRST, (10, True)),
-    (50, [record(101)], FIRST, (0, True)),  # less than half of its time: the first is repeated
     # Several side by side, of which nobody knows at first how long they take
     (40, [], {"max_time": None, "most": 4}, (math.inf, False, 4)),
     *((40, [r], {"most": 4}, (60, True, 2)) for r in (FAILED, PART, record(25))),
@@ -393,7 +385,7 @@ FIRST = {"max_time": 60, "first_trials": 100}
 def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, options, expected):
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
     options = {"max_time": 100, **options}
-    known = {name: options.pop(name) for name in ("n_known", "n_slots", "most") if name in options}
+    known = {name: options.pop(name) for name in ("n_known", "most") if name in options}
     found = Limits(**options).time_of_next_trials(history, 1000.0, **known)
     assert found == (*expected, 1)[:3]
 
@@ -416,38 +408,25 @@ class Timed:
         return TrialOutcome("a network", configuration["x"])
 
 
-@cases(
-    ("limits", "budgets"),
-    ({"max_time": 1500}, [1500, 1100, 700]),
-    ({"max_time": 500, "first_trials": 1500}, [1500, 1100]),  # the second ends after the search
-)
-def test_trials_get_the_time_that_is_left(monkeypatch, limits, budgets):
+def test_trials_get_the_time_that_is_left(monkeypatch):
     evaluate = Timed(monkeypatch)
-    records = search_within(Limits(**limits), inline(evaluate), 1000, evaluate=evaluate)
-    assert [record.completed for record in records] == [True] * len(budgets)
-    assert evaluate.budgets == pytest.approx(budgets)
+    records = search_within(Limits(max_time=1500), inline(evaluate), 1000, evaluate=evaluate)
+    assert [record.completed for record in records] == [True] * 3
+    assert evaluate.budgets == pytest.approx([1500, 1100, 700])
 
 
-def test_repeats_end_in_time_even_if_none_succeeds(monkeypatch):
-    evaluate = Timed(monkeypatch, seconds=100, fails=True)
-    for max_time, n_trials in ((450, 5), (0, 0)):
-        limits = Limits(max_time=max_time, needs_success=False, raise_on_failures=False)
-        records = search_within(limits, inline(evaluate), 1000, evaluate=evaluate)
-        assert [record.failed for record in records] == [True] * n_trials
+class Folder(Kept):
+    """A store in memory that has refits, too."""
 
-
-class Rounds(Kept):
-    """A store in memory that has networks of each round, too."""
-
-    def __init__(self, **rounds):
+    def __init__(self, *refits):
         super().__init__()
-        self.rounds = rounds
+        self.refitted = list(refits)
 
-    def retrained(self, name):
-        return self.rounds.get(name.replace("-", "_"), [])
+    def refits(self):
+        return self.refitted
 
-    def add_retrained(self, name, record):
-        self.rounds.setdefault(name.replace("-", "_"), []).append(record)
+    def add_refit(self, record):
+        self.refitted.append(record)
 
 
 def network(seed):
@@ -455,51 +434,43 @@ def network(seed):
     return Member("{}", np.ones(2), (), history, 0, np.zeros((1, 1)), seed, 0.1, "graph")
 
 
-HEAD = SimpleNamespace(pooled=lambda raw: raw.mean(axis=0))
 TRIALS = [TrialRecord(n, {"x": n}, score=0.0, result=network(n)) for n in (3, 5)]
 
 
 class Again:
-    head = HEAD
-
     def __init__(self, failing=()):
         self.failing, self.requests = failing, []
 
-    def __call__(self, requests, seed):
-        self.requests.append((requests["trial"], requests["round"]))
-        if self.requests[-1] in self.failing:
+    def __call__(self, request, seed):
+        self.requests.append(request["trial"])
+        if request["trial"] in self.failing:
             raise ArithmeticError("no")
-        return network(100 * requests["round"] + requests["trial"])
+        return network(100 + request["trial"])
 
 
-def retrain(kind, evaluate, store, n_rounds=1):
-    result = SearchResult(Catalog(TRIALS))
-    retraining = slots.Retraining(kind, result, [1, 0], n_rounds, HEAD)
+def refit(evaluate, store):
+    refits = slots.Refits(SearchResult(Catalog(TRIALS)), [1, 0])
     search = Search(evaluate, RandomProposer(None), 2, 1)
-    return retraining.train(search, lambda evaluate, trials: evaluate, RunOptions(), store)
+    return refits.train(search, lambda evaluate, trials: evaluate, RunOptions(), store)
 
 
-def test_repeats_join_the_networks_of_their_trials_and_refits_replace_them():
-    evaluate, store = Again(), Rounds()
-    result = retrain("repeat", evaluate, store, 2)
-    assert evaluate.requests == [(5, 0), (3, 0), (5, 1), (3, 1)]  # the most important trial first
-    seeds = {k: [member.seed for member in result.networks(k)] for k in (0, 1)}
-    assert seeds == {0: [3, 3, 103], 1: [5, 5, 105]}
-    names = ["repeat_000", "repeat_001"]
-    assert {name: len(rows) for name, rows in store.rounds.items()} == dict.fromkeys(names, 2)
-    assert store.added == []  # they are no trials
-    again = retrain("repeat", evaluate, store, 2)
-    assert len(evaluate.requests) == 4 and [member.seed for member in again.networks(1)] == seeds[1]
+def test_refits_replace_the_networks_of_their_trials_and_are_stored():
+    evaluate, store = Again(), Folder()
+    for _ in range(2):  # the second time they are stored
+        result = refit(evaluate, store)
+        assert evaluate.requests == [5, 3] and store.added == []  # they are no trials
+        seeds = {k: [member.seed for member in result.networks(k)] for k in (0, 1)}
+        assert seeds == {0: [103], 1: [105]}
+    assert [record.configuration for record in store.refitted] == [{"x": 5}, {"x": 3}]
     # A network of another configuration is not taken.
     other = TrialRecord(5, {"x": 9}, score=0.0, result=network(7))
     same = TrialRecord(3, {"x": 3}, score=0.0, result=network(8))
-    result = retrain("repeat", evaluate, Rounds(repeat_000=[other, same]))
-    assert evaluate.requests[4:] == [(5, 0)]
-    assert [member.seed for member in result.networks(0)] == [3, 8]
-    evaluate, store = Again(failing=[(5, 0)]), Rounds()
+    result = refit(evaluate, Folder(other, same))
+    assert evaluate.requests[2:] == [5] and result.networks(0)[0].seed == 8
+    evaluate, store = Again(failing=[5]), Folder()
     with pytest.warns(UserWarning, match="1 of 2 networks could not be refitted.*ArithmeticError"):
-        result = retrain("refit", evaluate, store)
-    assert set(result.refitted) == {0} and len(store.rounds["refit_000"]) == 1
+        result = refit(evaluate, store)
+    assert set(result.refitted) == {0} and len(store.refitted) == 1
     evaluate.failing = ()
-    assert set(retrain("refit", evaluate, store).refitted) == {0, 1}
-    assert evaluate.requests == [(5, 0), (3, 0), (5, 0)]  # the failed one was tried again
+    assert set(refit(evaluate, store).refitted) == {0, 1}
+    assert evaluate.requests == [5, 3, 5]  # the failed one was tried again

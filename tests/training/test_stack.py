@@ -494,11 +494,22 @@ def test_training_by_cycles_ends_with_a_cycle_and_keeps_the_same_weights(data):
         for found, expected in zip(short, whole):
             assert found.best_epoch == expected.best_epoch and expected.n_epochs == 60
             assert_array_equal(found.weights, expected.weights)
-    # One that was planned shorter has done its share then.
-    for share in (1.0, 0.5):
+    # One that was planned shorter leaves out cycles, and has done its share when it ends by one.
+    scheduled = {n: recipes[0].schedule_epochs(n) for n in (1, 4, 8, 12, 28, 30, 60)}
+    assert scheduled == {1: 15, 4: 60, 8: 40, 12: 60, 28: 60, 30: 30, 60: 60}
+    assert [recipe.cycle_ends(n)[1] for n in (40, 60)] == [8, 12]
+    assert recipes[1].schedule_epochs(8) == 8
+    for share, done in ((1.0, 1.0), (0.5, 0.5), (20 / 60, 42 / 60)):
         run = TrainingRun(replace(job, recipes=recipes[:1] * 3, share=share), replace(data, y=y))
         run.advance()
-        assert run.n_epochs <= 28 * share and run.share == share
+        assert run.n_epochs <= 28 * done and run.share == done
+    # Whole cycles are those of a training without a limit.
+    run = TrainingRun(replace(job, recipes=recipes[:1] * 3, share=4 / 60), replace(data, y=y))
+    run.advance()
+    assert (run.n_epochs, run.share) == (4, 4 / 60)
+    whole = train(replace(job, recipes=recipes[1:] * 3), replace(data, y=y))
+    for found, expected in zip(run.members(), whole):
+        assert_array_equal(found.history["loss"], expected.history["loss"][:4])
     alone = [replace(r, keep="best") for r in recipes]  # members that keep epochs of their own
     assert train(replace(job, recipes=alone[:1] * 3), data)[0].n_epochs == 60
     with pytest.raises(ValueError, match="early_stopping_patience='cycle'"):
