@@ -82,8 +82,8 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Number of trials, and size of the catalog. "auto" is 50, or with `max_time` as many as fit
         into that time (at most 10,000). An oracle's `max_trials` is a limit, too; the paper has
         500.
-    n_members : int, default=5
-        Number of members. At most so many distinct trials are selected (K).
+    n_members : int, default=10
+        Number of members. At most so many distinct trials are selected (K); the paper has 5.
     search : str, SearchStrategy or keras_tuner.Oracle, default="auto"
         Strategy that proposes the next network. "auto" is "random" in the tabular space, where no
         strategy was better after the space's known recipes, and "agebo" in other spaces or if its
@@ -247,7 +247,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     """
 
     n_trials: int | str = field(default="auto", kw_only=False)
-    n_members: int = 5
+    n_members: int = 10
     search: Any = "auto"
     space: Any = "auto"
     fixed: dict[str, Any] | None = None
@@ -293,8 +293,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Number of trials, and size of the catalog. "auto" is 50, or with `max_time` as many as fit
         into that time (at most 10,000). An oracle's `max_trials` is a limit, too; the paper has
         500.
-    n_members : int, default=5
-        Number of members. At most so many distinct trials are selected (K).
+    n_members : int, default=10
+        Number of members. At most so many distinct trials are selected (K); the paper has 5.
     search : str, SearchStrategy or keras_tuner.Oracle, default="auto"
         Strategy that proposes the next network. "auto" is "random" in the tabular space, where no
         strategy was better after the space's known recipes, and "agebo" in other spaces or if its
@@ -454,7 +454,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     """
 
     n_trials: int | str = field(default="auto", kw_only=False)
-    n_members: int = 5
+    n_members: int = 10
     search: Any = "auto"
     space: Any = "auto"
     fixed: dict[str, Any] | None = None
