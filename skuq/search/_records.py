@@ -449,7 +449,7 @@ class Pack:
     trials: list[RunningTrial]
     slot: int
     deadline: float
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: time.monotonic())
 
     def records(self, outcomes: Sequence[Any]) -> list[TrialRecord]:
         """Make the trials' records from the results of their evaluation, or errors.
