@@ -322,8 +322,8 @@ class AutomaticSelection(SelectionRule):
     rule: SelectionRule
 
     def choose(self, candidates: Candidates, n_members: int) -> Selection:
-        stacks = candidates.classifies and candidates.is_unseen
-        return (StackingSelection() if stacks else self.rule).choose(candidates, n_members)
+        rule = StackingSelection() if candidates.is_unseen else self.rule
+        return rule.choose(candidates, n_members)
 
 
 @parameters("ensembles.ForwardSelection", kw_only=False)

@@ -293,7 +293,8 @@ def test_leaderboard_of_the_trials_and_has_reasons_of_failed_trials(fitted, wave
         return trial.score
 
     settings = {"epochs": 2, "space": tiny_space, "random_state": 0, "validation": 2}
-    model = make(AutoDEUQRegressor, n_trials=6, **settings, search__objective=fails)
+    settings |= {"selection": "greedy", "search__objective": fails}
+    model = make(AutoDEUQRegressor, n_trials=6, **settings)
     with pytest.warns(UserWarning, match="3 of 6 trials failed, 3 .*`objective` raised KeyError"):
         model.fit(*wave)
     board = model.leaderboard()

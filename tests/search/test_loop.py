@@ -411,8 +411,8 @@ class Timed:
 def test_trials_get_the_time_that_is_left(monkeypatch):
     evaluate = Timed(monkeypatch)
     records = search_within(Limits(max_time=1500), inline(evaluate), 1000, evaluate=evaluate)
-    assert [record.completed for record in records] == [True] * 3
-    assert evaluate.budgets == pytest.approx([1500, 1100, 700])
+    assert [record.completed for record in records] == [True] * 4
+    assert evaluate.budgets == pytest.approx([1500, 1100, 700, 300])
 
 
 class Folder(Kept):

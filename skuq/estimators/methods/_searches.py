@@ -72,7 +72,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     ones. In the paper's space each is proposed on the basis of the finished trials: ageing
     evolution changes the architecture, and Bayesian optimisation the training hyperparameters
     (AgEBO). A network predicts a mixture of three normals, in the paper's space one normal. From
-    this catalog, a greedy selection on validation rows chooses up to `n_members`, whose mixture is
+    this catalog, up to `n_members` are selected on rows that were held out, and their mixture is
     the prediction. The average noise that members predict is the aleatoric uncertainty, and the
     disagreement of their means the epistemic uncertainty.
 
@@ -104,14 +104,16 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     fixed : dict or None, default=None
         Decisions that are not searched, by name. Decisions that `search` does not vary have their
         value here or the space's default.
-    selection : {"greedy", "top", "hq", "forward", "replacement", "quick"}, SelectionRule or \
-            callable, default="greedy"
+    selection : {"auto", "greedy", "top", "hq", "forward", "replacement", "quick", "stacking"}, \
+            SelectionRule or callable, default="auto"
         Rule that selects the members: "greedy" is `skuq.ensembles.GreedySelection`, which adds them
-        one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`, and the
-        others are `skuq.ensembles.ForwardSelection`. An object sets the loss to minimise and the
-        least number of members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``,
-        or of classes ``(y, proba, n_members, sample_weight=...)``: class codes (n_rows,) and
-        probabilities (n_trials, n_rows, n_classes). It returns a `skuq.ensembles.Selection`.
+        one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`,
+        "stacking" `skuq.ensembles.StackingSelection`, and the others are
+        `skuq.ensembles.ForwardSelection`. "auto" is "stacking" where folds predict every row, and
+        otherwise the paper's "greedy". An object sets the loss to minimise and the least number of
+        members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``, or of classes
+        ``(y, proba, n_members, sample_weight=...)``: class codes (n_rows,) and probabilities
+        (n_trials, n_rows, n_classes). It returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. More are never run, and the best epoch is kept. "auto" is
         the number that the space sets, otherwise 100.
@@ -251,7 +253,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
     search: Any = "auto"
     space: Any = "auto"
     fixed: dict[str, Any] | None = None
-    selection: Any = "greedy"
+    selection: Any = "auto"
     epochs: int | str = "auto"
     validation: Any = "auto"
     refit: bool = False
@@ -629,10 +631,11 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Rule that selects the members: "forward", "replacement" and "quick" are
         `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
         mixture, "hq" `skuq.ensembles.HQSelection`, "greedy" `skuq.ensembles.GreedySelection` and
-        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" of classes that folds
-        predict, and otherwise the paper's "forward". An object sets the loss to minimise, which the
-        evolution minimises, too. A callable gets ``(log_likelihood, n_members, sample_weight=...)``
-        with log likelihoods (n_trials, n_rows) and returns a `skuq.ensembles.Selection`.
+        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" where folds predict
+        every row, and otherwise the paper's "forward". An object sets the loss to minimise, which
+        the evolution minimises, too. A callable gets
+        ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
+        and returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
         space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
@@ -895,10 +898,11 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Rule that selects the members: "forward", "replacement" and "quick" are
         `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
         mixture, "hq" `skuq.ensembles.HQSelection`, "greedy" `skuq.ensembles.GreedySelection` and
-        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" of classes that folds
-        predict, and otherwise the paper's "forward". An object sets the loss to minimise, which the
-        evolution minimises, too. A callable gets ``(log_likelihood, n_members, sample_weight=...)``
-        with log likelihoods (n_trials, n_rows) and returns a `skuq.ensembles.Selection`.
+        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" where folds predict
+        every row, and otherwise the paper's "forward". An object sets the loss to minimise, which
+        the evolution minimises, too. A callable gets
+        ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
+        and returns a `skuq.ensembles.Selection`.
     epochs : int or "auto", default="auto"
         Number of epochs of one network. The learning rate follows a cosine schedule over them. In a
         space that sets the number itself, as "tabular" does, it is the maximum. "auto" is the
