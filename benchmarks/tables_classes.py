@@ -2,8 +2,9 @@
 
 import numpy as np
 from data import FEW_ROWS, MIDDLE
-from hq import COLUMNS
+from hq import COLUMNS, MEASURES
 from nes import METHODS
+from published import PUBLISHED
 from scipy.stats import rankdata
 from tables import (
     by_seed,
@@ -73,6 +74,23 @@ def hq_rules():
         for pool, title in POOLS.items()
     }
     return cross("", rules | votes, heads, cell)
+
+
+@table
+def hq_measures(pool):
+    """Compare what is kept by each of the six measures with the paper's tables."""
+    paper = PUBLISHED["hq"]["table"][pool]
+    rules = {"Q mean": "Q, mean", "HQ alpha": "HQ (α)", "HQ alpha+K": "HQ (α + K)"}
+    rules |= {"HQ alpha+K drop": 'the same, `empty_sizes="drop"`'}
+    part = next(part for name, part in POOLS if name == pool)
+
+    def cell(measure, rule):
+        if measure == "paper":
+            return paper.get(rule, "")
+        m = rule_means((pool, part), f"{measure} {rule}")
+        return f"{m['kept']:.0f}: {m['low']:.2f} to {m['high']:.2f}, {m['share']:.0f} %"
+
+    return cross("", {m: m.upper() for m in MEASURES} | {"paper": "paper"}, rules, cell)
 
 
 @table

@@ -378,7 +378,7 @@ def test_select_teams_scores_and_alpha_are_the_algorithms(measure, score, global
     proba, y = pool(global_random_seed)
     labels = proba.argmax(axis=2)
     table, pruned = literal(labels, y, measure, 0.2, score)
-    settings = {"metric": measure, "score": score, "filters": ("alpha",), "beta": 0.2}
+    settings = {"metric": measure, "diversity": score, "filters": ("alpha",), "beta": 0.2}
     got = select_teams(labels, y, **settings).teams_.set_index("team")
     scored = got.dropna()
     assert set(scored.index) == set(table) and set(scored.index[~scored["alpha"]]) == set(pruned)
@@ -450,30 +450,33 @@ def test_select_teams_counts_weights_as_repeated_rows(voting, rng):
     assert_allclose(weighted.teams_[columns], repeated.teams_[columns], atol=1e-9)
 
 
-def test_select_teams_filters_by_the_mean_and_by_the_weak_cluster(global_random_seed):
+@pytest.mark.parametrize("empty_sizes", ["keep", "drop"])
+def test_select_teams_filters_by_the_mean_and_weak_cluster(empty_sizes, global_random_seed):
     proba, y = pool(global_random_seed)
-    chosen = select_teams(proba, y, score="q", filters=("mean",))  # algorithm 1
+    chosen = select_teams(proba, y, diversity="q", filters=("mean",))  # algorithm 1
     teams, mean = chosen.teams_, chosen.teams_["q"].mean()
     assert_array_equal(teams["kept"], teams["q"] < mean)
     assert set(teams["reason"][~teams["kept"]]) == {f"mean: q not below {mean:.4g}"}
     assert chosen.thresholds_ == (("mean", "q", None, mean),)
     proba, y = pool(global_random_seed, n_models=7)
-    before = select_teams(proba, y, filters=("alpha",)).teams_
-    chosen = select_teams(proba, y)
+    before = select_teams(proba, y, metric="qs", filters=("alpha",)).teams_
+    chosen = select_teams(proba, y, metric="qs", empty_sizes=empty_sizes)
     after, cuts = chosen.teams_, {cut.size: cut.value for cut in chosen.thresholds_}
     for size, group in before[before["kept"]].groupby("size"):
         kept, points = after["kept"][group.index], group[["hq", "accuracy"]].to_numpy()
         spread = np.ptp(points, axis=0)
         if len(group) < 3 or not spread.all():
-            assert kept.all(), size
+            # Equal scores: none is below the weak cluster's.
+            assert set(kept) == {len(group) < 3 or empty_sizes == "keep"}
             continue
         points = (points - points.min(axis=0)) / spread
         corners = np.array([[0.0, 1.0], [1.0, 0.0]])
         centres, labels = kmeans2(points, corners, iter=100, minit="matrix")
         threshold = group["hq"][labels == centres[:, 1].argmin()].min()
         below = group["hq"] < threshold
-        assert cuts.get(size) == (threshold if below.any() else None)
-        assert_array_equal(kept, below if below.any() else True)
+        is_cut = below.any() or empty_sizes == "drop"
+        assert cuts.get(size) == (threshold if is_cut else None)
+        assert_array_equal(kept, below if is_cut else True)
 
 
 def test_select_teams_serves_the_most_accurate_or_by_a_rule_and_several_measures():
@@ -500,6 +503,11 @@ def test_select_teams_of_identical_and_perfect_models_and_any_labels():
     chosen = select_teams([[0, 1, 1, 1]] * 4, [0, 1, 0, 1])
     assert chosen.selected_ == (0, 1) and set(chosen.teams_["hq"]) == {1.0}
     assert all(reason.startswith("kmeans skipped") for reason in chosen.teams_["reason"])
+    # Where no team of any size were left, all of them are.
+    alike = [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]]
+    for settings in ({}, {"empty_sizes": "drop"}):
+        chosen = select_teams(alike, [1] * 6, max_team_size=2, filters=("kmeans",), **settings)
+        assert chosen.teams_["kept"].tolist() == [True] * 3
     proba, y = pool(0)
     chosen = select_teams([y, *proba.argmax(axis=2)], y)
     assert 0 in chosen.selected_
