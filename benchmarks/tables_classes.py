@@ -82,12 +82,11 @@ def hq_measures(pool):
     paper = PUBLISHED["hq"]["table"][pool]
     rules = {"Q mean": "Q, mean", "HQ alpha": "HQ (α)", "HQ alpha+K": "HQ (α + K)"}
     rules |= {"HQ alpha+K drop": 'the same, `empty_sizes="drop"`'}
-    part = next(part for name, part in POOLS if name == pool)
 
     def cell(measure, rule):
         if measure == "paper":
             return paper.get(rule, "")
-        m = rule_means((pool, part), f"{measure} {rule}")
+        m = rule_means((pool, dict(POOLS)[pool]), f"{measure} {rule}")
         return f"{m['kept']:.0f}: {m['low']:.2f} to {m['high']:.2f}, {m['share']:.0f} %"
 
     return cross("", {m: m.upper() for m in MEASURES} | {"paper": "paper"}, rules, cell)
@@ -160,10 +159,6 @@ def shifted_nll(dataset, severity, method, chosen_on):
 
 
 CHOSEN_ON = ("clean", "shifted", "all")
-
-
-def seeds_of(dataset):
-    return ", ".join(map(str, sorted(by_seed("nes_shift", dataset, "NES-RE"))))
 
 
 def gain(dataset, severity, method):
