@@ -86,7 +86,7 @@ def hq_measures(pool):
     def cell(measure, rule):
         if measure == "paper":
             return paper.get(rule, "")
-        m = rule_means((pool, dict(POOLS)[pool]), f"{measure} {rule}")
+        m = rule_means((pool, dict([*POOLS])[pool]), f"{measure} {rule}")
         return f"{m['kept']:.0f}: {m['low']:.2f} to {m['high']:.2f}, {m['share']:.0f} %"
 
     return cross("", {m: m.upper() for m in MEASURES} | {"paper": "paper"}, rules, cell)
@@ -125,8 +125,8 @@ def score(dataset, method, size, column):
 @table
 def nes_methods(dataset):
     heads = {"5": "NLL M=5", "10": "M=10", "gap": "minus NES-RE", "error": "error %"}
-    heads |= {"ece": "ECE %", "average": "average member", "oracle": "oracle"}
-    heads["trained"] = "trained"
+    heads |= {"ece": "ECE %", "disagreement": "disagree %", "average": "average member"}
+    heads |= {"oracle": "oracle", "trained": "trained"}
     best = min(METHODS, key=lambda method: score(dataset, method, 10, "nll").mean())
 
     def cell(method, what):
@@ -141,7 +141,7 @@ def nes_methods(dataset):
         if what == "gap":
             gaps = score(dataset, method, 10, "nll") - score(dataset, "NES-RE", 10, "nll")
             return "" if method == "NES-RE" else mean_error(gaps)
-        if what in ("error", "ece"):
+        if what in ("error", "ece", "disagreement"):
             return mean_error(score(dataset, method, 10, what), 2, 100)
         if what in ("average", "oracle"):
             return mean_error(score(dataset, method, 10, what))
