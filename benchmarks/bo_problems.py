@@ -86,9 +86,8 @@ def stored_start(seed):
 def operator_task(name, start, n_evaluations, seed, q=1, block=None):
     """Surrogates learn few cells of a field, one of each block; values are those of all.
 
-    Of images they learn the weighted means of blocks, which have the same visibility: samples of
-    every fourth pixel have up to 0.89 where fringes are narrow and there is none. `start` is the
-    number of points of a Latin hypercube, or the points.
+    Of images they learn the means of blocks, which have the same visibility; samples have another.
+    `start` is the number of points of a Latin hypercube, or the points.
     """
     operator = make_operator_problem(name)
     queries, reduced, objective = operator.query_points, np.asarray, operator.objective
@@ -118,10 +117,7 @@ def operator_task(name, start, n_evaluations, seed, q=1, block=None):
 
 @functools.cache
 def means_of_blocks(block):
-    """Query points of square blocks of pixels, their weighted means, and the visibility of these.
-
-    The light of an image is a sum over its pixels, so that means lose nothing of it.
-    """
+    """Query points of square blocks, the means of their pixels, and the visibility of these."""
     side = round(len(PIXEL_WEIGHTS) ** 0.5) // block
     weights = PIXEL_WEIGHTS.reshape(side, block, side, block)
     light = weights.sum(axis=(1, 3))

@@ -290,10 +290,8 @@ def regrets(d):
     """Final regrets on the functions that have been run; the paper's mean in brackets."""
     titles = {
         "nomu_smooth_0.005": "small NOMU, refined smooth mean, mean width 0.005, L-BFGS",
-        "nomu_small_0.05": "small NOMU, refined mean, mean width 0.05, L-BFGS, one run",
         "nomu_refined_0.05": "NOMU, refined mean, mean width 0.05",
         "nomu_0.5": "NOMU, mean width 0.5",
-        "nomu_lbfgs_0.5": "the same, L-BFGS in place of DIRECT, one run",
         "gp_0.05": "Gaussian process, mean width 0.05",
         "pgp": "plain Gaussian process",
         "random": "random points",
