@@ -216,16 +216,14 @@ def prune(pool: Pool, rules: Rules) -> TeamSelection:
     # The other filters then see the teams of all sizes together.
     scored["kept"] = scored["alpha"]
     scored["reason"] = np.where(scored["alpha"], "", "alpha: among the least diverse of its size")
-    thresholds = []
+    thresholds, score = [], rules.diversity
     for name in rules.filters:
         if name == "kmeans":
             thresholds += _kmeans_filter(scored, rules)
         elif name == "mean":  # below the mean of all teams kept so far (HQ, Algorithm 1)
             kept = scored.index[scored["kept"]]
-            mean = scored.loc[kept, rules.diversity].mean()
-            thresholds += _cut(
-                scored, kept, Threshold("mean", rules.diversity, size=None, value=mean)
-            )
+            mean = scored.loc[kept, score].mean()
+            thresholds += _cut(scored, kept, Threshold("mean", score, size=None, value=mean))
     selected = _choose(scored, rules)
     n_possible = n_teams(n_models, max_size)
     frame = scored
@@ -268,9 +266,8 @@ def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCount
         # accurate ones the first in order.
         pruned = np.zeros(len(scored), bool)
         if "alpha" in rules.filters:
-            worst = np.lexsort(
-                (np.arange(len(scored)), scored["accuracy"], -scored[rules.diversity])
-            )
+            score = scored[rules.diversity]
+            worst = np.lexsort((np.arange(len(scored)), scored["accuracy"], -score))
             pruned[worst[: int(rules.beta * len(scored) + 1e-9)]] = True
         scored["alpha"] = ~pruned
         rounds.append(scored)
@@ -496,9 +493,8 @@ def select_teams(
     >>> chosen.selected_
     (0, 1, 2)
     """
-    rules = Rules(
-        *(metric, diversity, filters, beta, max_team_size, empty_sizes, choose, voting, weights)
-    )
+    pruning = metric, diversity, filters, beta, max_team_size, empty_sizes
+    rules = Rules(*pruning, choose, voting, weights)
     predictions = np.asarray(predictions)
     if predictions.ndim not in (2, 3) or not predictions.size:
         raise ValueError(

@@ -346,11 +346,9 @@ class TeamDisplay(_display.Display):
         # A reason begins with the name of the filter that pruned the team.
         outcomes = np.where(scored["kept"], "kept", scored["reason"].str.split(":").str[0])
         self.scatters_ = {
-            outcome: _scatter(
-                ax, scored[outcomes == outcome], diversity, colours, look, scatter_kwargs
-            )
-            for outcome, look in _MARKS.items()
-            if outcome in outcomes
+            name: _scatter(ax, scored[outcomes == name], diversity, colours, look, scatter_kwargs)
+            for name, look in _MARKS.items()
+            if name in outcomes
         }
         self.thresholds_ = self._draw_thresholds(ax, diversity, colours, threshold_kwargs)
         self.best_ = self.average_ = self.selected_ = None

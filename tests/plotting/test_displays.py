@@ -181,7 +181,7 @@ def test_curves_by_hand_and_retention_of_classifiers():
     (lambda: SearchHistoryDisplay.from_catalog([1]), TypeError, "Catalog or its frame"),
     (lambda: SearchHistoryDisplay.from_estimator(CHOSEN), TypeError, "have a `catalog_`"),
     (lambda: TeamDisplay.from_teams(CHOSEN, size=9), ValueError, "No team of size 9"),
-    (lambda: TeamDisplay.from_teams(CHOSEN, diversity="x"), ValueError, "`diversity` must be one of"),
+    (lambda: TeamDisplay.from_teams(CHOSEN, diversity="x"), ValueError, "`diversity` must be one"),
     (lambda: TeamDisplay.from_teams([1]), TypeError, "TeamSelection"),
 )
 def test_displays_say_what_is_wrong(draw, error, message):
