@@ -77,20 +77,30 @@ def brusselator_start():
 # Composite problems
 
 
+def stored_start(seed):
+    """The first fifteen inputs of one of five stored runs of others: (15, 4)."""
+    with np.load(folder() / "neon" / "interferometer_rpnbo.npz") as runs:
+        return runs["u_init"][seed].astype(float)
+
+
 def operator_task(name, start, n_evaluations, seed, q=1, block=None):
     """Surrogates learn few cells of a field, one of each block; values are those of all.
 
+    Of images they learn the means of blocks, which have the same visibility; samples have another.
     `start` is the number of points of a Latin hypercube, or the points.
     """
     operator = make_operator_problem(name)
-    rows, objective = slice(None), operator.objective
-    if block is not None:
+    queries, reduced, objective = operator.query_points, np.asarray, operator.objective
+    if name == "interferometer":
+        queries, reduced, objective = means_of_blocks(block)
+    elif block is not None:
         rows, objective = on_few_cells(name, block)
+        queries, reduced = queries[rows], lambda outputs: outputs[rows]
     start = design(operator.bounds, start, seed) if isinstance(start, int) else start
 
     def evaluate(x):
         outputs = solved(x) if name == "brusselator" else operator(x[None])[0]
-        return outputs[rows], -float(operator.objective(outputs))
+        return reduced(outputs), -float(operator.objective(outputs))
 
     best = None if operator.best_value is None else -operator.best_value
     return Task(
@@ -101,8 +111,24 @@ def operator_task(name, start, n_evaluations, seed, q=1, block=None):
         q,
         best,
         objective,
-        operator.query_points[rows],
+        queries,
     )
+
+
+@functools.cache
+def means_of_blocks(block):
+    """Query points of square blocks, the means of their pixels, and the visibility of these."""
+    side = round(len(PIXEL_WEIGHTS) ** 0.5) // block
+    weights = PIXEL_WEIGHTS.reshape(side, block, side, block)
+    light = weights.sum(axis=(1, 3))
+    centres = (np.arange(side) * block + (block - 1) / 2) / (side * block)
+
+    def means(images):
+        sums = np.einsum("iajb,iajbk->ijk", weights, images.reshape(*weights.shape, -1))
+        return (sums / light[..., None]).reshape(side**2, -1)
+
+    queries = np.stack(np.meshgrid(centres, centres), axis=-1).reshape(-1, 2)
+    return queries, means, functools.partial(visibility, pixel_weights=light.ravel())
 
 
 @functools.cache
@@ -117,9 +143,6 @@ def on_few_cells(name, block):
     side = round(len(operator.query_points) ** 0.5)
     numbers = np.minimum(np.arange(side) // block * block + block // 2, side - 1)
     kept, nearest = np.unique((numbers[:, None] * side + numbers).ravel(), return_inverse=True)
-    if name == "interferometer":
-        weights = np.bincount(nearest, PIXEL_WEIGHTS)
-        return kept, functools.partial(visibility, pixel_weights=weights)
     return kept, functools.partial(coverage, areas=np.bincount(nearest).astype(float))
 
 
@@ -272,6 +295,7 @@ PROBLEMS = {
     "brusselator_authors": lambda k: operator_task(
         "brusselator", brusselator_start(), 35, k, block=BLOCK
     ),
+    "interferometer": lambda k: operator_task("interferometer", stored_start(k), 100, k, block=16),
     **{name: functools.partial(function, name) for name in FUNCTIONS},
 }
 _STAGES = np.zeros(N_STAGES), np.full(N_STAGES, N_CHOICES - 1)
@@ -287,7 +311,7 @@ SUITE = {
         pest_control, *_STAGES, 20, 25, 4, None, k, categories=tuple(range(N_STAGES))
     ),
     "pde": PROBLEMS["brusselator"],
-    "optics": lambda k: operator_task("interferometer", 10, 110, k, q=10, block=4),
+    "optics": lambda k: operator_task("interferometer", 10, 110, k, q=10, block=16),
     "cells": lambda k: operator_task("cell_towers", 10, 105, k, q=5, block=4),
     "pollutants": lambda k: operator_task("pollutants", 5, 40, k),
 }

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from sklearn import datasets
-from sklearn.model_selection import StratifiedShuffleSplit, train_test_split
+from sklearn.model_selection import train_test_split
 
 SMALL = ("yacht", "boston", "energy", "concrete", "wine")
 LARGE = ("kin8nm", "power", "naval", "protein")
@@ -123,15 +123,6 @@ def whole(name, split):
     )
 
 
-def stratified(load, split):
-    """Four fifths of the rows of a set of scikit-learn to train on."""
-    X, y = load(return_X_y=True, as_frame=True)
-    cut = StratifiedShuffleSplit(1, test_size=0.2, random_state=split)
-    train, test = next(cut.split(X, y))
-    y = y.astype(str).to_numpy()
-    return X.iloc[train], y[train], X.iloc[test], y[test]
-
-
 def suite_frame(name, split):
     """A set of classes of the suite, as frames."""
     X, y, X_test, y_test = suite("classes", name, split)
@@ -149,8 +140,8 @@ def known(load, split, **sizes):
 
 
 WHOLE = {name: partial(whole, name) for name in LARGE_CLASSES}
-WHOLE |= {"cancer": partial(stratified, datasets.load_breast_cancer)}
-WHOLE |= {"digits": partial(stratified, datasets.load_digits)}
+WHOLE |= {"cancer": partial(known, datasets.load_breast_cancer, test_size=0.2)}
+WHOLE |= {"digits": partial(known, datasets.load_digits, test_size=0.2)}
 MIDDLE = {name: partial(suite_frame, name) for name in SUITE_CLASSES}
 MIDDLE |= {name: partial(known, load, test_size=0.25) for name, load in KNOWN.items()}
 FEW_ROWS = {

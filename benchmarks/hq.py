@@ -38,10 +38,11 @@ CIFAR10_TEN += [f"resnet_basic_{depth}" for depth in (32, 44, 56, 110)]
 CIFAR10_TEN += ["resnet_preact_bottleneck_164", "wide_resnet_tf"]
 MEASURES = ("ck", "qs", "bd", "fk", "kw", "gd")  # the six of the stored results
 RULES = {
-    "Q mean": {"score": "q", "filters": ("mean",)},
-    "Q alpha": {"score": "q", "filters": ("alpha",)},
+    "Q mean": {"diversity": "q", "filters": ("mean",)},
+    "Q alpha": {"diversity": "q", "filters": ("alpha",)},
     "HQ alpha": {"filters": ("alpha",)},
     "HQ alpha+K": {},
+    "HQ alpha+K drop": {"empty_sizes": "drop"},
 }
 # Teams kept and scored; their lowest, highest and mean accuracy on the rows to judge on (%);
 # how many are above the best single model there; accuracy and size of the team served.

@@ -93,6 +93,7 @@ class Searches:
             n_members=max(SIZES),
             space="dense",
             epochs=EPOCHS,
+            calibrate=False,
             n_jobs=1,
             random_state=seed,
         )

@@ -19,7 +19,6 @@ REQUIREMENTS = {
     "catboost ensemble": ["catboost", "scikit-learn"],
     "ngboost": ["ngboost"],
     "treeffuser": ["treeffuser", "scikit-learn<1.6"],
-    "realmlp": ["pytabkit"],
 }
 LEVELS = np.linspace(0.05, 0.95, 19)
 
@@ -87,26 +86,6 @@ def treeffuser(X, y):
     def predict(X):
         samples = np.asarray(model.sample(X, n_samples=100, seed=0)).reshape(100, len(X))
         return {"mean": samples.mean(0), "std": samples.std(0), "samples": samples}
-
-    return predict
-
-
-def realmlp(X, y):
-    """RealMLP trained on 19 quantiles, whose moments are those of the steps between them."""
-    from pytabkit import RealMLP_TD_Regressor
-    from scipy.stats import norm
-
-    loss = "multi_pinball(" + ",".join(f"{level:.2f}" for level in LEVELS) + ")"
-    model = RealMLP_TD_Regressor(
-        random_state=0, device="cpu", train_metric_name=loss, val_metric_name=loss
-    )
-    model.fit(X, y)
-
-    def predict(X):
-        quantiles = np.sort(np.asarray(model.predict(X)), axis=1)
-        z = norm.ppf(LEVELS)
-        std = np.maximum((quantiles @ z) / (z @ z), 1e-6)
-        return {"mean": quantiles.mean(1), "std": std, "quantiles": quantiles}
 
     return predict
 

@@ -15,13 +15,13 @@ REGRETS = PUBLISHED["regrets"]["table"]
 def medians(part, designs):
     """Medians of searches: ``{title: (number of searches, {further points: median})}``.
 
-    Those of the pollutants begin with `designs`, as ours do.
+    Those of the pollutants and of the interferometer begin with `designs`, as ours do.
     """
     if part == "brusselator":
         found = PUBLISHED["brusselator"]["table"]
         return {t: (n, {int(k): v for k, v in by.items()}) for t, (n, by) in found.items()}
     found = {}
-    for title, by_mark in PUBLISHED["pollutants"]["by_design"].items():
+    for title, by_mark in PUBLISHED[part]["by_design"].items():
         found[title] = (
             len(designs),
             {

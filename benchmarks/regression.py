@@ -123,11 +123,9 @@ def peer(method, X, y, X_test, seed):
         command = [python, script, method, source, target]
         subprocess.run(command, check=True, capture_output=True, text=True, env=alone)
         found = dict(np.load(target))
-    samples, quantiles = found.pop("samples", None), found.pop("quantiles", None)
+    samples = found.pop("samples", None)
     if samples is not None:
         found["distribution"] = Quantiles(np.quantile(samples, LEVELS, axis=0))
-    elif quantiles is not None:
-        found["distribution"] = Quantiles(quantiles.T)
     return Predicted(**found, has_density=samples is None)
 
 
@@ -137,13 +135,11 @@ def scored(data, method, seed):
 
 
 def seeded(kind, **settings):
-    """A method whose seed is that of the row."""
-    return estimator(lambda seed: getattr(skuq, kind)(random_state=seed, **settings))
+    """A method whose seed is that of the row, unless one is given."""
+    return estimator(lambda seed: getattr(skuq, kind)(**{"random_state": seed} | settings))
 
 
-def fixed(kind, **settings):
-    """A method whose seed is 0."""
-    return estimator(lambda seed: getattr(skuq, kind)(random_state=0, **settings))
+fixed = partial(seeded, random_state=0)
 
 
 # The methods of the pages, and what they are called there.
@@ -186,7 +182,6 @@ BASELINES = {
 ON_TABLES = {
     "neon": fixed("NEONRegressor"),
     "plain": fixed("DeepEnsembleRegressor"),
-    "operator ensemble": fixed("OperatorEnsembleRegressor"),
 }
 
 
@@ -200,15 +195,10 @@ def uci_sets(*names):
 def search(data, n_trials, seed):
     """A search of the paper's space: on the split of the seed, or from 500 trials on on split 0."""
     X, y, X_test, y_test = data(0 if n_trials == 500 else seed)
-    model = skuq.AutoDEUQRegressor(
-        n_trials,
-        n_jobs=2,
-        random_state=seed if n_trials == 500 else seed + 1,
-        space="dense",
-        n_members=5,
-        calibrate=False,
-        search="agebo",
-    )
+    # A population of 100 would leave 100 trials at random.
+    changes = {"random_state": seed} if n_trials == 500 else {"random_state": seed + 1}
+    changes |= {} if n_trials == 500 else {"search": "agebo"}
+    model = skuq.AutoDEUQRegressor.from_paper(n_trials=n_trials, n_jobs=2, **changes)
     row = regression_scores(estimator(lambda _: model)(X, y, X_test, seed), y_test)
     selection, frame = model.selection_, model.catalog_.to_frame()
     row |= {"n_members": len(selection), "weights": selection.weights.round(4).tolist()}
@@ -390,13 +380,7 @@ TIMED |= {name: CLASSES[name] for name in (*LARGE_CLASSES, *SUITE_CLASSES)}
 BENCHMARKS = {
     "regression": Benchmark(REGRESSION, FIELD_METHODS, each(scored), N_SPLITS, in_field),
     "baselines": Benchmark(uci_sets(*SMALL), BASELINES, each(scored), 5),
-    "neon": Benchmark(
-        uci_sets(*SMALL),
-        ON_TABLES,
-        each(scored),
-        5,
-        lambda problem, method: method != "operator ensemble",
-    ),
+    "neon": Benchmark(uci_sets(*SMALL), ON_TABLES, each(scored), 5),
     "autodeuq": Benchmark(
         {name: lambda seed, name=name: partial(uci, name) for name in (*SMALL, *LARGE)},
         {"100 trials": 100, "500 trials": 500},

@@ -2,8 +2,9 @@
 
 import numpy as np
 from data import FEW_ROWS, MIDDLE
-from hq import COLUMNS
+from hq import COLUMNS, MEASURES
 from nes import METHODS
+from published import PUBLISHED
 from scipy.stats import rankdata
 from tables import (
     by_seed,
@@ -76,6 +77,22 @@ def hq_rules():
 
 
 @table
+def hq_measures(pool):
+    """Compare what is kept by each of the six measures with the paper's tables."""
+    paper = PUBLISHED["hq"]["table"][pool]
+    rules = {"Q mean": "Q, mean", "HQ alpha": "HQ (α)", "HQ alpha+K": "HQ (α + K)"}
+    rules |= {"HQ alpha+K drop": 'the same, `empty_sizes="drop"`'}
+
+    def cell(measure, rule):
+        if measure == "paper":
+            return paper.get(rule, "")
+        m = rule_means((pool, dict([*POOLS])[pool]), f"{measure} {rule}")
+        return f"{m['kept']:.0f}: {m['low']:.2f} to {m['high']:.2f}, {m['share']:.0f} %"
+
+    return cross("", {m: m.upper() for m in MEASURES} | {"paper": "paper"}, rules, cell)
+
+
+@table
 def hq_shifted():
     """Accuracy of what is served on shifted test sets, with generalised diversity."""
     ways = {"best single": "best single", "vote of all": "vote of all"}
@@ -108,8 +125,8 @@ def score(dataset, method, size, column):
 @table
 def nes_methods(dataset):
     heads = {"5": "NLL M=5", "10": "M=10", "gap": "minus NES-RE", "error": "error %"}
-    heads |= {"ece": "ECE %", "average": "average member", "oracle": "oracle"}
-    heads["trained"] = "trained"
+    heads |= {"ece": "ECE %", "disagreement": "disagree %", "average": "average member"}
+    heads |= {"oracle": "oracle", "trained": "trained"}
     best = min(METHODS, key=lambda method: score(dataset, method, 10, "nll").mean())
 
     def cell(method, what):
@@ -124,7 +141,7 @@ def nes_methods(dataset):
         if what == "gap":
             gaps = score(dataset, method, 10, "nll") - score(dataset, "NES-RE", 10, "nll")
             return "" if method == "NES-RE" else mean_error(gaps)
-        if what in ("error", "ece"):
+        if what in ("error", "ece", "disagreement"):
             return mean_error(score(dataset, method, 10, what), 2, 100)
         if what in ("average", "oracle"):
             return mean_error(score(dataset, method, 10, what))
@@ -142,10 +159,6 @@ def shifted_nll(dataset, severity, method, chosen_on):
 
 
 CHOSEN_ON = ("clean", "shifted", "all")
-
-
-def seeds_of(dataset):
-    return ", ".join(map(str, sorted(by_seed("nes_shift", dataset, "NES-RE"))))
 
 
 def gain(dataset, severity, method):

@@ -162,16 +162,18 @@ SEARCHES = {
         ("brusselator_authors", "neon_lei"): "NEON, leaky EI, from the authors' five points",
         ("brusselator_authors", "neon_lcb"): "the same, LCB (0.316, absolute)",
     },
+    "interferometer": {
+        ("interferometer", "neon_log"): "NEON of the logarithm, leaky EI",
+        ("interferometer", "gp_log"): "Gaussian process of the logarithm, EI",
+        ("interferometer", "gp"): "Gaussian process of the visibility, EI",
+        ("interferometer", "random"): "random points",
+    },
 }
 
 
 def curves(runs, n_start=5):
     """The best value after each further point, of each search."""
     return [np.fmin.accumulate(r["values"])[n_start - 1 :] for r in runs]
-
-
-def median_after(runs, n):
-    return significant(np.median([c[n] for c in curves(runs)]), 2)
 
 
 def step_seconds(runs):
@@ -186,19 +188,23 @@ def step_seconds(runs):
 @table
 def searches(part):
     """Searches of skuq beside those of others; of the pollutants from the same designs."""
-    designs = sorted(r["seed"] for r in rows("bo", part, "neon_lei"))
-    others = medians(part, designs)
+    optics = part == "interferometer"  # minus a visibility near 1
+    designs = sorted(r["seed"] for r in rows("bo", part, "gp_log" if optics else "neon_lei"))
+    others, n_start, digits = medians(part, designs), 15 if optics else 5, 4 if optics else 2
     marks, table = list(next(iter(others.values()))[1]), []
     for (problem, method), title in SEARCHES[part].items():
         runs = rows("bo", problem, method)
-        runs = [r for r in runs if len(r["values"]) >= 5 + marks[-1]]  # those that have ended
-        last = [c[marks[-1]] for c in curves(runs)]
-        cells = [str(len(runs)), *(median_after(runs, n) for n in marks)]
-        spread = f"{significant(min(last), 2)} to {significant(max(last), 2)}"
+        runs = [r for r in runs if len(r["values"]) >= n_start + marks[-1]]  # those that have ended
+        if not runs:
+            continue
+        best = np.abs([c[[*marks]] for c in curves(runs, n_start)])
+        last = best[:, -1]
+        cells = [str(len(runs)), *(significant(m, digits) for m in np.median(best, axis=0))]
+        spread = f"{significant(min(last), digits)} to {significant(max(last), digits)}"
         spread = spread if len(last) > 1 else ""
         table.append([title, *cells, spread, *step_seconds(runs)])
     for title, (n_runs, best) in others.items():
-        cells = ["" if m is None else significant(m, 2) for m in best.values()]
+        cells = ["" if m is None else significant(abs(m), digits) for m in best.values()]
         table.append([title, str(n_runs), *cells, "", "", ""])
     head = ["median of the best", "searches", *(f"after {n}" for n in marks)]
     head += [f"range after {marks[-1]}", "s to fit (slowest)", "s to acquire (slowest)"]
@@ -284,10 +290,8 @@ def regrets(d):
     """Final regrets on the functions that have been run; the paper's mean in brackets."""
     titles = {
         "nomu_smooth_0.005": "small NOMU, refined smooth mean, mean width 0.005, L-BFGS",
-        "nomu_small_0.05": "small NOMU, refined mean, mean width 0.05, L-BFGS",
         "nomu_refined_0.05": "NOMU, refined mean, mean width 0.05",
         "nomu_0.5": "NOMU, mean width 0.5",
-        "nomu_lbfgs_0.5": "the same, L-BFGS in place of DIRECT, one run",
         "gp_0.05": "Gaussian process, mean width 0.05",
         "pgp": "plain Gaussian process",
         "random": "random points",

@@ -169,34 +169,17 @@ def _parents(node):
         yield node
 
 
-def folded(what):
-    opening = f"<details class='skuq-fold'><summary>{what}</summary>"
-    return nodes.raw("", opening, format="html"), nodes.raw("", "</details>", format="html")
-
-
-def is_log(node):
-    """Whether a paragraph begins with "Not stored.": a log of what was tried."""
-    return isinstance(node, nodes.paragraph) and node.astext().startswith("Not stored.")
-
-
 def fold_sections(app, doctree):
-    """Fold logs, and what follows a heading after a comment "% fold". Links open folds."""
-    for log in [node for node in doctree.findall(nodes.paragraph) if is_log(node)]:
-        around, first = log.parent, log.parent.index(log)
-        last = first + 1
-        while last < len(around) and isinstance(around[last], (nodes.table, nodes.bullet_list)):
-            last += 1
-        opening, closing = folded("Also tried, not stored")
-        around[first:last] = [opening, *around[first:last], closing]
+    """Fold what follows a heading after a comment "% fold". Links open folds."""
     wanted = False
     for node in list(doctree.findall()):
         if isinstance(node, nodes.comment) and node.astext() == "fold":
             wanted = True
         elif isinstance(node, nodes.section) and wanted:
             wanted = False
-            opening, closing = folded("Show this section")
-            node.insert(1, opening)
-            node += closing
+            opening = "<details class='skuq-fold'><summary>Show this section</summary>"
+            node.insert(1, nodes.raw("", opening, format="html"))
+            node += nodes.raw("", "</details>", format="html")
 
 
 def link_elsewhere(app, env, node, content):

@@ -11,12 +11,8 @@ likelihood_statistics = _likelihood.likelihood_statistics
 select_hq = _hq.select_hq
 
 
-def diversity_score(right, *, measure="gd", teams=None, sample_weight=None):
-    """The Q measure of `teams`, by default of the one of all models, from hits."""
-    wrong = ~np.asarray(right)
-    n_models, n_samples = wrong.shape
-    weight = _teams.row_weights(sample_weight, n_samples)
-    counts = _teams.count_pairs(wrong, [np.arange(n_samples)], weight)
-    members = [range(n_models)] if teams is None else teams
-    scores = [counts.scores(measure, np.sort([list(team)]), 0)[0] for team in members]
-    return float(scores[0]) if teams is None else np.array(scores)
+def diversity_score(right, *, measure):
+    """The Q measure of the team of all models, from hits."""
+    n_models, n_samples = right.shape
+    counts = _teams.count_pairs(~right, [np.arange(n_samples)], np.ones(n_samples))
+    return float(counts.scores(measure, np.arange(n_models)[None], 0)[0])

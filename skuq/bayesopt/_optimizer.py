@@ -14,7 +14,8 @@ import numpy as np
 from skuq._messages import Progress, warn_user
 from skuq._params import check_count, resolve_settings
 from skuq._random import draw_entropy
-from skuq.bayesopt._results import Domain, OptimizationResult, ResultLog, StepRecord, initial_points
+from skuq.bayesopt import _results
+from skuq.bayesopt._results import Domain, OptimizationResult, ResultLog, StepRecord
 from skuq.bayesopt._step import Step
 from skuq.bayesopt._surrogate import FIT_ERRORS, N_ATTEMPTS, SHORT_FORMS, Fits, SearchSettings
 from skuq.exceptions import SearchFailedError
@@ -68,7 +69,8 @@ class BayesianOptimizer:
         members.
     n_initial : int, optional
         Number of usable results before a model is used. By default 2 d + 1, the number of
-        coefficients of a quadratic without mixed terms.
+        coefficients of a quadratic without mixed terms; of points of your own, told or given as
+        `x0`, d + 1 are enough.
     integer : sequence of int, optional
         Indices of the columns that hold whole numbers.
     categories : sequence of int, optional
@@ -186,7 +188,9 @@ class BayesianOptimizer:
         self.domain = Domain(bounds, integer, categories)
         self.estimator, self.objective, self.callback = estimator, objective, callback
         self.acquisition, self.maximizer, self.n_draws = acquisition, maximizer, n_draws
-        self.n_initial = 2 * self.domain.n_columns + 1 if n_initial is None else n_initial
+        d = self.domain.n_columns
+        self.n_initial = 2 * d + 1 if n_initial is None else n_initial
+        self._n_given = d + 1 if n_initial is None else n_initial  # the same of points of one's own
         self.noisy, self.direction, self.verbose = noisy, direction, verbose
         self.model_: Any = None
         self.history_: tuple[StepRecord, ...] = ()
@@ -272,18 +276,18 @@ class BayesianOptimizer:
         given = self._log.x[:0] if x0 is None or not np.size(x0) else self.domain.check(x0)
         if len(given) > n_calls:
             raise ValueError(f"`x0` has {len(given)} points, more than `n_calls`={n_calls}.")
-        end = len(self._log) + n_calls
-        if end <= self.n_initial:
+        end, n_initial = len(self._log) + n_calls, self._n_before_model(given)
+        if end <= n_initial:
             warn_user(
-                f"{end} evaluations are all initial ones (n_initial={self.n_initial}): no model is "
+                f"{end} evaluations are all initial ones (n_initial={n_initial}): no model is "
                 "used. Lower `n_initial` or raise `n_calls`."
             )
-        self.direction, self._n_steps = direction, max(1, end - self.n_initial)
+        self.direction, self._n_steps = direction, max(1, end - n_initial)
 
         message = self._run(func, n_calls, q, given)
         self._check_success()
         with self._lock:
-            if self.noisy and self._log.n_usable >= self.n_initial:
+            if self.noisy and self._log.n_usable >= self._n_before_model():
                 with suppress(*FIT_ERRORS):  # so that a model of all results chooses the best point
                     self._step()
             return OptimizationResult(*self._best(), self.x_, self.values_, message, self.history_)
@@ -396,7 +400,7 @@ class BayesianOptimizer:
                 "proposes known ones again."
             )
         x = None
-        if self._log.n_usable >= self.n_initial:
+        if self._log.n_usable >= self._n_before_model():
             try:
                 step = self._step()
                 start = time.perf_counter()
@@ -426,7 +430,7 @@ class BayesianOptimizer:
                 )
         # Too few results for a model, or one that could not be fitted.
         if x is None:
-            x = initial_points(q, self._log, self.n_initial, self._entropy)
+            x = _results.initial_points(q, self._log, self.n_initial, self._entropy)
         self._log.expect(x)
         return x.copy()
 
@@ -487,6 +491,13 @@ class BayesianOptimizer:
         return self
 
     # Steps
+
+    def _n_before_model(self, more=()):
+        """Count the results needed before a model: fewer where the user's points are enough."""
+        points = np.vstack([self._log.x[self._log.usable], *more])
+        design = _results.initial_design(self.domain, self.n_initial, self._entropy)
+        is_own = self.domain.distance(points, design) > self.domain.tolerance
+        return self._n_given if is_own.sum() >= self._n_given else self.n_initial
 
     def _step(self):
         """Make a step from a surrogate that is fitted to all results."""

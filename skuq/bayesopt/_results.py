@@ -498,6 +498,11 @@ class OptimizationResult:
     history: tuple[StepRecord, ...] = field(repr=False)
 
 
+def initial_design(domain: Domain, n_initial: int, entropy: int) -> np.ndarray:
+    """Draw the Latin hypercube (n_initial, d) that a search begins with."""
+    return domain.design(n_initial, generator(entropy, "initial"))
+
+
 def initial_points(q: int, log: ResultLog, n_initial: int, entropy: int) -> np.ndarray:
     """Propose q points: the rest of a Latin hypercube of `n_initial`, then uniform ones.
 
@@ -505,7 +510,7 @@ def initial_points(q: int, log: ResultLog, n_initial: int, entropy: int) -> np.n
     a noisy function is asked for more than its domain has.
     """
     n, domain = len(log) + len(log.pending), log.domain
-    design = domain.design(n_initial, generator(entropy, "initial"))
+    design = initial_design(domain, n_initial, entropy)
     rng = generator(entropy, "uniform", n)
     # More uniform points than asked for, since some may be taken.
     points = [design[n:], domain.sample(2 * q, rng)]

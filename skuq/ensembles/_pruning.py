@@ -9,7 +9,7 @@ mean diverse teams.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
 
@@ -50,10 +50,11 @@ class Pool:
 #: What the settings of pruning accept.
 CONSTRAINTS: dict[str, list[Any]] = {
     "metric": [_params.StrOptions(set(MEASURES)), list, tuple],
-    "score": [_params.StrOptions({"hq", "q"})],
+    "diversity": [_params.StrOptions({"hq", "q"})],
     "filters": [list, tuple],
     "beta": [_params.Interval(Real, 0, 1, closed="left")],
     "max_team_size": [_params.Interval(Integral, 2, None, closed="left"), None],
+    "empty_sizes": [_params.StrOptions({"keep", "drop"})],
     "choose": [_params.StrOptions({"accuracy"}), callable],
     "voting": [_params.StrOptions({"soft", "hard", "majority"}), None],
     "weights": [_params.StrOptions({"accuracy"}), None],
@@ -65,10 +66,11 @@ class Rules:
     """Settings of pruning, as documented in `HQEnsembleSelector`."""
 
     metric: str | Sequence[str] = "gd"
-    score: str = "hq"
+    diversity: str = "hq"
     filters: Sequence[str] = ("alpha", "kmeans")
     beta: float = 0.1
     max_team_size: int | None = None
+    empty_sizes: str = "keep"
     choose: str | Callable[..., Any] = "accuracy"
     voting: str | None = None
     weights: str | None = None
@@ -214,14 +216,14 @@ def prune(pool: Pool, rules: Rules) -> TeamSelection:
     # The other filters then see the teams of all sizes together.
     scored["kept"] = scored["alpha"]
     scored["reason"] = np.where(scored["alpha"], "", "alpha: among the least diverse of its size")
-    thresholds = []
+    thresholds, score = [], rules.diversity
     for name in rules.filters:
         if name == "kmeans":
-            thresholds += _kmeans_filter(scored, rules.score)
+            thresholds += _kmeans_filter(scored, rules)
         elif name == "mean":  # below the mean of all teams kept so far (HQ, Algorithm 1)
             kept = scored.index[scored["kept"]]
-            mean = scored.loc[kept, rules.score].mean()
-            thresholds += _cut(scored, kept, Threshold("mean", rules.score, size=None, value=mean))
+            mean = scored.loc[kept, score].mean()
+            thresholds += _cut(scored, kept, Threshold("mean", score, size=None, value=mean))
     selected = _choose(scored, rules)
     n_possible = n_teams(n_models, max_size)
     frame = scored
@@ -264,7 +266,8 @@ def _score_teams(pool: Pool, rules: Rules, of_pool: PairCounts, focal: PairCount
         # accurate ones the first in order.
         pruned = np.zeros(len(scored), bool)
         if "alpha" in rules.filters:
-            worst = np.lexsort((np.arange(len(scored)), scored["accuracy"], -scored[rules.score]))
+            score = scored[rules.diversity]
+            worst = np.lexsort((np.arange(len(scored)), scored["accuracy"], -score))
             pruned[worst[: int(rules.beta * len(scored) + 1e-9)]] = True
         scored["alpha"] = ~pruned
         rounds.append(scored)
@@ -306,14 +309,15 @@ def _hq(
     return np.round(means, DIGITS)
 
 
-def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
+def _kmeans_filter(scored: pd.DataFrame, rules: Rules) -> list[Threshold]:
     """Keep the teams of each size that score below the weak one of two clusters (section 2.2).
 
     Clusters are found by K-means in the plane of diversity score and accuracy, both scaled to
     [0, 1]. The threshold is the lowest score in the cluster of low accuracy. `scored` is changed in
-    place.
+    place. Where no team of any size would be left, sizes without one below are kept.
     """
-    thresholds = []
+    thresholds, score, before = [], rules.diversity, scored[["kept", "reason"]].copy()
+    may_empty = rules.empty_sizes == "drop"
     # HQ scores are scaled within each size, so that each has its own clusters and threshold.
     for size, group in scored[scored["kept"]].groupby("size"):
         points = np.stack([_scale_to_unit(group[score]), _scale_to_unit(group["accuracy"])], axis=1)
@@ -328,15 +332,21 @@ def _kmeans_filter(scored: pd.DataFrame, score: str) -> list[Threshold]:
             strong, weak = clusters.cluster_centers_[:, 1]  # accuracies, in the corners' order
             weak = clusters.labels_ == (0 if strong < weak else 1)
             threshold = group[score][weak].min()
-            thresholds += _cut(scored, group.index, Threshold("kmeans", score, size, threshold))
+            cut = Threshold("kmeans", score, size, threshold)
+            thresholds += _cut(scored, group.index, cut, may_empty)
+    if not scored["kept"].any():
+        scored[["kept", "reason"]] = before
+        return _kmeans_filter(scored, replace(rules, empty_sizes="keep"))
     return thresholds
 
 
-def _cut(scored: pd.DataFrame, index: pd.Index, threshold: Threshold) -> list[Threshold]:
+def _cut(
+    scored: pd.DataFrame, index: pd.Index, threshold: Threshold, may_empty: bool = False
+) -> list[Threshold]:
     """Drop the teams at or above a threshold, and return it; keep all if none would be left."""
     name, score, _, value = threshold
     dropped = index[scored.loc[index, score] >= value]
-    if len(dropped) == len(index):
+    if len(dropped) == len(index) and not may_empty:
         _skip(scored, index, name, "nothing would be left")
         return []
     scored.loc[dropped, "kept"] = False
@@ -362,7 +372,7 @@ def _choose(scored: pd.DataFrame, rules: Rules) -> tuple[int, ...]:
     survivors = scored[scored["kept"]].drop(columns=["alpha", "kept", "reason"])
     if not callable(rules.choose):  # "accuracy"; ties go to smaller, then to more diverse teams
         order = survivors.sort_values(
-            ["accuracy", "size", rules.score], ascending=[False, True, True], kind="stable"
+            ["accuracy", "size", rules.diversity], ascending=[False, True, True], kind="stable"
         )
         return order["team"].iloc[0]
     label = rules.choose(survivors.copy())
@@ -426,10 +436,11 @@ def select_teams(
     y: ArrayLike,
     *,
     metric: str | Sequence[str] = "gd",
-    score: str = "hq",
+    diversity: str = "hq",
     filters: Sequence[str] = ("alpha", "kmeans"),
     beta: float = 0.1,
     max_team_size: int | None = None,
+    empty_sizes: str = "keep",
     voting: str | None = None,
     weights: str | None = None,
     choose: str | Callable[..., Any] = "accuracy",
@@ -445,7 +456,7 @@ def select_teams(
     y : array-like of shape (n_samples,)
         True labels. With probabilities, these are class numbers 0 to n_classes - 1 or labels in
         `classes`.
-    metric, score, filters, beta, max_team_size, choose
+    metric, diversity, filters, beta, max_team_size, empty_sizes, choose
         See `HQEnsembleSelector`.
     voting : {"soft", "hard", "majority"}, optional
         Rule by which a team votes; by default "soft" for probabilities and "hard" for labels.
@@ -482,7 +493,8 @@ def select_teams(
     >>> chosen.selected_
     (0, 1, 2)
     """
-    rules = Rules(metric, score, filters, beta, max_team_size, choose, voting, weights)
+    pruning = metric, diversity, filters, beta, max_team_size, empty_sizes
+    rules = Rules(*pruning, choose, voting, weights)
     predictions = np.asarray(predictions)
     if predictions.ndim not in (2, 3) or not predictions.size:
         raise ValueError(

@@ -302,7 +302,7 @@ class TeamDisplay(_display.Display):
         ax=None,
         *,
         size=None,
-        score="hq",
+        diversity="hq",
         scatter_kwargs=None,
         selected_kwargs=None,
         threshold_kwargs=None,
@@ -316,7 +316,7 @@ class TeamDisplay(_display.Display):
             Axes to draw on; by default new ones.
         size : int, optional
             Size of the teams to draw; by default all sizes.
-        score : {"hq", "q"}, default="hq"
+        diversity : {"hq", "q"}, default="hq"
             Diversity score of the horizontal axis.
         scatter_kwargs : dict, optional
             Keywords of `Axes.scatter`, for the teams.
@@ -334,9 +334,9 @@ class TeamDisplay(_display.Display):
         ValueError
             If no team of this size was scored.
         """
-        check_choice("score", score, ("hq", "q"))
+        check_choice("diversity", diversity, ("hq", "q"))
         teams = self.teams if size is None else self.teams[self.teams["size"] == size]
-        scored = teams.dropna(subset=[score, "accuracy"])
+        scored = teams.dropna(subset=[diversity, "accuracy"])
         if not len(scored):
             sizes = sorted(set(self.teams.dropna(subset=["accuracy"])["size"]))
             raise ValueError(f"No team of size {size} was scored. There are sizes {sizes}.")
@@ -346,11 +346,11 @@ class TeamDisplay(_display.Display):
         # A reason begins with the name of the filter that pruned the team.
         outcomes = np.where(scored["kept"], "kept", scored["reason"].str.split(":").str[0])
         self.scatters_ = {
-            outcome: _scatter(ax, scored[outcomes == outcome], score, colours, look, scatter_kwargs)
-            for outcome, look in _MARKS.items()
-            if outcome in outcomes
+            name: _scatter(ax, scored[outcomes == name], diversity, colours, look, scatter_kwargs)
+            for name, look in _MARKS.items()
+            if name in outcomes
         }
-        self.thresholds_ = self._draw_thresholds(ax, score, colours, threshold_kwargs)
+        self.thresholds_ = self._draw_thresholds(ax, diversity, colours, threshold_kwargs)
         self.best_ = self.average_ = self.selected_ = None
         if self.accuracies is not None:
             self._draw_single_models(ax, reference_kwargs)
@@ -359,7 +359,7 @@ class TeamDisplay(_display.Display):
         if len(here):  # the team that predicts is among the drawn teams
             self.selected_ = _display.draw_line(
                 ax,
-                here[score],
+                here[diversity],
                 here["accuracy"],
                 selected_kwargs,
                 marker="*",
@@ -372,7 +372,7 @@ class TeamDisplay(_display.Display):
             )
         self.colorbar_ = colours.draw(ax)
         ax.set(
-            xlabel=f"{score.upper()} score (low is diverse)",
+            xlabel=f"{diversity.upper()} score (low is diverse)",
             ylabel="accuracy of team" if size is None else f"accuracy of teams of {size}",
         )
         # Remove the ticks of the headroom at the legend: no accuracy is above 1.

@@ -141,6 +141,11 @@ def test_ask_depends_on_what_was_told_alone_and_begins_with_a_latin_hypercube(rn
     latin = search(bounds=box, n_initial=8)
     box += 10  # as for another search
     X = latin.ask(8)
+    # Three points of one's own are a design of two columns; the search's own design is whole.
+    for n, points, has_model in ((2, one.x_, 0), (3, one.x_, 1), (4, search().ask(4), 0)):
+        told = search().tell(points[:n], points[:n, 0])
+        assert_array_equal(told.ask()[0] == search().ask(5)[n], [not has_model] * 2)
+        assert len(told.history_) == has_model
     for column in X.T:
         assert_array_equal(np.sort(np.floor((column + 1) * 4)), np.arange(8))
 
@@ -261,7 +266,7 @@ def test_minimize_goes_on_where_it_was_and_after_a_pickle():
     whole, parts = search(), search(callback=lambda optimizer: len(optimizer.x_) == 7)
     result = whole.minimize(bowl, 9, x0=given)
     assert_array_equal(result.x_iters[:3], given)
-    assert [record.n_results for record in result.history] == [5, 6, 7, 8]
+    assert [record.n_results for record in result.history] == [3, 4, 5, 6, 7, 8]
     assert "callback" in parts.minimize(bowl, 20, x0=given).message and len(parts.x_) == 7
     parts.callback = None
     assert_array_equal(parts.minimize(bowl, 2).x_iters, whole.x_)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from bo_problems import means_of_blocks
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import OPERATOR_PROBLEMS, BNNFunction, make_bnn_function, make_operator_problem
 from scipy.optimize import approx_fprime
@@ -78,6 +79,8 @@ def test_objectives_by_hand(rng):
     most, least = logsumexp(light, axis=1), -logsumexp(-light, axis=1)
     expected = (most - least) / (most + least)
     assert_allclose(objective(images.reshape(2, 4096, 16)), expected, rtol=1e-12)
+    _, means, of_means = means_of_blocks(16)
+    assert_allclose([of_means(means(image)) for image in images], expected, rtol=1e-9)
     for level in (-10.0, 0.0, 1e-3):  # of darkness it is small
         assert abs(objective(np.full((4096, 16), level))) < 0.1
     draws = rng.normal(100, 300, (4096, 16))  # are taken for images

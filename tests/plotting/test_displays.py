@@ -181,7 +181,7 @@ def test_curves_by_hand_and_retention_of_classifiers():
     (lambda: SearchHistoryDisplay.from_catalog([1]), TypeError, "Catalog or its frame"),
     (lambda: SearchHistoryDisplay.from_estimator(CHOSEN), TypeError, "have a `catalog_`"),
     (lambda: TeamDisplay.from_teams(CHOSEN, size=9), ValueError, "No team of size 9"),
-    (lambda: TeamDisplay.from_teams(CHOSEN, score="x"), ValueError, "`score` must be one of"),
+    (lambda: TeamDisplay.from_teams(CHOSEN, diversity="x"), ValueError, "`diversity` must be one"),
     (lambda: TeamDisplay.from_teams([1]), TypeError, "TeamSelection"),
 )
 def test_displays_say_what_is_wrong(draw, error, message):
@@ -253,9 +253,9 @@ def test_teams_are_drawn_by_what_became_of_them():
     at = line.get_xdata()[0]
     assert display.scatters_["kept"].get_offsets()[:, 0].max() < at
     assert display.scatters_["kmeans"].get_offsets()[:, 0].min() >= at and display.colorbar_ is None
-    assert not TeamDisplay.from_teams(CHOSEN, score="q").thresholds_
-    chosen = select(4, 100, score="q", filters=("mean",))
-    display = TeamDisplay.from_teams(chosen, score="q")
+    assert not TeamDisplay.from_teams(CHOSEN, diversity="q").thresholds_
+    chosen = select(4, 100, diversity="q", filters=("mean",))
+    display = TeamDisplay.from_teams(chosen, diversity="q")
     (line,) = display.thresholds_
     assert_allclose(line.get_xdata(), chosen.teams_["q"].mean())
     assert set(display.scatters_) == {"mean", "kept"}

@@ -53,6 +53,9 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         Share of the teams of each size that the alpha filter prunes.
     max_team_size : int or None, default=None
         Maximum number of members of a team. None is the size of the pool, for pools of at most 25.
+    empty_sizes : {"keep", "drop"}, default="keep"
+        What the K-means filter does with a size of which no team scores below the weak cluster:
+        "keep" skips the filter for it, "drop" drops its teams, unless none of any size were left.
     voting : {"soft", "hard", "majority"}, default="soft"
         Kind of vote. "soft" averages probabilities. "hard" takes the label with the most votes
         (plurality). "majority" takes the label with more than half of the votes; a row without one
@@ -156,6 +159,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     filters: Any = ("alpha", "kmeans")
     beta: float = 0.1
     max_team_size: int | None = None
+    empty_sizes: str = "keep"
     voting: str = "soft"
     weights: Any = None
     cv: Any = None
@@ -165,8 +169,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
 
     _parameter_constraints = {
         "estimators": [list],
-        **{name: part for name, part in CONSTRAINTS.items() if name != "score"},
-        "diversity": CONSTRAINTS["score"],
+        **CONSTRAINTS,
         "voting": [StrOptions({"soft", "hard", "majority"})],
         "cv": ["cv_object", StrOptions({"prefit"})],
         "n_jobs": [Integral, None],
@@ -216,9 +219,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         pool = self._check_pool(prefit)
         if prefit and given.groups is not None:
             raise ValueError("With cv='prefit' no rows are split: leave out `groups`.")
-        # Only the score has another name than the parameter.
-        params = {"score": self.diversity, **self.get_params(deep=False)}
-        rules = Rules(**{part.name: params[part.name] for part in fields(Rules)})
+        rules = Rules(**{part.name: getattr(self, part.name) for part in fields(Rules)})
         rules = rules.check_pool(len(pool))
         y = check_labels(given.y)
         X, weight, sample_weight, features = _out_of_fold.read_foreign_rows(

@@ -347,9 +347,9 @@ class SearchEstimator(Predictor):
         name : str, optional
             Of AutoDEUQ: "benchmark", the default, is the regression benchmark (500 trials of fully
             connected networks with skip connections, five members), "toy" the one-dimensional task
-            of Fig. 1 and 2. Of NES: "darts", the default, and "nas-bench-201" are the spaces of
-            images (400 trials by evolution of architectures, population 50, 10 parents); "dense"
-            is the same on tables, which the paper does not have.
+            of Fig. 1 and 2. Of NES: the data set, "cifar-10", "cifar-100", "fashion-mnist",
+            "tiny-imagenet" or "imagenet-16-120" (`validation_data` of the last two are their own),
+            or "dense" for tables, which the paper does not have.
         **changes : dict
             Parameters that differ from those settings, by name.
 
