@@ -224,14 +224,15 @@ def _judge_numbers(model, X, y) -> _Judged:
     own = _scorers.levels_of_mapie(model)
     for level in _CURVE if own is None else np.unique([*_LEVELS, *own.round(9)]):
         try:
-            ends = [_params.reshape_like_prediction(end, y) for end in predicted.interval(level)]
+            ends = predicted.interval(level)
         except NoUncertaintyError:
             missing += [f"coverage of {level:.0%}"] if level in _LEVELS else []
             continue
+        low, high = (_params.reshape_like_prediction(end, y) for end in ends)
         if level == 0.9:
-            losses["interval_90"] = _scores.winkler(y, *ends, level)
-            losses["mean_width_90"] = np.subtract(*ends[::-1])
-        held = _scores.inside(y, *ends)
+            losses["interval_90"] = _scores.winkler(y, low, high, level)
+            losses["mean_width_90"] = high - low
+        held = _scores.inside(y, low, high)
         curve.append((level, held.mean(), len(held)))
         if level in _LEVELS or own is not None:
             name = f"coverage_{100 * level:g}"
@@ -373,15 +374,12 @@ def _picture(curve) -> str:
     across, up = 40 + 240 * curve["claimed"], 250 - 240 * curve[["observed", "low", "high"]]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(across, up["observed"]))
     bars = "".join(f"M{x:.1f} {a:.1f}V{b:.1f}" for x, a, b in zip(across, up["low"], up["high"]))
-    labels = [(160, 285, "claimed share"), (16, 130, "observed share")]
-    labels += [(40 + 240 * t, 267, f"{t:g}") for t in (0, 0.5, 1)]
-    labels += [(28, 254 - 240 * t, f"{t:g}") for t in (0, 0.5, 1)]
-    turned = ' transform="rotate(-90 16 130)"'
-    texts = "".join(
-        f'<text x="{x:g}" y="{y:g}"{turned * (x == 16)}>{text}</text>' for x, y, text in labels
-    )
+    labels = [(40 + 240 * t, 267.0, f"{t:g}") for t in (0, 0.5, 1)]
+    labels += [(28.0, 254 - 240 * t, f"{t:g}") for t in (0, 0.5, 1)]
+    texts = "".join(f'<text x="{x:g}" y="{y:g}">{text}</text>' for x, y, text in labels)
     return f"""<svg width="300" height="295" font-size="11" text-anchor="middle"
 fill="currentColor">
 <g fill="none" stroke="currentColor"><path d="M40 10H280V250H40Z"/>
 <path stroke-dasharray="3" d="M40 250L280 10"/></g><g fill="none" stroke="#0072B2" stroke-width="2">
-<polyline points="{line}"/><path d="{bars}"/></g>{texts}</svg>"""
+<polyline points="{line}"/><path d="{bars}"/></g>{texts}<text x="160" y="285">claimed share</text>
+<text transform="translate(14 130) rotate(-90)">observed share</text></svg>"""
