@@ -182,10 +182,8 @@ def selections(choose, max_size):
         found[name] = frame["team"][frame["kept"]].tolist(), chosen.n_scored_, chosen.selected_
         if name == "all teams":
             best_first = frame.sort_values("accuracy", ascending=False, kind="stable")["team"]
-    as_many = len(found["gd HQ alpha+K"][0])
-    _, n_scored, served = found["all teams"]
-    found["as many best"] = best_first.iloc[:as_many].tolist(), n_scored, served
-    return found
+    as_many = best_first.iloc[: len(found["gd HQ alpha+K"][0])].tolist()
+    return found | {"as many best": (as_many, *found["all teams"][1:])}
 
 
 def judged_teams(part, members, max_size):

@@ -216,8 +216,7 @@ N_SPLITS = {"suite": 1, "few": 5}  # that are averaged at most
 def of_part(part):
     """The sets of a part."""
     sets = {"suite": sorted(MIDDLE), "few": FEW_ROWS}[part]
-    stored_sets = {r["problem"] for r in stored("classes")}
-    return [name for name in sets if name in stored_sets]
+    return [name for name in sets if rows("classes", name)]
 
 
 def log_losses(part, score="nll"):
@@ -225,8 +224,8 @@ def log_losses(part, score="nll"):
     found = {}
     for name in of_part(part):
         runs = {m: by_seed("classes", name, m) for m in ON_CLASSES}
-        splits = set.intersection(*(set(runs[m]) for m in ("tabular", "plain", "logistic")))
-        splits = {k for k in splits if k < N_SPLITS[part]}
+        first = (set(runs[m]) for m in ("tabular", "plain", "logistic"))
+        splits = set.intersection(*first, range(N_SPLITS[part]))
         found[name] = {
             m: np.mean([by[k].get(score, np.nan) for k in splits])
             for m, by in runs.items()

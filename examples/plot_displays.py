@@ -31,7 +31,6 @@ warnings.simplefilter("ignore", SmallValidationWarning)  # 221 rows are few, ind
 X, y = load_diabetes(return_X_y=True, as_frame=True, scaled=False)
 X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0)
 further_train, further_test = (part > y_train.median() for part in (y_train, y_test))
-NAME, UNIT = "progression", "score"
 
 
 # %%
@@ -95,9 +94,8 @@ def optimise(seed, guided, n_evaluations=15):
 def draw_regression(axes, models):
     for name, (model, X_new) in models.items():
         data = model, X_new, y_test
-        plotting.QuantileCalibrationDisplay.from_estimator(*data, name=name, ax=axes[0, 1])
-        plotting.CoverageWidthDisplay.from_estimator(*data, name=name, unit=UNIT, ax=axes[1, 0])
-        plotting.RetentionDisplay.from_estimator(*data, name=name, ax=axes[1, 1])
+        plotting.QuantileCalibrationDisplay.from_estimator(*data, name=name, ax=axes[1])
+        plotting.RetentionDisplay.from_estimator(*data, name=name, ax=axes[2])
     # One feature, and one model of it: bands can be drawn over a single input only.
     bmi = X_train[["bmi"]].to_numpy()
     model = skuq.DeepEnsembleRegressor(random_state=0).fit(bmi, y_train)
@@ -107,9 +105,8 @@ def draw_regression(axes, models):
         X_train=bmi,
         y_train=y_train,
         x_name="body mass index (kg/m²)",
-        name=NAME,
-        unit=UNIT,
-        ax=axes[0, 0],
+        name="progression (score)",
+        ax=axes[0],
     )
 
 
@@ -141,7 +138,7 @@ def main(folder):
         print(f"{time.perf_counter() - started:5.1f} s: plotting_{name}.png")
 
     started = time.perf_counter()
-    drawn, axes = figure(2, 2, 12, 9)
+    drawn, axes = figure(1, 3, 15, 4.5)
     draw_regression(axes, fit_regressors())
     save(drawn, "regression")
     drawn, axes = figure(1, 3, 15, 4.5)

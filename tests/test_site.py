@@ -53,7 +53,7 @@ def test_figures_quoted_messages_and_public_names_are_those_stored_and_coded():
 
 
 def test_words_of_the_recommended_estimators_and_comparisons_are_those_of_results():
-    """Check README, the front page and the column "beaten by" of choosing.md."""
+    """Check README, the front page and what beats them in choosing.md."""
 
     def nll(benchmark, problem, method):
         return np.mean([row["nll"] for row in rows(benchmark, problem, method)])

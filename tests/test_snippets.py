@@ -74,7 +74,6 @@ SHORTER = {
 ELSEWHERE = {
     "SLURMCluster": "needs a SLURM cluster",
     "catboost": "has a test with the scorers",
-    "Quantiles()": "is of the classes before",
     "results.csv": "needs the results of NAS-Bench-201",
 }
 # Pages without training, which the quick suite runs.

@@ -1,4 +1,4 @@
-"""Choice of the tests in the quick suite; see ``pytest -m slow`` in the README."""
+"""Choice of the tests in the quick suite; see docs/development/tests.md."""
 
 import pytest
 

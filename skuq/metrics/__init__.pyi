@@ -1,11 +1,11 @@
+from ._report import make_scorers as make_scorers
+from ._report import uncertainty_report as uncertainty_report
 from ._scorers import get_scorer as get_scorer
-from ._scorers import make_scorers as make_scorers
 from ._scores import average_member_nll_loss as average_member_nll_loss
 from ._scores import brier_loss as brier_loss
 from ._scores import calibration_error as calibration_error
 from ._scores import coverage_score as coverage_score
 from ._scores import coverage_width_auc as coverage_width_auc
-from ._scores import coverage_width_curve as coverage_width_curve
 from ._scores import crps_loss as crps_loss
 from ._scores import disagreement_score as disagreement_score
 from ._scores import ece_loss as ece_loss

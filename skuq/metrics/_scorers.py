@@ -20,6 +20,7 @@ from sklearn.utils.metadata_routing import MetadataRequest
 from skuq._formulas import crps_normal
 from skuq._messages import warn_user
 from skuq._params import (
+    NoUncertaintyError,
     classifies,
     fill_masked,
     predict_normal,
@@ -91,32 +92,6 @@ def get_scorer(name):
         + f" Did you mean {' or '.join(map(repr, close))}?"
         * bool(close)
     )
-
-
-def make_scorers(*names):
-    """Get several scorers by their names, for ``cross_validate(.., scoring=..)`` and searches.
-
-    Parameters
-    ----------
-    *names : str
-        Names accepted by `get_scorer`.
-
-    Returns
-    -------
-    dict of {str: callable}
-        The scorers by name.
-
-    Raises
-    ------
-    ValueError
-        If a name is unknown.
-
-    Examples
-    --------
-    >>> make_scorers("neg_nll", "r2")
-    {'neg_nll': get_scorer('neg_nll'), 'r2': make_scorer(r2_score, response_method='predict')}
-    """
-    return {name: get_scorer(name) for name in names}
 
 
 @dataclass(frozen=True)
@@ -191,20 +166,7 @@ class UncertaintyScorer:
                     f"To be scored, a classifier must have `predict_proba`. Got {model!r}."
                 )
             proba, loss = np.asarray(model.predict_proba(X)), _CLASS_SCORES[self.name]
-            y = column_or_1d(fill_masked(y))
-            # Rows whose class the classifier knows.
-            known = np.array([label in model.classes_.tolist() for label in y.tolist()], dtype=bool)
-            known |= pd.isna(y)  # missing labels are refused
-            if not known.any():
-                known[:] = True  # unknown classes alone are refused
-            elif not known.all():
-                warn_user(
-                    f"The score leaves out {np.sum(~known)} of {len(y)} rows of the classes "
-                    f"{np.unique(y[~known]).tolist()}, which the classifier was fitted without. "
-                    "Stratified folds, such as StratifiedKFold's, train on all classes that have "
-                    "two rows.",
-                    UndefinedMetricWarning,
-                )
+            y, known = known_labels(model, y)
             weight = None if sample_weight is None else np.asarray(sample_weight)[known]
             return -loss(y[known], proba[known], labels=model.classes_, sample_weight=weight)
         predicted, level = Predicted(model, X, y), _percentage(self.name)
@@ -254,12 +216,36 @@ class UncertaintyScorer:
         return f"get_scorer({self.name!r})"
 
 
+def known_labels(model, y):
+    """Return labels (n,), and which of them the classifier knows; warn of rows of others."""
+    y = column_or_1d(fill_masked(y))
+    known = np.array([label in model.classes_.tolist() for label in y.tolist()], dtype=bool)
+    known |= pd.isna(y)  # missing labels are refused
+    if not known.any():
+        known[:] = True  # unknown classes alone are refused
+    elif not known.all():
+        warn_user(
+            f"The score leaves out {np.sum(~known)} of {len(y)} rows of the classes "
+            f"{np.unique(y[~known]).tolist()}, which the classifier was fitted without. "
+            "Stratified folds, such as StratifiedKFold's, train on all classes that have "
+            "two rows.",
+            UndefinedMetricWarning,
+        )
+    return y, known
+
+
 def _percentage(name):
     """Read the coverage at the end of the name of an interval score; None if there is none."""
     kind, _, digits = str(name).rpartition("_")
     # A number below 1 is more likely a share than a percentage, and is refused.
     known = kind in _INTERVAL_SCORES and re.fullmatch(r"[1-9]\d?(\.\d+)?", digits)
     return float(digits) if known and float(digits) < 100 else None
+
+
+def levels_of_mapie(model):
+    """Coverages that MAPIE's regressors were made for, which they do not take as an argument."""
+    alphas = getattr(model, "_alphas", None) if hasattr(model, "conformalize") else None
+    return None if alphas is None else 1 - np.asarray(alphas, dtype=float)
 
 
 @dataclass(frozen=True)
@@ -293,6 +279,24 @@ class Predicted:
         y = reshape_like_prediction(self.target, mean)
         return _scores.check_same_shape(mean=mean, y_true=y)[1]
 
+    def interval(self, coverage):
+        """Predict both ends of central intervals, (n[, m]) each."""
+        # Intervals of a model may follow another rule than quantiles of its distributions.
+        own = getattr(self.model, "predict_interval", None)
+        if own is None and not self.offers("interval"):
+            mean, std = self.normal
+            reach = special.ndtri((1 + coverage) / 2) * std
+            return mean - reach, mean + reach
+        if own is not None and (levels := levels_of_mapie(self.model)) is not None:
+            if not (same := np.isclose(levels, coverage)).any():
+                raise NoUncertaintyError(
+                    f"{self.model!r} has intervals of coverage {levels.tolist()}. Got {coverage}."
+                )
+            return tuple(own(self.X)[1][:, :, same.argmax()].T)
+        predict = self.distribution.interval if own is None else partial(own, self.X)
+        ends = predict(coverage=coverage)
+        return ends if isinstance(ends, tuple) else np.moveaxis(np.asarray(ends), 1, 0)
+
     def pit(self):
         """Compute values of the predicted cdf at y, (n[, m])."""
         if self.offers("cdf"):
@@ -301,40 +305,29 @@ class Predicted:
         return _scores.pit_values(self.y, *self.normal)
 
 
-def _nll(predicted, weight):
-    """Compute the negative log likelihood of the distribution, or of a normal."""
+def nll(predicted):
+    """Compute the negative log likelihood of each row under its distribution, or a normal."""
     if not predicted.offers("log_prob"):
-        return _scores.gaussian_nll_loss(predicted.y, *predicted.normal, sample_weight=weight)
-    return _scores.nll_loss(predicted.y, predicted.distribution, sample_weight=weight)
+        return _scores.normal_nll(predicted.y, *predicted.normal)
+    with np.errstate(under="ignore"):
+        return -predicted.distribution.log_prob(predicted.y) / predicted.y[0].size
 
 
-def _crps(predicted, weight):
-    """Compute the CRPS of the distribution, from quantiles if it has no own, or of a normal."""
+def crps(predicted):
+    """Compute the CRPS of each row, from quantiles if its distribution has no own, or a normal."""
     y, distribution = predicted.y, predicted.distribution
-    if not predicted.offers("crps") and predicted.offers("quantile"):
-        # The CRPS is twice the pinball loss, averaged over all levels.
-        quantiles = distribution.quantile(_CRPS_LEVELS)
-        return 2 * _scores.quantile_loss(y, quantiles, _CRPS_LEVELS, sample_weight=weight)
     if predicted.offers("crps"):
-        losses = distribution.crps(y)
-    else:
-        mean, std = predicted.normal
-        losses = crps_normal(y - mean, std)
-    return float(_scores.average(losses, weight).mean())
+        return distribution.crps(y)
+    if predicted.offers("quantile"):
+        # The CRPS is twice the pinball loss, averaged over all levels.
+        return 2 * _scores.pinball(y, distribution.quantile(_CRPS_LEVELS), _CRPS_LEVELS)
+    mean, std = predicted.normal
+    return crps_normal(y - mean, std)
 
 
 def _score_intervals(kind, predicted, weight, coverage):
     """Compute one of the `_INTERVAL_SCORES` of central intervals."""
-    # Intervals of a model may follow another rule than quantiles of its distributions.
-    own = getattr(predicted.model, "predict_interval", None)
-    if own is not None or predicted.offers("interval"):
-        interval = predicted.distribution.interval if own is None else partial(own, predicted.X)
-        ends = interval(coverage=coverage)
-        ends = ends if isinstance(ends, tuple) else np.moveaxis(np.asarray(ends), 1, 0)
-    else:
-        mean, std = predicted.normal
-        reach = special.ndtri((1 + coverage) / 2) * std
-        ends = mean - reach, mean + reach
+    ends = predicted.interval(coverage)
     y = reshape_like_prediction(predicted.target, ends[0])
     if kind == "neg_mean_width":
         return -_scores.mean_width(*ends, sample_weight=weight)
@@ -344,22 +337,24 @@ def _score_intervals(kind, predicted, weight, coverage):
     return share if kind == "coverage" else -abs(share - coverage)
 
 
+def _averaged(losses):
+    return lambda predicted, weight: float(_scores.average(losses(predicted), weight).mean())
+
+
 def _of_normals(loss):
     return lambda predicted, weight: loss(predicted.y, *predicted.normal, sample_weight=weight)
 
 
-def _calibration_error(predicted, weight):
-    return _scores.calibration_error(pit=predicted.pit(), sample_weight=weight)
-
-
 # Losses of regressors.
 _NUMBER_SCORES = {
-    "neg_nll": _nll,
+    "neg_nll": _averaged(nll),
     "neg_gaussian_nll": _of_normals(_scores.gaussian_nll_loss),
     "neg_nll_min": _of_normals(_scores.nll_min_loss),
-    "neg_crps": _crps,
+    "neg_crps": _averaged(crps),
     "neg_coverage_width_auc": _of_normals(_scores.coverage_width_auc),
-    "neg_calibration_error": _calibration_error,
+    "neg_calibration_error": lambda predicted, weight: _scores.calibration_error(
+        pit=predicted.pit(), sample_weight=weight
+    ),
 }
 # Their names are followed by a percentage, the nominal coverage.
 _INTERVAL_SCORES = ("coverage", "neg_coverage_error", "neg_interval", "neg_mean_width")

@@ -5,7 +5,6 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 from scipy import special
-from sklearn.metrics import mean_pinball_loss
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import column_or_1d
 
@@ -129,10 +128,14 @@ def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
     """
     proba = check_proba(proba)
     codes = label_columns(y_true, proba, labels)
-    weight = _params.check_weights(sample_weight, codes)
+    return float(average(brier(proba, codes), sample_weight))
+
+
+def brier(proba: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Compute the Brier score of each row."""
     # Sum over classes of p^2, with (p - 1)^2 = p^2 + 1 - 2 p for the true class.
     losses = np.einsum("nc,nc->n", proba, proba) + 1 - 2 * proba[np.arange(len(codes)), codes]
-    return float(np.average(np.maximum(losses, 0), weights=weight))
+    return np.maximum(losses, 0)
 
 
 def ece_loss(y_true, proba, *, n_bins=15, labels=None, sample_weight=None):
@@ -210,7 +213,7 @@ def label_columns(y_true, proba: np.ndarray, labels) -> np.ndarray:
 
 
 # Smallest probability in a logarithm, as in sklearn's log_loss.
-_LEAST_PROBABILITY = np.finfo(float).eps
+LEAST_PROBABILITY = np.finfo(float).eps
 
 
 def ensemble_nll_loss(y_true, member_proba, weights=None, *, labels=None, sample_weight=None):
@@ -392,7 +395,7 @@ def _true_probabilities(y_true, member_proba, labels, weights=None):
     proba = check_proba(member_proba, name="member_proba", members=True)
     codes = label_columns(y_true, proba, labels)
     # Clip before averaging, so that oracle <= ensemble <= average member always holds.
-    p = np.maximum(proba[:, np.arange(len(codes)), codes], _LEAST_PROBABILITY)
+    p = np.maximum(proba[:, np.arange(len(codes)), codes], LEAST_PROBABILITY)
     return p, _params.check_member_weights(weights, len(p))
 
 
@@ -421,9 +424,13 @@ def gaussian_nll_loss(y_true, mean, std, *, sample_weight=None):
     >>> round(gaussian_nll_loss([0.0], [0.0], [1.0]), 4)
     0.9189
     """
+    return float(average(normal_nll(y_true, mean, std), sample_weight).mean())
+
+
+def normal_nll(y_true, mean, std) -> np.ndarray:
+    """Compute the negative log likelihood of each y (n[, m]) under its normal."""
     y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std)
-    losses = np.log(std) + 0.5 * ((y - mean) / std) ** 2
-    return float(average(losses, sample_weight).mean() + LOG_SQRT_2PI)
+    return np.log(std) + 0.5 * ((y - mean) / std) ** 2 + LOG_SQRT_2PI
 
 
 @np.errstate(under="ignore")
@@ -524,9 +531,14 @@ def coverage_score(y_true, lower, upper, *, sample_weight=None):
     >>> coverage_score([1.0, 5.0], [0.0, 0.0], [2.0, 2.0])
     0.5
     """
+    return float(average(inside(y_true, lower, upper), sample_weight).mean())
+
+
+def inside(y_true, lower, upper) -> np.ndarray:
+    """Say for each y (n[, m]), which must be finite, whether its interval holds it."""
     y, lower, upper = check_intervals(lower, upper, y_true=y_true)
-    check_arrays(y_true=y)  # finite
-    return float(average((lower <= y) & (y <= upper), sample_weight).mean())
+    check_arrays(y_true=y)
+    return (lower <= y) & (y <= upper)
 
 
 def mean_width(lower, upper, *, sample_weight=None):
@@ -596,12 +608,16 @@ def interval_loss(y_true, lower, upper, coverage, *, sample_weight=None):
     """
     if not 0 < coverage < 1:
         raise ValueError(f"`coverage` must lie strictly in (0, 1). Got {coverage}.")
+    return float(average(winkler(y_true, lower, upper, coverage), sample_weight).mean())
+
+
+def winkler(y_true, lower, upper, coverage) -> np.ndarray:
+    """Compute the interval score of each y (n[, m])."""
     y, lower, upper = check_intervals(lower, upper, y_true=y_true)
     check_arrays(y_true=y)  # finite
     outside = np.maximum(lower - y, 0) + np.maximum(y - upper, 0)
     # Eq. 43 with alpha = 1 - coverage: (u - l) + 2 / alpha * distance outside.
-    losses = (upper - lower) + 2 / (1 - coverage) * outside
-    return float(average(losses, sample_weight).mean())
+    return (upper - lower) + 2 / (1 - coverage) * outside
 
 
 def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
@@ -631,7 +647,7 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
 
     See Also
     --------
-    sklearn.metrics.mean_pinball_loss : The loss of one quantile, which is called here for each.
+    sklearn.metrics.mean_pinball_loss : The loss of one quantile.
 
     Examples
     --------
@@ -648,12 +664,13 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
     expected = (len(y), len(levels), *y.shape[1:])
     if quantiles.shape != expected:
         raise ValueError(f"`y_quantiles` must have shape {expected}. Got {quantiles.shape}.")
-    weight = _params.check_weights(sample_weight, y)
-    losses = [
-        mean_pinball_loss(y, quantiles[:, k], sample_weight=weight, alpha=level)
-        for k, level in enumerate(levels)
-    ]
-    return float(np.mean(losses))
+    return float(average(pinball(y, quantiles, levels), sample_weight).mean())
+
+
+def pinball(y, quantiles, levels) -> np.ndarray:
+    """Compute the pinball loss of each y (n[, m]), the mean over k quantiles (n, k[, m])."""
+    errors, levels = y[:, None] - quantiles, levels.reshape(-1, *[1] * (y.ndim - 1))
+    return np.maximum(levels * errors, (levels - 1) * errors).mean(axis=1)
 
 
 def quantile_calibration_curve(
@@ -777,57 +794,6 @@ def read_pit(y_true, mean, std, pit):
     return pit
 
 
-def coverage_width_curve(y_true, mean, std, *, sample_weight=None):
-    """Compute coverage and mean width of ``mean +- c std`` for all relevant scales c.
-
-    Parameters
-    ----------
-    y_true, mean, std : array-like of shape (n_samples,)
-        Targets, means and standard deviations, in units of y; std > 0.
-    sample_weight : array-like of shape (n_samples,), optional
-        Non-negative weights of the rows.
-
-    Returns
-    -------
-    scale : ndarray of shape (n_points,)
-        Scales c: 0, and every value at which a further target is covered, in increasing order up
-        to the smallest value that covers all targets.
-    coverage : ndarray of shape (n_points,)
-        Share of targets covered, ends of the bounds included; 1 at the end.
-    width : ndarray of shape (n_points,)
-        Mean width over all rows, ``2 c mean(std)``, in units of y.
-
-    Raises
-    ------
-    ValueError
-        If shapes differ, there are several outputs or a std is not positive.
-
-    Notes
-    -----
-    Coverage is a step function of c, constant between two points.
-
-    References
-    ----------
-    Heiss et al. (2022), "NOMU: Neural Optimization-based Model Uncertainty", appendix
-    B.2.1, Definitions B.2 and B.3.
-
-    Examples
-    --------
-    >>> scale, coverage, width = coverage_width_curve([0.0, 1.0], [0.5, 3.0], [1.0, 1.0])
-    >>> scale, coverage, width
-    (array([0. , 0.5, 2. ]), array([0. , 0.5, 1. ]), array([0., 1., 4.]))
-    """
-    y, mean, std = check_same_shape(y_true=y_true, mean=mean, std=std, one_output=True)
-    weight = _params.check_weights(sample_weight, y)
-    z = np.where(weight > 0, np.abs(y - mean) / std, 0.0)  # no step for rows of weight 0
-    order = np.argsort(z)
-    scale = np.concatenate([[0.0], z[order]])
-    total = np.cumsum(np.concatenate([[0.0], weight[order]]))
-    last = np.append(scale[1:] > scale[:-1], True)  # the last of targets covered at the same c
-    scale, coverage = scale[last], total[last] / total[-1]
-    return scale, coverage, 2 * scale * np.average(std, weights=weight)
-
-
 def coverage_width_auc(y_true, mean, std, *, sample_weight=None):
     """Compute the area under the curve of mean width against coverage, from 0 to full coverage.
 
@@ -849,19 +815,13 @@ def coverage_width_auc(y_true, mean, std, *, sample_weight=None):
     ValueError
         If shapes differ or a std is not positive.
 
-    See Also
-    --------
-    coverage_width_curve : The curve.
-
     Notes
     -----
-    The curve is vertical while no target is covered, and steps to the right by a target's share
-    when c reaches its z, at the width ``2 z mean(std)``. Therefore the area is exactly
-    ``2 mean(std) mean(z)``, and no grid of scales is needed. The NOMU paper uses the trapezoidal
-    rule over a geometric grid of c from 1e-3 to 1e3, in 1e5 steps of 0.014 %, in which a step to
-    the right lies somewhere within a grid step. The two agree to 7e-5 of the area if all z are
-    inside the grid. (Trapezoids between the targets themselves would cut off half of each step,
-    and give an area smaller by half the last width divided by n.)
+    The curve is that of ``mean +- c std`` for all factors c. It is vertical while no target is
+    covered, and steps to the right by a target's share when c reaches its z, at the width
+    ``2 z mean(std)``. Therefore the area is exactly ``2 mean(std) mean(z)``. The NOMU paper uses
+    the trapezoidal rule over a grid of c from 1e-3 to 1e3, which agrees to 7e-5 of the area if all
+    z are inside the grid.
 
     References
     ----------

@@ -1,4 +1,3 @@
-from ._prediction_plots import CoverageWidthDisplay as CoverageWidthDisplay
 from ._prediction_plots import PredictionBandDisplay as PredictionBandDisplay
 from ._prediction_plots import QuantileCalibrationDisplay as QuantileCalibrationDisplay
 from ._prediction_plots import RetentionDisplay as RetentionDisplay

@@ -28,7 +28,6 @@ class Sizes:
     rim: float = 0.6  # around points, to tell them from what lies below
     point_area: float = 18
     team_area: float = 26
-    mark: float = 8
     star: float = 16
     # Points lie above lines, and the star above all.
     points_layer: int = 3
@@ -98,15 +97,10 @@ class CurveDisplay(Display):
         mean, std = predictions_of(estimator, X).normal
         return {"y": reshape_like_prediction(y, mean), "mean": mean, "std": std}
 
-    def _draw_diagonal(self, ax, given):
-        """Draw the diagonal, on which a calibrated estimator lies."""
-        look = {"color": GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
-        self.diagonal_ = draw_line(ax, [0, 1], [0, 1], given, **look)
-
-    def _draw_curve(self, ax, x, y, given, summary=None, **look):
+    def _draw_curve(self, ax, x, y, given, summary):
         """Draw the curve in the next colour of the axes, named by the estimator and a summary."""
-        label = self.name if summary is None else with_name(self.name, summary)
-        self.line_ = draw_line(ax, x, y, given, **curve_style(ax), label=label, **look)
+        label = summary if self.name is None else f"{self.name}: {summary}"
+        self.line_ = draw_line(ax, x, y, given, **curve_style(ax), label=label)
 
 
 def style(kind: str, given: Mapping | None, /, **defaults: Any) -> dict:
@@ -158,32 +152,11 @@ def legend(ax, *, headroom=0.0, **options):
     for handle, label in zip(*ax.get_legend_handles_labels()):
         handles.setdefault(label, handle)
     if handles:
-        look = {
-            "fontsize": "small",
-            "title_fontsize": "small",
-            "alignment": "left",
-            "framealpha": 0.95,
-        }
-        ax.legend(handles.values(), handles.keys(), **{**look, **options})
+        look = {"fontsize": "small", "title_fontsize": "small", "alignment": "left"}
+        ax.legend(handles.values(), handles.keys(), framealpha=0.95, **{**look, **options})
     low, high = ax.get_ylim()
     # auto=None keeps automatic scaling as it is, so that later displays still extend the axis.
     ax.set_ylim(top=high + headroom * (high - low), auto=None)
-
-
-def from_zero(ax) -> None:
-    """Start the vertical axis at 0; its upper end still follows the data."""
-    if ax.dataLim.y0 >= 0:  # false if the user drew negative values on the same axes
-        ax.set_ylim(bottom=0, auto=True)
-
-
-def with_unit(name: str, unit: str | None) -> str:
-    """Return an axis label, with the unit in parentheses if there is one."""
-    return name if unit is None else f"{name} ({unit})"
-
-
-def with_name(name: str | None, text: str) -> str:
-    """Return a text of the legend, preceded by the name of the estimator if there is one."""
-    return text if name is None else f"{name}: {text}"
 
 
 def check_rows(**arrays) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Displays of predictions: bands, calibration curves, coverage with width, and retention."""
+"""Displays of predictions: bands, calibration curves and retention."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from skuq import metrics
-from skuq._params import as_floats, classifies, fill_masked, unwrap_estimator
+from skuq._params import as_floats, class_codes, classifies, fill_masked, unwrap_estimator
 from skuq.metrics._scores import read_pit
 from skuq.plotting import _display
 from skuq.tables._columns import column_names
@@ -36,9 +36,7 @@ class PredictionBandDisplay(_display.Display):
     x_train, y_train : array-like of shape (n_train,), optional
         Points to draw on top.
     x_name, name : str, default="x" and "y"
-        Names of the quantities on the axes.
-    unit : str, optional
-        Unit of y.
+        Names of the quantities on the axes, with their units if they have some.
 
     Attributes
     ----------
@@ -70,21 +68,10 @@ class PredictionBandDisplay(_display.Display):
     y_train: Any = None
     x_name: str = "x"
     name: str = "y"
-    unit: str | None = None
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator,
-        X,
-        *,
-        X_train=None,
-        y_train=None,
-        x_name=None,
-        name="y",
-        unit=None,
-        ax=None,
-        **plot_options,
+        cls, estimator, X, *, X_train=None, y_train=None, x_name=None, name="y", ax=None, **options
     ):
         """Predict on a grid of a single feature, and draw.
 
@@ -101,11 +88,11 @@ class PredictionBandDisplay(_display.Display):
             Targets of the training points.
         x_name : str, optional
             Name of the input. By default the name of X's column, or "x".
-        name, unit : str
-            Name and unit of y.
+        name : str
+            Name of y.
         ax : matplotlib Axes, optional
             Axes to draw on; by default new ones.
-        **plot_options
+        **options
             Passed to `plot`.
 
         Returns
@@ -123,18 +110,10 @@ class PredictionBandDisplay(_display.Display):
             (mean, total), aleatoric = _display.predictions_of(estimator, X).normal, None
         if x_name is None:
             x_name = "x" if (names := column_names(X)) is None else str(names[0])
-        display = cls(
-            x,
-            mean,
-            total,
-            aleatoric=aleatoric,
-            x_train=None if X_train is None else _only_feature(X_train, "X_train"),
-            y_train=y_train,
-            x_name=x_name,
-            name=name,
-            unit=unit,
-        )
-        return display.plot(ax, **plot_options)
+        x_train = None if X_train is None else _only_feature(X_train, "X_train")
+        points = {"x_train": x_train, "y_train": y_train}
+        display = cls(x, mean, total, aleatoric=aleatoric, x_name=x_name, name=name, **points)
+        return display.plot(ax, **options)
 
     def plot(
         self,
@@ -195,19 +174,11 @@ class PredictionBandDisplay(_display.Display):
         if self.x_train is not None and self.y_train is not None:
             x, y = _display.check_rows(x_train=self.x_train, y_train=self.y_train)
             # A white rim tells them from the bands, the mean and each other.
-            look = _display.style(
-                "points",
-                scatter_kwargs,
-                color="black",
-                marker="o",
-                s=_display.Sizes.point_area,
-                edgecolor="white",
-                linewidth=_display.Sizes.rim,
-                zorder=_display.Sizes.points_layer,
-                label="training points",
-            )
-            self.scatter_ = ax.scatter(x, y, **look)
-        ax.set(xlabel=self.x_name, ylabel=_display.with_unit(self.name, self.unit))
+            look = {"color": "black", "edgecolor": "white", "label": "training points"}
+            look |= {"s": _display.Sizes.point_area, "linewidth": _display.Sizes.rim}
+            look["zorder"] = _display.Sizes.points_layer
+            self.scatter_ = ax.scatter(x, y, **_display.style("points", scatter_kwargs, **look))
+        ax.set(xlabel=self.x_name, ylabel=self.name)
         _display.legend(ax)
         return self
 
@@ -313,11 +284,7 @@ class RetentionDisplay(_display.CurveDisplay):
         name = type(estimator).__name__ if name is None else name
         y = column_or_1d(fill_masked(y))
         check_consistent_length(X, y)
-        # An unknown label would count as an error of the classifier.
-        if unknown := set(y.tolist()) - set(np.asarray(estimator.classes_).tolist()):
-            raise ValueError(
-                f"y must have labels seen at fit. Got {sorted(unknown, key=repr)} in addition."
-            )
+        class_codes(y, np.asarray(estimator.classes_))  # an unknown label would count as an error
         errors = (estimator.predict(X) != y).astype(float)
         # Pipelines and searches do not delegate `predict_uncertainty`: ask the model inside.
         model, inner = unwrap_estimator(estimator, X)
@@ -370,7 +337,8 @@ class RetentionDisplay(_display.CurveDisplay):
             ylabel=f"{self.error_name}, others exact",
             xlim=(0, 1),
         )
-        _display.from_zero(ax)
+        if ax.dataLim.y0 >= 0:  # false if the user drew negative values on the same axes
+            ax.set_ylim(bottom=0, auto=True)
         # Curves rise to the right: the upper left corner is free.
         _display.legend(ax, loc="upper left")
         return self
@@ -480,7 +448,8 @@ class QuantileCalibrationDisplay(_display.CurveDisplay):
             Itself.
         """
         ax = self._open(ax)
-        self._draw_diagonal(ax, diagonal_kwargs)
+        look = {"color": _display.GREY, "linestyle": ":", "linewidth": 1, "label": "calibrated"}
+        self.diagonal_ = _display.draw_line(ax, [0, 1], [0, 1], diagonal_kwargs, **look)
         expected, observed = np.asarray(self.expected), np.asarray(self.observed)
         summary = f"calibration error {np.abs(observed - expected).mean():.3f}"
         self._draw_curve(ax, expected, observed, line_kwargs, summary)
@@ -492,141 +461,6 @@ class QuantileCalibrationDisplay(_display.CurveDisplay):
             ylim=(0, 1),
             aspect="equal",
         )
-        # Curves rise to the right: the upper left corner is free.
-        _display.legend(ax, loc="upper left")
-        return self
-
-
-@dataclass(eq=False, repr=False)
-class CoverageWidthDisplay(_display.CurveDisplay):
-    """Mean width of intervals ``mean +- c * std`` against the share of targets they cover.
-
-    The scale c goes from 0 to the value at which all targets are covered. The curve
-    therefore judges the *relative* sizes of the standard deviations: whether they are large
-    for rows with large errors. Lower is better. A dot marks one scale, by default that of
-    nominal 95 % intervals.
-
-    `from_estimator` takes a fitted regressor with `predict(X, return_std=True)`.
-
-    Parameters
-    ----------
-    scale, coverage, width : array-like of shape (n_points,)
-        The scale c, the share of targets covered, and the mean width in units of y; all
-        ascending.
-    auc : float, optional
-        Area under the curve, in units of y; shown in the legend.
-    name : str, optional
-        Name of the estimator, for the legend.
-    unit : str, optional
-        Unit of y.
-
-    Attributes
-    ----------
-    line_ : matplotlib Line2D
-    marker_ : matplotlib Line2D or None
-    ax_, figure_ : matplotlib Axes and Figure
-
-    References
-    ----------
-    Heiss et al., "NOMU: Neural Optimization-based Model Uncertainty", ICML 2022,
-    appendix B.2.1.
-
-    Examples
-    --------
-    >>> from skuq.plotting import CoverageWidthDisplay
-    >>> display = CoverageWidthDisplay.from_predictions(
-    ...     [0.0, 1.0], mean=[0.5, 3.0], std=[1.0, 1.0]
-    ... )
-    >>> display.width.tolist()
-    [0.0, 1.0, 4.0]
-    """
-
-    scale: Any
-    coverage: Any
-    width: Any
-    _: KW_ONLY
-    auc: float | None = None
-    name: str | None = None
-    unit: str | None = None
-
-    @classmethod
-    def from_predictions(cls, y, mean, std, *, name=None, unit=None, ax=None, **plot_options):
-        """Create a display from predicted means and standard deviations.
-
-        Parameters
-        ----------
-        y, mean, std : array-like of shape (n_samples,)
-            Targets, and predicted means and standard deviations.
-        name, unit : str, optional
-            Name for the legend, and unit of y for the labels.
-        ax : matplotlib Axes, optional
-            Axes to draw on; by default new ones.
-        **plot_options
-            Passed to `plot`.
-
-        Returns
-        -------
-        CoverageWidthDisplay
-        """
-        y, mean, std = _display.check_rows(y=y, mean=mean, std=std)
-        scale, coverage, width = metrics.coverage_width_curve(y, mean, std)
-        area = metrics.coverage_width_auc(y, mean, std)
-        return cls(scale, coverage, width, auc=area, name=name, unit=unit).plot(ax, **plot_options)
-
-    def plot(self, ax=None, *, mark=1.96, line_kwargs=None, marker_kwargs=None):
-        """Draw the mean width of intervals by their coverage, as both grow with the scale.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, optional
-            Axes to draw on, which displays may share; by default new ones.
-        mark : float or None, default=1.96
-            Scale (factor of the standard deviations) at which to put a dot. There is no dot for
-            None, or if the curve ends at a smaller scale.
-        line_kwargs, marker_kwargs : dict, optional
-            Keywords of `Axes.plot`.
-
-        Returns
-        -------
-        CoverageWidthDisplay
-            Itself.
-        """
-        if mark is not None and mark < 0:
-            raise ValueError(f"`mark` must not be negative. Got {mark}.")
-        scale, coverage, width = _display.check_rows(
-            scale=self.scale, coverage=self.coverage, width=self.width
-        )
-        ax = self._open(ax)
-        summary = None
-        if self.auc is not None:
-            summary = f"AUC {self.auc:.3g} {self.unit or ''}".rstrip()
-        # A larger scale first makes intervals wider at the same coverage (a vertical line). When
-        # they contain one more y, the coverage steps to the right.
-        self._draw_curve(ax, coverage, width, line_kwargs, summary, drawstyle="steps-pre")
-        self.marker_ = None
-        if mark is not None and mark <= scale[-1]:
-            # The last point of the curve at or before this scale.
-            covered = np.searchsorted(scale, mark, side="right") - 1
-            # Between points of the curve the width is linear in the scale, the coverage constant.
-            at = coverage[covered], np.interp(mark, scale, width)
-            self.marker_ = _display.draw_line(
-                ax,
-                *at,
-                marker_kwargs,
-                color=self.line_.get_color(),
-                marker="o",
-                linestyle="none",
-                markeredgecolor="white",
-                markersize=_display.Sizes.mark,
-                label=_display.with_name(self.name, f"c = {mark:g}, coverage {at[0]:.2f}"),
-            )
-        ax.set(
-            xlabel="coverage",
-            ylabel=_display.with_unit("mean width of intervals", self.unit),
-            xlim=(0, 1),
-        )
-        # Widths are read as ratios between models: they need the 0.
-        _display.from_zero(ax)
         # Curves rise to the right: the upper left corner is free.
         _display.legend(ax, loc="upper left")
         return self

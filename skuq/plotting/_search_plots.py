@@ -200,12 +200,11 @@ def _mark(ax, x, height, defaults, label, given):
     return _display.draw_line(ax, x, np.full(len(x), height), given, **look)
 
 
-_ONE_SIZE = _display.BLUE
-_TITLES = {"kmeans": "K-means", "mean": "mean"}
+_REFERENCE = {"linewidth": _display.Sizes.reference, "zorder": 1}
 _MARKS = {
     "alpha": {"marker": "x", "label": "pruned by alpha"},
-    "kmeans": {"marker": "o", "facecolor": "none", "label": "pruned by K-means"},
-    "mean": {"marker": "s", "facecolor": "none", "label": "pruned by mean"},
+    "kmeans": {"marker": "+", "label": "pruned by K-means"},
+    "mean": {"marker": "1", "label": "pruned by mean"},
     "kept": {"marker": "o", "label": "kept"},
 }
 
@@ -214,11 +213,11 @@ _MARKS = {
 class TeamDisplay(_display.Display):
     """Accuracy of teams against their diversity score, as in the figures of the HQ paper.
 
-    There is one mark for each team; its colour is the size of the team. Filled marks are kept
-    teams. Hollow circles were pruned by the K-means filter, hollow squares by the mean
-    filter, crosses by the alpha filter. The star is the team that predicts. Low scores, on
-    the left, are diverse. Vertical dashed lines are the thresholds of the filters;
-    horizontal lines are the accuracies of the best and of the average single model.
+    There is one mark for each team; its colour is the size of the team. Dots are kept teams.
+    Upright crosses were pruned by the K-means filter, three-armed ones by the mean filter, and
+    diagonal ones by the alpha filter. The star is the team that predicts. Low scores, on the left,
+    are diverse. Vertical dashed lines are the thresholds of the filters, horizontal lines the
+    accuracies of the best and of the average single model.
 
     Parameters
     ----------
@@ -298,15 +297,7 @@ class TeamDisplay(_display.Display):
         return display.plot(ax, **plot_options)
 
     def plot(
-        self,
-        ax=None,
-        *,
-        size=None,
-        diversity="hq",
-        scatter_kwargs=None,
-        selected_kwargs=None,
-        threshold_kwargs=None,
-        reference_kwargs=None,
+        self, ax=None, *, size=None, diversity="hq", scatter_kwargs=None, selected_kwargs=None
     ):
         """Draw each team by its diversity and accuracy.
 
@@ -320,9 +311,8 @@ class TeamDisplay(_display.Display):
             Diversity score of the horizontal axis.
         scatter_kwargs : dict, optional
             Keywords of `Axes.scatter`, for the teams.
-        selected_kwargs, threshold_kwargs, reference_kwargs : dict, optional
-            Keywords of `Axes.plot` for the team that predicts, of `Axes.axvline` for the
-            thresholds, and of `Axes.axhline` for the lines of single models.
+        selected_kwargs : dict, optional
+            Keywords of `Axes.plot`, for the team that predicts.
 
         Returns
         -------
@@ -340,20 +330,35 @@ class TeamDisplay(_display.Display):
         if not len(scored):
             sizes = sorted(set(self.teams.dropna(subset=["accuracy"])["size"]))
             raise ValueError(f"No team of size {size} was scored. There are sizes {sizes}.")
-        ax = self._open(ax)
-        # Sizes differ in colour only where there are several, so that one size can be plain blue.
-        colours = _SizeColours(scored["size"])
+        from matplotlib.cm import ScalarMappable
+        from matplotlib.colors import Normalize
+
+        ax, sizes = self._open(ax), sorted(set(scored["size"]))
+        # Larger teams are darker. No team has the end of the scale, a yellow that is hard to see.
+        shades = ScalarMappable(Normalize(sizes[0] - 1, sizes[-1]), "viridis_r")
         # A reason begins with the name of the filter that pruned the team.
         outcomes = np.where(scored["kept"], "kept", scored["reason"].str.split(":").str[0])
-        self.scatters_ = {
-            name: _scatter(ax, scored[outcomes == name], diversity, colours, look, scatter_kwargs)
-            for name, look in _MARKS.items()
-            if name in outcomes
-        }
-        self.thresholds_ = self._draw_thresholds(ax, diversity, colours, threshold_kwargs)
+        self.scatters_ = {}
+        for outcome, marks in _MARKS.items():
+            if len(drawn := scored[outcomes == outcome]):
+                look = {"s": _display.Sizes.team_area, "alpha": 0.85, **marks}
+                look["label"] = f"{look['label']} ({len(drawn)})"
+                look["color"] = shades.to_rgba(drawn["size"])
+                look = _display.style("points", scatter_kwargs, **look)
+                self.scatters_[outcome] = ax.scatter(drawn[diversity], drawn["accuracy"], **look)
+        self.thresholds_ = []
+        for name, of, n, value in self.thresholds:
+            # A threshold of the other score, or of a size that is not drawn, has no place here.
+            if of == diversity and n in (None, *sizes):
+                look = {"color": "black" if n is None else shades.to_rgba(n), "linestyle": "--"}
+                look["label"] = f"{name.replace('kmeans', 'K-means')} threshold"
+                self.thresholds_.append(ax.axvline(value, **_REFERENCE, **look))
         self.best_ = self.average_ = self.selected_ = None
         if self.accuracies is not None:
-            self._draw_single_models(ax, reference_kwargs)
+            best = {"color": _display.VERMILION, "linestyle": "-.", "label": "best single model"}
+            average = {"color": "black", "linestyle": ":", "label": "average single model"}
+            self.best_ = ax.axhline(np.max(self.accuracies), **best, **_REFERENCE)
+            self.average_ = ax.axhline(np.mean(self.accuracies), **average, **_REFERENCE)
         # Teams are tuples, which pandas would compare element by element.
         here = scored[[team == self.selected for team in scored["team"]]]
         if len(here):  # the team that predicts is among the drawn teams
@@ -370,7 +375,10 @@ class TeamDisplay(_display.Display):
                 zorder=_display.Sizes.star_layer,
                 label="selected",
             )
-        self.colorbar_ = colours.draw(ax)
+        self.colorbar_ = None
+        if len(sizes) > 1:
+            bar = {"ticks": sizes, "label": "team size"}
+            self.colorbar_ = ax.figure.colorbar(shades, ax=ax, **bar)
         ax.set(
             xlabel=f"{diversity.upper()} score (low is diverse)",
             ylabel="accuracy of team" if size is None else f"accuracy of teams of {size}",
@@ -381,78 +389,3 @@ class TeamDisplay(_display.Display):
         title = f"{len(scored)} of {len(teams)} teams scored"
         _display.legend(ax, headroom=0.5, loc="upper left", ncols=2, title=title)
         return self
-
-    def _draw_single_models(self, ax, given):
-        """Draw the best and the average accuracy of the single models."""
-        best = {"color": _display.VERMILION, "linestyle": "-.", "label": "best single model"}
-        average = {"color": "black", "linestyle": ":", "label": "average single model"}
-        shared = {"linewidth": _display.Sizes.reference, "zorder": 1}
-        best, average = (_display.style("line", given, **own, **shared) for own in (best, average))
-        self.best_ = ax.axhline(np.max(self.accuracies), **best)
-        self.average_ = ax.axhline(np.mean(self.accuracies), **average)
-
-    def _draw_thresholds(self, ax, score, colours, given):
-        """Draw the thresholds of the filters that use this score."""
-        lines = []
-        for name, of, size, value in self.thresholds:
-            # A threshold of the other score, or of a size that is not drawn, has no place here.
-            if of != score or size not in (None, *colours.sizes):
-                continue
-            # A threshold of one size among several has the colour of that size.
-            alone = size is None or len(colours.sizes) == 1
-            look = _display.style(
-                "line",
-                given,
-                linestyle="--",
-                color="black" if alone else colours.colours_of([size])[0],
-                linewidth=_display.Sizes.reference,
-                label=f"{_TITLES[name]} threshold",
-            )
-            lines.append(ax.axvline(value, **look))
-        return lines
-
-
-def _scatter(ax, teams, score, colours, look, given):
-    """Draw the marks of one kind of teams, coloured by size, and their entry of the legend."""
-    look = {"s": _display.Sizes.team_area, "linewidth": _display.Sizes.edge, "alpha": 0.85, **look}
-    label = f"{look.pop('label')} ({len(teams)})"
-    paint = "edgecolor" if "facecolor" in look else "color"
-    # The legend explains the marks in a neutral colour, as colours are the sizes of teams.
-    shown = {paint: "black" if len(colours.sizes) > 1 else _ONE_SIZE, "label": label}
-    ax.scatter([], [], **_display.style("points", given, **{**look, **shown}))
-    look[paint] = colours.colours_of(teams["size"])
-    return ax.scatter(teams[score], teams["accuracy"], **_display.style("points", given, **look))
-
-
-class _SizeColours:
-    """Colours of the team sizes, darker for larger teams."""
-
-    def __init__(self, sizes):
-        self.sizes = sorted(set(sizes))
-
-    def colours_of(self, sizes):
-        """Return colours of shape (n, 4), or one colour if all teams have the same size."""
-        import matplotlib as mpl
-
-        if len(self.sizes) == 1:
-            return _ONE_SIZE
-        # The end of the scale is left out: its yellow is hard to see on white.
-        shares = np.linspace(0.88, 0.0, len(self.sizes))
-        return mpl.colormaps["viridis"](shares[np.searchsorted(self.sizes, sizes)])
-
-    def draw(self, ax):
-        """Draw a colour bar that names the size of each colour; None if there is one size."""
-        if len(self.sizes) == 1:
-            return None
-        from matplotlib.cm import ScalarMappable
-        from matplotlib.colors import BoundaryNorm, ListedColormap
-
-        n = len(self.sizes)
-        mappable = ScalarMappable(
-            BoundaryNorm(np.arange(n + 1) - 0.5, n), ListedColormap(self.colours_of(self.sizes))
-        )
-        bar = ax.figure.colorbar(mappable, ax=ax, ticks=range(n), label="team size")
-        # Colours are numbered from 0, but a reader wants sizes.
-        bar.ax.set_yticklabels(self.sizes)
-        bar.ax.minorticks_off()
-        return bar

@@ -1,3 +1,6 @@
+"""Scorers and reports, against scikit-learn, SciPy, and models whose calibration is known."""
+
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,20 +9,22 @@ import numpy as np
 import pytest
 import sklearn
 from numpy.testing import assert_allclose
+from pandas.testing import assert_frame_equal
+from scipy import special, stats
 from sklearn.base import BaseEstimator, RegressorMixin, is_classifier
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.linear_model import BayesianRidge, LinearRegression, LogisticRegression
-from sklearn.metrics import check_scoring
-from sklearn.model_selection import cross_val_score, cross_validate
+from sklearn.metrics import check_scoring, log_loss, root_mean_squared_error
+from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 from tiers import cases
 
 from skuq import metrics, predictive
-from skuq.metrics import get_scorer, make_scorers
+from skuq.metrics import get_scorer, make_scorers, uncertainty_report
 
 
 class TwoLines(RegressorMixin, BaseEstimator):
@@ -43,73 +48,49 @@ class TwoLines(RegressorMixin, BaseEstimator):
         return (mixture.mean, mixture.std) if return_std else mixture.mean
 
 
-def normal_crps(y, mean, std, **weight):
-    return metrics.crps_loss(y, predictive.GaussianMixture(mean[None], std[None]), **weight)
-
-
 WEIGHT = {"sample_weight": np.random.default_rng(0).uniform(size=40)}
 NAMES = "nll gaussian_nll nll_min crps coverage_width_auc calibration_error coverage_error_80"
 NAMES = ["coverage_80", *(f"neg_{name}" for name in f"{NAMES} interval_80 mean_width_80".split())]
 
 
-def test_regressors_are_scored_as_normals_or_by_their_distributions(table):
-    X, y = table
-    model = BayesianRidge().fit(X, y)
-    mean, std = model.predict(X, return_std=True)
-    ends = mean - 1.2815515655446004 * std, mean + 1.2815515655446004 * std
-    coverage = metrics.coverage_score(y, *ends, **WEIGHT)
-    nll, *others = metrics.gaussian_nll_loss, metrics.nll_min_loss, normal_crps
-    others += [metrics.coverage_width_auc, metrics.calibration_error]
-    expected = (
-        coverage,
-        *(-loss(y, mean, std, **WEIGHT) for loss in (nll, nll, *others)),
-        -abs(coverage - 0.8),
-        -metrics.interval_loss(y, *ends, 0.8, **WEIGHT),
-        -metrics.mean_width(*ends, **WEIGHT),
-    )
-    for name, value in zip(NAMES, expected):
-        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
-    model = TwoLines(3.0).fit(X, y)  # A distribution is scored by its own.
-    mixture = model.predict_distribution(X)
-    expected = {
-        "neg_nll": -metrics.nll_loss(y, mixture, **WEIGHT),
-        "neg_gaussian_nll": -metrics.gaussian_nll_loss(y, mixture.mean, mixture.std, **WEIGHT),
-        "neg_crps": -metrics.crps_loss(y, mixture, **WEIGHT),
-        "neg_calibration_error": -metrics.calibration_error(pit=mixture.cdf(y), **WEIGHT),
-        "neg_interval_90": -metrics.interval_loss(y, *mixture.interval(0.9), 0.9, **WEIGHT),
-    }
-    for name, value in expected.items():
-        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, err_msg=name)
+def normals(model):
+    """Give a model of normals, and its predictions as a distribution."""
+    return model, lambda X: predictive.GaussianMixture(*(p[None] for p in model.predict(X, True)))
 
 
-def one_member(mixture):
-    loc, scale = mixture.loc[None], mixture.scale[None]
-    return predictive.GaussianMixture(loc, scale, probabilities=np.full(loc.shape, 0.5))
+def by_quantiles(model):
+    mixture = model.predict_distribution
+    names = ("quantile", "mean", "log_prob", "cdf", "interval", "std")
+    some = lambda X: SimpleNamespace(**{n: getattr(mixture(X), n) for n in names})  # noqa: E731
+    return SimpleNamespace(predict_distribution=some, predict=model.predict), mixture
 
 
 @cases(
-    ("change", "tolerance"),
-    (lambda mixture: SimpleNamespace(quantile=mixture.quantile, mean=mixture.mean), 1e-3),
-    (one_member, 1e-12),
+    ("model", "change", "tolerance"),
+    (BayesianRidge(), normals, 1e-7),
+    (TwoLines(3.0), lambda model: (model, model.predict_distribution), 1e-7),
+    (TwoLines(), by_quantiles, 1e-3),
 )
-def test_crps_of_distributions_by_quantiles_or_normals(table, change, tolerance):
+def test_regressors_are_scored_by_their_distributions_or_normals(table, model, change, tolerance):
     X, y = table
-    y = np.stack([y, y[::-1]], axis=1)
-    model = TwoLines().fit(X, y)
-    changed = SimpleNamespace(predict_distribution=lambda X: change(model.predict_distribution(X)))
-    plain, found = (get_scorer("neg_crps")(each, X, y) for each in (model, changed))
-    assert_allclose(found, plain, rtol=tolerance)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_several_outputs_are_averaged(table, name):
-    X, y = table
-    y, score = np.stack([y, y[::-1]], axis=1), get_scorer(name)
-    alone = [score(TwoLines(0.0).fit(X, y[:, k]), X, y[:, k]) for k in (0, 1)]
-    if "coverage_error" not in name:  # errors of the two may cancel in the mean coverage
-        assert_allclose(score(TwoLines(0.0).fit(X, y), X, y), np.mean(alone))
-    one = TwoLines().fit(X, y[:, 0])
-    assert score(one, X, y[:, :1]) == score(one, X, y[:, 0])
+    model, distribution = change(model.fit(X, y))
+    found, (low, high) = distribution(X), distribution(X).interval(0.8)
+    normal, share = (y, found.mean, found.std), metrics.coverage_score(y, low, high, **WEIGHT)
+    expected = {
+        "coverage_80": share,
+        "neg_nll": -metrics.nll_loss(y, found, **WEIGHT),
+        "neg_gaussian_nll": -metrics.gaussian_nll_loss(*normal, **WEIGHT),
+        "neg_nll_min": -metrics.nll_min_loss(*normal, **WEIGHT),
+        "neg_crps": -metrics.crps_loss(y, found, **WEIGHT),
+        "neg_coverage_width_auc": -metrics.coverage_width_auc(*normal, **WEIGHT),
+        "neg_calibration_error": -metrics.calibration_error(pit=found.cdf(y), **WEIGHT),
+        "neg_coverage_error_80": -abs(share - 0.8),
+        "neg_interval_80": -metrics.interval_loss(y, low, high, 0.8, **WEIGHT),
+        "neg_mean_width_80": -metrics.mean_width(low, high, **WEIGHT),
+    }
+    assert list(expected) == NAMES
+    for name, value in expected.items():
+        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, tolerance, err_msg=name)
 
 
 def test_cross_validation_metadata_routing_and_unknown_names(table):
@@ -171,24 +152,6 @@ def test_classifiers_and_classes_that_a_fold_lacks():
         scorer(model, X[:2], np.array(["0", None], dtype=object))
 
 
-@cases(
-    ("ends",),
-    (lambda low, high: (low, high),),
-    (lambda low, high: np.stack([low, high], axis=1),),
-    (lambda low, high: np.stack([low, high], axis=1)[..., None],),  # as of MAPIE
-)
-def test_intervals_alone_are_scored(table, ends):
-    X, y = table
-    low, high = X[:, 0] - 0.9, X[:, 0] + 1.4
-    model = SimpleNamespace(predict_interval=lambda X, coverage: ends(low, high * coverage))
-    for name, expected in (
-        ("coverage_50", metrics.coverage_score(y, low, high / 2, **WEIGHT)),
-        ("neg_interval_50", -metrics.interval_loss(y, low, high / 2, 0.5, **WEIGHT)),
-        ("neg_mean_width_50", -metrics.mean_width(low, high / 2, **WEIGHT)),
-    ):
-        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), expected)
-
-
 class Boosted(BayesianRidge):
     """What NGBoost and CatBoost return, of another model."""
 
@@ -201,23 +164,15 @@ class Boosted(BayesianRidge):
 
 
 def test_the_page_scores_other_packages(table, monkeypatch):
-    pytest.importorskip("mapie")
     for name, models in ("ngboost", "NGBRegressor"), ("catboost", "CatBoostRegressor"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{models: Boosted}))
     page = (Path(metrics.__file__).parents[2] / "docs" / "coming_from.md").read_text()
-    classes, scores = (code.split("```")[0] for code in page.split("```python\n")[-2:])
-    exec(classes + scores, found := {})
-    mapie, scoring = found["Mapie"](LinearRegression()), found["scoring"]
-    of_mapie = cross_validate(mapie, found["X"], found["y"], scoring=scoring)
-    for scored in (found["scores"], of_mapie):
-        assert 0.6 < scored["test_coverage_90"].mean() < 0.97
-        assert -4 < scored["test_neg_interval_90"].mean() < -1  # of the right model it is -1.24
-    plain = BayesianRidge().fit(*table)
-    ngboost, catboost = (found[n]().fit(*table) for n in ("NormalsOfNGBoost", "VirtualEnsemble"))
-    assert_allclose(*(get_scorer("neg_nll")(model, *table) for model in (ngboost, plain)))
-    mean, std = plain.predict(table[0], return_std=True)
-    parts = catboost.predict_distribution(table[0]).uncertainty()
-    assert_allclose(parts, [mean, std, np.ones(40), np.hypot(std, 1)])
+    exec(page.split("```python\n")[-1].split("```")[0], found := {})
+    mean, std = BayesianRidge().fit(*table).predict(table[0], return_std=True)
+    kinds = (found[name]().fit(*table) for name in ("NormalsOfNGBoost", "VirtualEnsemble"))
+    for model, wider in zip(kinds, (0, 1)):
+        parts = model.predict_distribution(table[0]).uncertainty()
+        assert_allclose(parts, [mean, std, np.full(40, wider), np.hypot(std, wider)])
 
 
 @cases("scoring", get_scorer("neg_nll"), make_scorers("neg_crps", "coverage_90"))
@@ -252,3 +207,146 @@ def test_the_wrong_kind_of_estimator_is_refused(table, name, model, message):
     y = (y > 0).astype(int) if is_classifier(model) else y
     with pytest.raises(TypeError, match=message):
         get_scorer(name)(make_pipeline(model).fit(X, y), X, y)
+
+
+LEVELS = [0.5, 0.8, 0.9, 0.95]
+COVERAGES = [f"coverage_{100 * level:g}" for level in LEVELS]
+
+
+def test_report_has_the_errors_and_intervals_of_scipy_and_the_columns_of_cross_validate(table):
+    X, y = table
+    model, known, y = BayesianRidge().fit(X[:20], y[:20]), y[:20], y[20:]
+    mean, std = model.predict(X[20:], return_std=True)
+    report = uncertainty_report(make_pipeline(model), X[20:], y, y_train=known)
+    frame, losses = report.frame, -stats.norm(mean, std).logpdf(y)
+    assert_allclose(frame.loc["nll"].tolist()[:2], [losses.mean(), stats.sem(losses)])
+    assert_allclose(frame.value["rmse"], rmse := root_mean_squared_error(y, mean))
+    error = 1.959964 * stats.sem((y - mean) ** 2) / (2 * rmse)
+    assert_allclose(frame.loc["rmse", ["low", "high"]].tolist(), [rmse - error, rmse + error])
+    for name, level in zip(COVERAGES, LEVELS):
+        held = int(np.sum(abs(y - mean) < special.ndtri((1 + level) / 2) * std))
+        ends = stats.binomtest(held, 20).proportion_ci(method="wilson")
+        assert_allclose(frame.loc[name, ["value", "low", "high"]].tolist(), [held / 20, *ends])
+    # The reference is the distribution of the training targets.
+    of_mean = root_mean_squared_error(y, np.full(20, known.mean()))
+    assert_allclose(frame.reference["rmse"], of_mean)
+    exact = (abs(y[:, None] - known) - abs(known[:, None] - known) / 2).mean()
+    assert_allclose(frame.reference["crps"], exact, rtol=0.02)  # by 100 quantiles
+    low, high = np.quantile(known, [0.05, 0.95])
+    assert frame.reference["coverage_90"] == np.mean((low <= y) & (y <= high))
+    row, shown = frame.loc["coverage_90"], report._repr_html_()
+    told = f"BayesianRidge held {row.value:.1%} .* {row.low:.1%} to {row.high:.1%}.*CRPS.* training"
+    assert re.search(told, report.sentence) and report.sentence in repr(report)
+    assert shown.count("<svg") == 1 and "BayesianRidge held" in shown and "coverage_95" in shown
+    X, y, folds = *table, [(np.arange(20), np.arange(20, 40))]
+    found = cross_validate(model, X, y, cv=folds, scoring=make_scorers())
+    for name, value in frame.value.items():
+        column, sign = ("", 1) if name in COVERAGES else ("neg_", -1)
+        assert_allclose(found.pop(f"test_{column}{name}"), [sign * value])
+    assert set(found) == {"fit_time", "score_time"}
+    search = GridSearchCV(model, {"tol": [1e-3]}, scoring=make_scorers(), refit="neg_crps", cv=2)
+    assert search.fit(X, y).best_score_ == search.cv_results_["mean_test_neg_crps"][0]
+
+
+class Normals:
+    """Regressor of normals about the first column, repeated for each output."""
+
+    def __init__(self, std, n_outputs=()):
+        self.std, self.shape = std, n_outputs
+
+    def predict(self, X, return_std=False):
+        mean = np.broadcast_to(X[:, 0], (*self.shape, len(X))).T
+        return (mean, 0 * mean + self.std) if return_std else mean
+
+
+def simulated(kind, factor):
+    """Return a model whose claims are right, too sure or too unsure by a factor, and its rows."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 1))
+    if kind == "numbers":
+        return Normals(factor), X, X[:, 0] + rng.normal(size=4000)
+    proba = lambda X: special.softmax(X * [-6, -3, 0, 3, 6] / factor, axis=1)  # noqa: E731
+    y = (rng.uniform(size=(4000, 1)) > proba(X * factor).cumsum(axis=1)).sum(axis=1)
+    return SimpleNamespace(predict_proba=proba, classes_=np.arange(5)), X, y
+
+
+@pytest.mark.parametrize("kind", ["numbers", "classes"])
+@cases(("factor", "verdict"), (0.5, "too low"), (1.0, "as claimed"), (2.0, "too high"))
+def test_report_sees_wrong_claims_as_wrong(kind, factor, verdict):
+    report = uncertainty_report(*simulated(kind, factor))
+    assert set(report.frame.verdict[COVERAGES]) == {verdict}
+    if kind == "numbers":
+        expected = 2 * special.ndtr(special.ndtri((1 + np.array(LEVELS)) / 2) * factor) - 1
+        assert_allclose(report.frame.value[COVERAGES], expected, atol=0.02)
+    outside = np.sign(report.curve.observed - report.curve.claimed)[3:-1]
+    assert factor == 1 or set(outside) == {np.sign(factor - 1)}
+
+
+def test_report_names_the_group_that_is_worst_beyond_its_noise_and_averages_outputs():
+    model, X, y = simulated("numbers", 1.0)
+    two = uncertainty_report(Normals(1, (2,)), X, np.stack([y, y], axis=1))
+    assert_frame_equal(uncertainty_report(model, X, y).frame, two.frame)
+    groups = np.where(np.arange(4000) < 200, "noisy", "calm").astype(object)
+    y[:200] = X[:200, 0] + 3 * (y - X[:, 0])[:200]
+    y[-1], groups[-1] = 9.0, "alone"  # one row, which is outside of all intervals
+    frame = uncertainty_report(model, X, y, groups).frame
+    assert set(frame.worst_group.drop("mean_width_90")) == {"noisy"}
+    assert_allclose(frame.worst["rmse"], 3, rtol=0.15)
+    assert frame.worst_high["coverage_90"] < 0.6 < 0.85 < frame.low["coverage_90"]
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        uncertainty_report(model, X, y, groups[1:])
+
+
+@cases(
+    ("ends",),
+    (lambda low, high: (low, high),),
+    (lambda low, high: np.stack([low, high], axis=1),),
+    (lambda low, high: np.stack([low, high], axis=1)[..., None],),  # as of MAPIE
+)
+def test_intervals_alone_are_scored(table, ends):
+    X, y = table
+    low, high = X[:, 0] - 0.9, X[:, 0] + 0.3
+    model = SimpleNamespace(predict=lambda X: X[:, 0])
+    model.predict_interval = lambda X, coverage: ends(low, low + 2.4 * coverage)
+    for name, expected in (
+        ("coverage_50", metrics.coverage_score(y, low, high, **WEIGHT)),
+        ("neg_interval_50", -metrics.interval_loss(y, low, high, 0.5, **WEIGHT)),
+        ("neg_mean_width_50", -metrics.mean_width(low, high, **WEIGHT)),
+    ):
+        assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), expected)
+    frame = uncertainty_report(model, X, y).frame
+    assert list(frame.index) == ["rmse", "interval_90", "mean_width_90", *COVERAGES]
+    assert_allclose(frame.value["coverage_50"], metrics.coverage_score(y, low, high))
+
+
+def test_report_of_plain_models_and_of_mapie(table):
+    X, y = table
+    plain = LinearRegression().fit(X, y)
+    report = uncertainty_report(plain, X, y)
+    assert list(report.frame.index) == ["rmse"] and "<svg" not in report._repr_html_()
+    assert "CRPS, NLL, coverage of 50%" in repr(report) and "rows' own" in report.sentence
+    regression = pytest.importorskip("mapie.regression")
+    mapie = regression.SplitConformalRegressor(plain, confidence_level=[0.9, 0.85])
+    report = uncertainty_report(mapie.conformalize(X, y), X, y)
+    low, high = np.moveaxis(mapie.predict_interval(X)[1], 1, 0)
+    held = ((low <= y[:, None]) & (y[:, None] <= high)).mean(axis=0)
+    assert_allclose(report.frame.value[["coverage_90", "coverage_85"]], held)
+    assert "coverage of 50%, coverage of 80%, coverage of 95%" in report.notes[0]
+
+
+def test_report_of_classes():
+    X, y = load_iris(return_X_y=True)
+    model = LogisticRegression(max_iter=1000).fit(X[50:], y[50:])
+    with pytest.warns(UndefinedMetricWarning, match="leaves out 50 of 150"):
+        report = uncertainty_report(model, X, y, groups=y)
+    known = uncertainty_report(model, X[50:], y[50:], groups=y[50:])
+    assert_frame_equal(known.frame, report.frame)
+    assert_allclose(known.frame.value["nll"], log_loss(y[50:], model.predict_proba(X[50:])))
+    assert_allclose(known.frame.value["error_rate"], 1 - model.score(X[50:], y[50:]))
+    assert_allclose(known.frame.reference["nll"], np.log(2))
+    assert known.frame.verdict["nll"] == "better"
+    two = SimpleNamespace(predict_proba=lambda X: [[0.6, 0.3, 0.1]] * 4, classes_=np.arange(3))
+    frame = uncertainty_report(two, X[:4], [0, 1, 1, 2]).frame
+    assert_allclose(frame.value[COVERAGES], [0.25, 0.75, 0.75, 1])
+    assert_allclose(frame.claimed[COVERAGES], [0.6, 0.9, 0.9, 1])
+    assert frame.value["set_size_90"] == 2 and frame.verdict["brier"] == "no clear difference"

@@ -65,7 +65,6 @@ NUMBERS = [
 OTHERS = [
     (metrics.retention_auc, "errors"),
     (lambda *a, **weight: metrics.error_retention_curve(*a, **weight)[1][-1], "errors"),
-    (sum_of(metrics.coverage_width_curve), "normals"),
     (sum_of(metrics.quantile_calibration_curve), "normals"),
     (partial(metrics.brier_loss, **KNOWN), "classes"),
     (partial(metrics.ece_loss, **KNOWN), "classes"),
@@ -135,7 +134,6 @@ REFUSED = [
     ("nll_min_loss", (TWO, [[0.0], [1.0]], [1.0, 1.0]), {}, "`mean` must have the shape"),
     ("nll_min_loss", (ONE, TWO, TWO), {}, "inconsistent"),
     ("crps_loss", (["a"], None), {}, "`y_true` must be numbers: could not convert .*'a'"),
-    ("coverage_width_curve", np.ones((3, 4, 2)), {}, r"shape \(n_samples,\).*Got \(4, 2\)"),
     ("coverage_score", ([0.0], [np.nan], [1.0]), {}, "`lower` must be numbers. Got NaN"),
     ("mean_width", ([0.0, 2.0], [1.0, 1.0]), {}, "in 1 rows, first in row 1: 2.0 and 1.0"),
     # The difference of infinite numbers is NaN.
@@ -197,6 +195,9 @@ def test_nll_is_scipys_and_crps_is_scoringrules(global_random_seed):
     found = optimize.minimize_scalar(lambda log_c: loss(y, mean, np.exp(log_c) * std))
     assert_allclose(metrics.nll_min_loss(y, mean, std), found.fun, rtol=1e-9)
     assert metrics.nll_min_loss(y, y, std) == -np.inf
+    # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
+    y, std = np.array([1.0, 1.0, 6.0]), np.array([1.0, 0.5, 1.5])
+    assert_allclose(metrics.coverage_width_auc(y, 0 * y, std), (2 + 4 + 8) / 3)
     scoringrules = pytest.importorskip("scoringrules")
     y, mean, std = draw(global_random_seed, 2)
     assert_allclose(normal_crps(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
@@ -204,22 +205,6 @@ def test_nll_is_scipys_and_crps_is_scoringrules(global_random_seed):
     members = (np.moveaxis(part, 0, -1) for part in (loc, scale))
     expected = scoringrules.crps_mixnorm(y, *members, np.broadcast_to(weights, (50, 2, 4)))
     assert_allclose(mixture_crps(y, loc, scale, weights), expected.mean(), rtol=1e-6)
-
-
-def test_rescaled_curve_and_the_area_under_it(global_random_seed):
-    y, mean, std = draw(global_random_seed)
-    _, coverage, width = metrics.coverage_width_curve(y, mean, std)
-    assert_allclose(metrics.coverage_width_auc(y, mean, std), np.diff(coverage) @ width[1:])
-    # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
-    y, std = np.array([1.0, 1.0, 6.0]), np.array([1.0, 0.5, 1.5])
-    assert_allclose(metrics.coverage_width_auc(y, 0 * y, std), (2 + 4 + 8) / 3)
-    # Ties are one point; the curve starts with exact predictions.
-    scale, coverage, width = metrics.coverage_width_curve([0, 0, 1, -1], np.zeros(4), np.ones(4))
-    assert_allclose((scale, coverage, width), ([0, 1], [0.5, 1], [0, 2]))
-    # A row without weight has no point on the curve, even if it is the last.
-    weight = {"sample_weight": [1, 1, 0]}
-    curve = metrics.coverage_width_curve([0, 1, 5], np.zeros(3), np.ones(3), **weight)
-    assert_allclose(curve, ([0, 1], [0.5, 1], [0, 2]))
 
 
 def test_intervals_and_quantiles_by_hand_and_of_scoringrules(rng):

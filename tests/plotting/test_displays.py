@@ -18,7 +18,6 @@ from tiers import cases
 
 from skuq import plotting
 from skuq.ensembles import select_teams
-from skuq.plotting import CoverageWidthDisplay as Width
 from skuq.plotting import PredictionBandDisplay as Band
 from skuq.plotting import QuantileCalibrationDisplay as Calibration
 from skuq.plotting import RetentionDisplay as Retention
@@ -53,7 +52,7 @@ CHOSEN = select(6, 300)
 DRAW = {
     **{
         name: partial(getattr(plotting, name).from_predictions, Y, 0.5 * Y, STD)
-        for name in ("QuantileCalibrationDisplay", "CoverageWidthDisplay", "RetentionDisplay")
+        for name in ("QuantileCalibrationDisplay", "RetentionDisplay")
     },
     "PredictionBandDisplay": Band(Y, Y, STD, aleatoric=STD / 2).plot,
     "SearchHistoryDisplay": SearchHistoryDisplay([3.0, np.nan, 2.0]).plot,
@@ -115,7 +114,7 @@ def test_bands_show_both_parts_or_the_total_in_order_of_the_input():
     X, mean = np.array([[2.0], [0.0], [1.0]]), np.array([1.0, 3.0, 5.0])
     rows = {"X_train": X, "y_train": [1.0, 2.0, 3.0]}
     model = make_pipeline(FunctionTransformer(lambda X: 2 * X), TwoMembers())
-    display = Band.from_estimator(model, X, **rows, unit="kW", n_stds=3)
+    display = Band.from_estimator(model, X, **rows, name="y (kW)", n_stds=3)
     assert_allclose(display.line_.get_data(), [[0, 1, 2], mean])
     # Both variances are 1: the aleatoric band is 3 wide, the total one 3 sqrt(2).
     assert_band(display.aleatoric_band_, mean, 3)
@@ -137,13 +136,6 @@ def test_curves_by_hand_and_retention_of_classifiers():
     found = display.line_.get_data()
     assert_allclose(found, [[0, 0.25, 0.5, 0.75, 1], [0, 0.25, 0.75, 0.75, 1]])
     assert "calibration error 0.05" in display.ax_.get_legend().get_texts()[1].get_text()
-    # |error| / std is 2, 0.5 and 1; the mean std is 2.
-    y, mean, std = [2.0, 1.0, -3.0], [0.0, 0.0, 0.0], [1.0, 2.0, 3.0]
-    display = Width.from_predictions(y, mean, std, mark=1.5, unit="m")
-    assert_allclose(display.line_.get_data(), [[0, 1 / 3, 2 / 3, 1], [0, 2, 4, 8]])
-    assert_allclose(np.ravel(display.marker_.get_data()), [2 / 3, 6])
-    assert display.ax_.get_ylabel() == "mean width of intervals (m)"
-    assert Width.from_predictions([1.0], [0.0], [1.0]).marker_ is None
     display = Retention([4.0, 0.0, 2.0, 2.0], [0.1, 0.4, 0.2, 0.3]).plot()
     retained = [0, 0.25, 0.5, 0.75, 1]
     assert_allclose(display.line_.get_data(), [retained, [0, 1, 1.5, 2, 2]])
@@ -152,6 +144,9 @@ def test_curves_by_hand_and_retention_of_classifiers():
     display = Retention.from_predictions([1.0, 2.0], [0.0, 0.0], [1.0, 2.0], bounds=False)
     assert display.random_ is display.oracle_ is None
     assert_allclose(display.line_.get_ydata(), [0, 0.5, 2.5])
+    small = Retention.from_predictions(Y, 0.9 * Y, STD)  # Later displays find room.
+    low, high = Retention.from_predictions(10 * Y, 0 * Y, STD, ax=small.ax_).ax_.get_ylim()
+    assert low == 0 and high > max(np.max(line.get_ydata()) for line in small.ax_.lines)
     y = np.arange(12) // 6  # Retention of classifiers counts wrong labels.
     model = GaussianNB().fit(X, y)
     display = Retention.from_estimator(make_pipeline("passthrough", model), X, 1 - y)
@@ -167,11 +162,10 @@ def test_curves_by_hand_and_retention_of_classifiers():
     (lambda: Band.from_estimator(TwoMembers(), np.zeros((3, 2))), ValueError, "n_samples, 1"),
     (lambda: Band.from_estimator(TwoMembers(), [["b"]]), ValueError, "`X` must be num.*'b'"),
     (lambda: Band.from_estimator(CLASSES, X), TypeError, "Got the classifier"),
-    (lambda: Width.from_predictions([1, 2], [1, 2], [1]), ValueError, "inconsistent n"),
-    (lambda: Width([1], [1], [1]).plot(mark=-1), ValueError, "`mark` must not be negative"),
+    (lambda: Retention.from_predictions([1, 2], [1, 2], [1]), ValueError, "inconsistent n"),
     (lambda: Retention(np.ones((2, 2)), np.ones(2)).plot(), ValueError, "have the shape"),
     (lambda: Retention.from_estimator(CLASSES, X, [True]), ValueError, "inconsistent numbers"),
-    (lambda: Retention.from_estimator(CLASSES, X, ["a"] * 12), ValueError, r"at fit. Got \['a'\]"),
+    (lambda: Retention.from_estimator(CLASSES, X, ["a"] * 12), ValueError, r"in fit: \['a'\]"),
     (lambda: Calibration.from_predictions([1.0]), ValueError, r"Give.*Got \['y_true'\]"),
     (lambda: Calibration.from_estimator(TwoMembers(), X, np.c_[X, X]), ValueError, "shape"),
     (lambda: Calibration.from_estimator(LinearRegression().fit(X, X), X, X), TypeError, "std"),
@@ -189,15 +183,7 @@ def test_displays_say_what_is_wrong(draw, error, message):
         draw()
 
 
-@pytest.mark.parametrize("display", [Retention, Width])
-def test_later_displays_find_room_on_shared_axes(display):
-    small = display.from_predictions(Y, 0.9 * Y, STD)
-    large = display.from_predictions(10 * Y, 0 * Y, 10 * STD, ax=small.ax_)
-    low, high = large.ax_.get_ylim()
-    assert low == 0 and high > max(np.max(line.get_ydata()) for line in large.ax_.lines)
-
-
-@cases(("display", "data"), (Width, "width"), (Retention, "errors"), (Calibration, "observed"))
+@cases(("display", "data"), (Retention, "errors"), (Calibration, "observed"))
 def test_a_y_of_one_column_is_one_output(display, data):
     one = BayesianRidge().fit(X, np.sin(X[:, 0]))
     columns = lambda X, return_std: tuple(np.expand_dims(one.predict(X, True), 2))  # noqa: E731
@@ -245,17 +231,15 @@ def test_teams_are_drawn_by_what_became_of_them():
         assert_allclose(offsets, teams.loc[rows, ["hq", "accuracy"]])
     selected = teams[teams["team"] == CHOSEN.selected_].iloc[0]
     assert_allclose(np.ravel(display.selected_.get_data()), [selected["hq"], selected["accuracy"]])
-    assert_allclose(display.best_.get_ydata(), CHOSEN.accuracies_.max())
-    assert_allclose(display.average_.get_ydata(), CHOSEN.accuracies_.mean())
-    assert display.colorbar_ is not None
-    display = TeamDisplay.from_teams(CHOSEN, size=3)  # A threshold divides teams of one size.
-    (line,) = display.thresholds_
-    at = line.get_xdata()[0]
-    assert display.scatters_["kept"].get_offsets()[:, 0].max() < at
-    assert display.scatters_["kmeans"].get_offsets()[:, 0].min() >= at and display.colorbar_ is None
+    heights = display.best_.get_ydata()[0], display.average_.get_ydata()[0]
+    assert_allclose(heights, [CHOSEN.accuracies_.max(), CHOSEN.accuracies_.mean()])
+    display, several = TeamDisplay.from_teams(CHOSEN, size=3), display.colorbar_
+    (line,) = display.thresholds_  # It divides teams of one size.
+    assert several is not None and display.colorbar_ is None
+    kept, pruned = (display.scatters_[fate].get_offsets()[:, 0] for fate in ("kept", "kmeans"))
+    assert kept.max() < line.get_xdata()[0] <= pruned.min()
     assert not TeamDisplay.from_teams(CHOSEN, diversity="q").thresholds_
     chosen = select(4, 100, diversity="q", filters=("mean",))
     display = TeamDisplay.from_teams(chosen, diversity="q")
-    (line,) = display.thresholds_
-    assert_allclose(line.get_xdata(), chosen.teams_["q"].mean())
+    assert_allclose(display.thresholds_[0].get_xdata(), chosen.teams_["q"].mean())
     assert set(display.scatters_) == {"mean", "kept"}
