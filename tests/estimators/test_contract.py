@@ -93,7 +93,7 @@ OWN = [cls for cls in CLASSES if cls is not skuq.UncertaintyPipeline]  # which f
 DIFFERENT = {
     *("network", "learning_rate", "batch_size", "epochs", "early_stopping_patience", "training"),
     *("loss", "noise_std", "standardize", "target_transform", "estimator", "max_time"),
-    *("n_members", "n_trials", "search", "selection", "validation", "refit", "calibrate"),
+    *("n_members", "n_trials", "search", "validation", "refit", "calibrate"),
 }
 rng = np.random.default_rng(0)
 X = pd.DataFrame(rng.uniform(-1, 1, (60, 3)), columns=["a", "b", "c"])
@@ -728,7 +728,9 @@ WRONG = {
     **dict.fromkeys(["artificial", "band", "batch_over", "bootstrap", "calibrate", "choose"], "x"),
     **dict.fromkeys(["class_weight", "diversity", "estimator", "filters", "fixed", "loss"], "x"),
     **dict.fromkeys(["method", "metric", "n_jobs", "network", "output_map", "preprocess"], "x"),
-    **dict.fromkeys(["pretrained", "prior", "readout", "refine", "refit", "search"], "x"),
+    **dict.fromkeys(
+        ["empty_sizes", "pretrained", "prior", "readout", "refine", "refit", "search"], "x"
+    ),
     **dict.fromkeys(["selection", "space", "standardize", "target_transform", "training"], "x"),
     **dict.fromkeys(["verbose", "voting", "warm_start", "weights"], "x"),
 }
