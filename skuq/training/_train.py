@@ -297,9 +297,8 @@ class TrainingRun:
 
     def _call(self, n_epochs: int, cancelled: Any = None) -> tuple[dict[str, Any], Any]:
         """Call the program for the next epochs."""
-        arguments = self._arguments(n_epochs)
-        make = functools.partial(self._compile, arguments, cancelled)
-        return programs.get(self.key, make)(*arguments)
+        program = programs.get(self.key, functools.partial(self._compile, cancelled))
+        return program(*self._arguments(n_epochs))
 
     def _arguments(self, n_epochs: int) -> Any:
         """Prepare the program's arguments for the next epochs, as tensors."""
@@ -329,14 +328,15 @@ class TrainingRun:
         counts = {"n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
         return backend.to_tensors((self._carry, self._tables, feed, {**self._scalars, **counts}))
 
-    def _compile(self, arguments: Any, cancelled: Callable[[], bool] | None) -> Any:
-        """Compile the program for arguments of these shapes."""
+    def _compile(self, cancelled: Callable[[], bool] | None) -> Any:
+        """Compile the program."""
         # Programs compile one after the other: the training may be cancelled while this one waits.
         _raise_if(cancelled)
         from skuq.training._program import TrainingProgram
 
         program = TrainingProgram(self._model, self.key)
-        return backend.compile_program(program.run, arguments, jit=self.key.jit)
+        arguments = self._arguments(0)
+        return backend.compile_program(program.run, arguments, jit=self.key.jit, key=self.key)
 
     def members(self) -> list[Member | FloatingPointError]:
         """Make the record of each member so far, or an error in the place of one that diverged.
