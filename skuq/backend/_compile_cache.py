@@ -13,7 +13,7 @@ import itertools
 import os
 import re
 import sys
-import threading
+from collections.abc import Callable, Sequence
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ _FEATURES = "(?m)^(?:vendor_id|cpu family|model|[fF]lags|[fF]eatures|CPU |isa).*
 
 _folder: Path | None = None  # that TensorFlow uses in this process
 _n_traced: dict[str, int] = {}  # how often this process has traced each program
-_lock = threading.RLock()  # held by the thread that gives names
 
 
 def set_flags(tensorflow: Any, is_own: bool) -> None:
@@ -67,10 +66,7 @@ def set_flags(tensorflow: Any, is_own: bool) -> None:
 def warn_if_off() -> None:
     """Warn if this process does not keep programs."""
     if _folder is None:
-        warn_user(
-            "Compiled programs are not kept, because TensorFlow has been used before. Set "
-            f"{VARIABLE}=1, or call skuq.training.cache_compiled_programs() earlier."
-        )
+        warn_user("Compiled programs are not kept: ask for it before TensorFlow is first used.")
 
 
 def _make_folder(asked: str, version: str, n_threads: int | None) -> Path:
@@ -106,11 +102,8 @@ def _checked(path: Path, content: bytes) -> bytes:
 
 def _clean(folder: Path, max_bytes: float) -> None:
     """Remove programs without a checksum, and the oldest ones of all versions and processors."""
-    paths = list(folder.parent.glob("skuq-*/skuq__*"))
-    with contextlib.suppress(FileNotFoundError):  # another process has removed one
-        paths.sort(key=os.path.getmtime, reverse=True)
-    for path in paths:
-        with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # another process that begins removes files, too
+        for path in sorted(folder.parent.glob("skuq-*/skuq__*"), key=os.path.getmtime)[::-1]:
             content = path.read_bytes()
             max_bytes -= len(content)
             is_whole = path.suffix != ".pb" or content == _checked(path, content[:-_N_ADDED])
@@ -118,19 +111,20 @@ def _clean(folder: Path, max_bytes: float) -> None:
                 path.unlink()
 
 
-def keep_program(trace: Any, example: Any, key: Any) -> Any:
-    """Return ``trace(*example)``; load or compile it at once if this process keeps programs.
+def keep_program(make: Any, example: Sequence[Any], key: Any) -> Callable[..., Any]:
+    """Trace the TensorFlow function ``make()``; if programs are kept, load or compile it, too.
 
-    Programs with keys of one `repr` are the same, in other processes, too.
+    In all processes, programs are the same if their keys have the same `repr`.
     """
     if _folder is None:
-        return trace(*example)
-    before, program = set(_folder.glob("*.pb")), _trace_as(key, trace, example)
+        return make().get_concrete_function(*example)
+    before, program = set(_folder.glob("*.pb")), _trace_as(key, make, example)
     try:
         program(*example)
     except Exception:  # a file is damaged or has vanished, or none can be written
         _clean(_folder, 0)
-        program = _trace_as(key, trace, example)
+        before.clear()
+        program = _trace_as(key, make, example)
         program(*example)
     for path in set(_folder.glob("*.pb")) - before:
         with contextlib.suppress(OSError):
@@ -140,16 +134,15 @@ def keep_program(trace: Any, example: Any, key: Any) -> Any:
     return program
 
 
-def _trace_as(key: Any, trace: Any, example: Any) -> Any:
-    """Return ``trace(*example)``, with names that depend on the key alone."""
-    operations: Any = sys.modules["tensorflow.python.framework.ops"]
+def _trace_as(key: Any, make: Any, example: Sequence[Any]) -> Callable[..., Any]:
+    """Trace the function ``make()``, with names that depend on the key alone."""
+    # Programs of a process must not share names, not even if one has been dropped.
     code = _digest(key)
-    with _lock:
-        # Programs of a process must not share names, not even if one has been dropped.
-        _n_traced[code] = _n_traced.get(code, 0) + 1
-        number = int(_digest((code, _n_traced[code])), 16) * 10**4
-        count, operations.uid = operations.uid, itertools.count(number).__next__
-        try:
-            return trace(*example)
-        finally:
-            operations.uid = count
+    _n_traced[code] = _n_traced.get(code, 0) + 1
+    number = int(_digest((code, _n_traced[code])), 16) * 10**4
+    operations: Any = sys.modules["tensorflow.python.framework.ops"]
+    count, operations.uid = operations.uid, itertools.count(number).__next__
+    try:
+        return make().get_concrete_function(*example)
+    finally:
+        operations.uid = count

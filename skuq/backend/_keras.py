@@ -72,8 +72,8 @@ def quiet_stderr() -> Iterator[None]:
 def wake_xla() -> None:
     """Run XLA's first compilation without its messages, which ignore the log level."""
     with quiet_stderr():
-        one = tf.constant(1.0)
-        _compile(lambda x: x + 1.0, [one], True, "wake_xla")(one)
+        add = functools.partial(tf.function, lambda x: x + 1.0, jit_compile=True, autograph=False)
+        _compile_cache.keep_program(add, [tf.constant(1.0)], "wake_xla")(tf.constant(1.0))
 
 
 def flatten_layers(model: Any, include_self: bool = True) -> list[Any]:
@@ -170,15 +170,8 @@ def compile_program(
     check_fork()
     if jit:
         wake_xla()
-    return _compile(program, example, jit, key)
-
-
-def _compile(program: Callable[..., Any], example: Sequence[Any], jit: bool, key: Any) -> Any:
-    def trace(*example: Any) -> Any:
-        traced = tf.function(program, jit_compile=jit, autograph=False)
-        return traced.get_concrete_function(*example)
-
-    return _compile_cache.keep_program(trace, example, key)
+    make = functools.partial(tf.function, program, jit_compile=jit, autograph=False)
+    return _compile_cache.keep_program(make, example, key)
 
 
 def compile_forward(
