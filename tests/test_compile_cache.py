@@ -10,7 +10,7 @@ from processes import run_python
 from tiers import cases, slow
 
 from skuq.backend import _compile_cache as cache
-from skuq.backend import keras
+from skuq.backend import compile_program, ops
 from skuq.training import cache_compiled_programs
 
 WORK = """
@@ -145,13 +145,16 @@ def test_flags_of_the_user_stay(folder, monkeypatch, asked, given, is_on):
 
 def test_a_cache_that_comes_too_late_warns_and_one_of_no_use_does_not(folder, monkeypatch):
     with pytest.warns(match="ask for it before TensorFlow is first used"):
-        assert keras and cache_compiled_programs("~/mine") is None  # it is loaded
+        assert compile_program and cache_compiled_programs("~/mine") is None  # it is loaded
     assert os.environ[cache.VARIABLE] == os.path.expanduser("~/mine")
     monkeypatch.setenv(cache.VARIABLE, "1")
-    with pytest.warns(match="ask for it before TensorFlow is first used"):
-        cache.set_flags(tensorflow(monkeypatch, is_used=True)[0], is_own=True)
+    monkeypatch.setattr("skuq.backend._keras._is_late", True)
+    with pytest.warns(match="ask for it before TensorFlow is first used") as warned:
+        compile_program(lambda x: x, [ops.ones(1)], jit=False)
+    assert warned[0].filename == __file__
+    assert cache.set_flags(tensorflow(monkeypatch, is_used=True)[0], is_own=True)
     folder.parent.chmod(0o777)  # others could put programs there
-    cache.set_flags(tensorflow(monkeypatch)[0], is_own=True)
+    assert not cache.set_flags(tensorflow(monkeypatch)[0], is_own=True)
     assert cache._folder is None
 
 

@@ -35,8 +35,8 @@ _folder: Path | None = None  # that TensorFlow uses in this process
 _n_traced: dict[str, int] = {}  # how often this process has traced each program
 
 
-def set_flags(tensorflow: Any, is_own: bool) -> None:
-    """Have TensorFlow keep programs if the user asks for it.
+def set_flags(tensorflow: Any, is_own: bool) -> bool:
+    """Have TensorFlow keep programs if the user asks for it; return whether it is too late.
 
     In joblib's processes, in which skuq's programs run, this is the default if skuq has loaded
     TensorFlow there (`is_own`).
@@ -48,11 +48,10 @@ def set_flags(tensorflow: Any, is_own: bool) -> None:
     # The user's own cache stays, and so does a file of flags. Windows has no owners as below.
     is_free = "persistent_cache" not in flags and flags.strip()[:1] in ("", "-")
     if asked == "0" or not is_free or not hasattr(os, "getuid"):
-        return
+        return False
     context = sys.modules["tensorflow.python.eager.context"].context()
-    if context._context_handle or context._physical_devices:  # has read its flags
-        warn_if_off()
-        return
+    if context._context_handle or context._physical_devices:  # it has read its flags
+        return True
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: the user has no home
         folder = _make_folder(asked, tensorflow.__version__, context._intra_op_parallelism_threads)
         options = f"directory='{folder}'", "prefix=skuq", "device_types=CPU"
@@ -61,6 +60,7 @@ def set_flags(tensorflow: Any, is_own: bool) -> None:
         tensorflow.config.list_physical_devices()  # reads them
         os.putenv("TF_XLA_FLAGS", flags)
         _folder = folder
+    return False
 
 
 def warn_if_off() -> None:
@@ -111,21 +111,25 @@ def _clean(folder: Path, max_bytes: float) -> None:
                 path.unlink()
 
 
-def keep_program(make: Any, example: Sequence[Any], key: Any) -> Callable[..., Any]:
+def keep_program(
+    make: Any, example: Sequence[Any], key: Any, quiet: Any = contextlib.nullcontext
+) -> Callable[..., Any]:
     """Trace the TensorFlow function ``make()``; if programs are kept, load or compile it, too.
 
-    In all processes, programs are the same if their keys have the same `repr`.
+    In all processes, programs are the same if their keys have the same `repr`. TensorFlow loads
+    within the context ``quiet()``.
     """
     if _folder is None:
         return make().get_concrete_function(*example)
     before, program = set(_folder.glob("*.pb")), _trace_as(key, make, example)
-    try:
-        program(*example)
-    except Exception:  # a file is damaged or has vanished, or none can be written
-        _clean(_folder, 0)
-        before.clear()
-        program = _trace_as(key, make, example)
-        program(*example)
+    with quiet():
+        try:
+            program(*example)
+        except Exception:  # a file is damaged or has vanished, or none can be written
+            _clean(_folder, 0)
+            before.clear()
+            program = _trace_as(key, make, example)
+            program(*example)
     for path in set(_folder.glob("*.pb")) - before:
         with contextlib.suppress(OSError):
             copy = path.with_suffix(f".{os.getpid()}.tmp")

@@ -103,7 +103,7 @@ with quiet_stderr(), without_collection():
     import tensorflow as tf
 
     _scopes.check_mode(tf)
-    _compile_cache.set_flags(tf, is_own=not _is_loud)
+    _is_late = _compile_cache.set_flags(tf, is_own=not _is_loud)
     # Several processes can share a GPU if its memory is allocated on demand.
     for _gpu in tf.config.list_physical_devices("GPU"):
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
@@ -168,10 +168,14 @@ def compile_program(
     kept it is called once, and later processes load it by `key`, on which it depends.
     """
     check_fork()
+    if _is_late:
+        _compile_cache.warn_if_off()
     if jit:
         wake_xla()
     make = functools.partial(tf.function, program, jit_compile=jit, autograph=False)
-    return _compile_cache.keep_program(make, example, key)
+    # At the user's level TensorFlow would write, falsely, that the processor is another one.
+    quiet = quiet_stderr if _is_loud else contextlib.nullcontext
+    return _compile_cache.keep_program(make, example, key, quiet)
 
 
 def compile_forward(
