@@ -102,9 +102,8 @@ def cache_compiled_programs(folder: str | os.PathLike[str] | None = None) -> Non
     >>> from skuq.training import cache_compiled_programs
     >>> cache_compiled_programs()  # doctest: +SKIP
     """
-    os.environ[_compile_cache.VARIABLE] = (
-        "1" if folder is None else os.path.abspath(os.path.expanduser(folder))
-    )
+    asked = "1" if folder is None else os.path.abspath(os.path.expanduser(folder))
+    os.environ[_compile_cache.VARIABLE] = asked
     if backend.loaded("skuq.backend._keras"):
         _compile_cache.warn_if_off()
 
