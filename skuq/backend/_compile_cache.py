@@ -74,9 +74,9 @@ def _make_folder(asked: str, version: str, n_threads: int | None) -> Path:
     info = Path("/proc/cpuinfo")
     lines = re.findall(_FEATURES, info.read_text()) if info.exists() else []
     # XLA divides loops among as many threads as TensorFlow has.
-    n_threads = n_threads or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or joblib.cpu_count())
+    threads = n_threads or os.environ.get("TF_NUM_INTRAOP_THREADS") or joblib.cpu_count()
     flags = os.environ.get("XLA_FLAGS"), os.environ.get("TF_XLA_FLAGS")
-    code = _digest((sorted(set(lines)) or os.uname(), n_threads, flags))
+    code = _digest((sorted(set(lines)) or os.uname(), str(threads), flags))
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     base = Path(f"{cache}/skuq" if asked == "1" else asked).expanduser().absolute()
     folder = base / f"skuq-{skuq.__version__}-{version}-{code}"
@@ -145,7 +145,7 @@ def _trace_as(key: Any, make: Any, example: Sequence[Any]) -> Callable[..., Any]
     _n_traced[code] = _n_traced.get(code, 0) + 1
     number = int(_digest((code, _n_traced[code])), 16) * 10**4
     operations: Any = sys.modules["tensorflow.python.framework.ops"]
-    count, operations.uid = operations.uid, itertools.count(number).__next__
+    count, operations.uid = getattr(operations, "uid", None), itertools.count(number).__next__
     try:
         return make().get_concrete_function(*example)
     finally:
