@@ -168,7 +168,7 @@ def test_a_cache_that_comes_too_late_warns_and_one_of_no_use_does_not(folder, mo
 def test_names_are_those_of_the_key_and_what_fails_is_made_without_files(folder, monkeypatch):
     before, fails = write(folder / "skuq__before.pb", 0), [False, True, False, False, False]
     monkeypatch.setattr(cache, "_folder", folder)
-    operations = SimpleNamespace(uid=lambda: 5)
+    operations = SimpleNamespace(uid=lambda: 5, get_default_graph=lambda: operations.uid())
     monkeypatch.setitem(sys.modules, "tensorflow.python.framework.ops", operations)
 
     def trace(x):

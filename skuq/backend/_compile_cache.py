@@ -145,6 +145,7 @@ def _trace_as(key: Any, make: Any, example: Sequence[Any]) -> Callable[..., Any]
     _n_traced[code] = _n_traced.get(code, 0) + 1
     number = int(_digest((code, _n_traced[code])), 16) * 10**4
     operations: Any = sys.modules["tensorflow.python.framework.ops"]
+    operations.get_default_graph()  # each thread makes one when it first traces, with a number
     count, operations.uid = getattr(operations, "uid", None), itertools.count(number).__next__
     try:
         return make().get_concrete_function(*example)
