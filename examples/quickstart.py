@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 
 from skuq import DeepEnsembleRegressor, TabularEnsembleRegressor
 from skuq.metrics import coverage_score, gaussian_nll_loss
+from skuq.training import cache_compiled_programs
 
 FIGURE = Path("quickstart.png")
 
@@ -31,6 +32,7 @@ def normal_interval(mean, std, coverage=0.9):
 
 
 def main():
+    cache_compiled_programs()  # the second run takes less time
     X, y = load_diabetes(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 

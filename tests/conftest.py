@@ -21,6 +21,7 @@ hypothesis.settings.register_profile("slow", max_examples=300, deadline=None)
 def pytest_configure(config):
     """More examples where slow tests are asked for; one thread, since small arrays need no more."""
     threadpool_limits(1)
+    os.environ.setdefault("SKUQ_COMPILE_CACHE", "0")  # workers would write to the user's folder
     if _has_slow_tests(config):
         hypothesis.settings.load_profile("slow")
     else:

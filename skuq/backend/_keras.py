@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import joblib
 import numpy as np
 
-from skuq.backend import _scopes
+from skuq.backend import _compile_cache, _scopes
 from skuq.backend._scopes import check_fork, without_collection
 
 if TYPE_CHECKING:  # see `__getattr__`
@@ -72,8 +72,8 @@ def quiet_stderr() -> Iterator[None]:
 def wake_xla() -> None:
     """Run XLA's first compilation without its messages, which ignore the log level."""
     with quiet_stderr():
-        add = tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)
-        add(tf.constant(1.0))
+        add = functools.partial(tf.function, lambda x: x + 1.0, jit_compile=True, autograph=False)
+        _compile_cache.keep_program(add, [tf.constant(1.0)], "wake_xla")(tf.constant(1.0))
 
 
 def flatten_layers(model: Any, include_self: bool = True) -> list[Any]:
@@ -103,6 +103,7 @@ with quiet_stderr(), without_collection():
     import tensorflow as tf
 
     _scopes.check_mode(tf)
+    _is_late = _compile_cache.set_flags(tf, is_own=not _is_loud)
     # Several processes can share a GPU if its memory is allocated on demand.
     for _gpu in tf.config.list_physical_devices("GPU"):
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
@@ -159,16 +160,22 @@ def split(array: Any, ends: Sequence[int], axis: int) -> Any:
 
 
 def compile_program(
-    program: Callable[..., Any], example: Sequence[Any], *, jit: bool
+    program: Callable[..., Any], example: Sequence[Any], *, jit: bool, key: Any = None
 ) -> Callable[..., Any]:
     """Compile a program for the shapes of `example`, by XLA if `jit`, otherwise to a plain graph.
 
-    The program is traced only here. Calling it with other shapes is an error.
+    The program is traced only here. Calling it with other shapes is an error. Where programs are
+    kept it is called once, and later processes load it by `key`, on which it depends.
     """
     check_fork()
+    if _is_late:
+        _compile_cache.warn_if_off()
     if jit:
         wake_xla()
-    return tf.function(program, jit_compile=jit, autograph=False).get_concrete_function(*example)
+    make = functools.partial(tf.function, program, jit_compile=jit, autograph=False)
+    # At the user's level TensorFlow would write, falsely, that the processor is another one.
+    quiet = quiet_stderr if _is_loud else contextlib.nullcontext
+    return _compile_cache.keep_program(make, example, key, quiet)
 
 
 def compile_forward(

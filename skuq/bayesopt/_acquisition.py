@@ -471,7 +471,7 @@ class CompiledAcquisition:
             program = gradient if kind == "gradient" else value
             u = self._tensors(np.zeros((rows, task.q, d)))
             try:
-                return compile_program(program, (*self._arguments, u), jit=True)
+                return compile_program(program, (*self._arguments, u), jit=True, key=key)
             except NumpyOnlyError as error:
                 return error  # cached too, so that the next step does not try again
 

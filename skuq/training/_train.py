@@ -13,6 +13,7 @@ and on a GPU both call the same library.
 
 import functools
 import math
+import os
 import re
 import threading
 import time
@@ -24,7 +25,7 @@ import numpy as np
 
 from skuq import backend
 from skuq._messages import warn_user
-from skuq.backend import BoundedCache
+from skuq.backend import BoundedCache, _compile_cache
 from skuq.networks._member import Member
 from skuq.networks._operator_network import EpistemicNetwork
 from skuq.tables._splits import TrainingData
@@ -75,6 +76,36 @@ def worth_xla(job: TrainingJob, n_train: int, n_weights: int) -> bool:
     saved += _Costs.own_layer * len(_OWN_LAYER.findall(job.network))
     saved += _Costs.artificial * (recipe.n_artificial > 0)
     return expected * saved > _Costs.compile
+
+
+def cache_compiled_programs(folder: str | os.PathLike[str] | None = None) -> None:
+    """Keep compiled programs in a folder, from which later processes load them.
+
+    This has to be called before TensorFlow is first used, in skuq before the first fit, and holds
+    for the processes that this one starts, too. The environment variable ``SKUQ_COMPILE_CACHE``
+    does the same: a folder, 1 for the user's cache folder, or 0 for none. Joblib's workers, and
+    with them searches and folds, use the user's cache folder by default.
+
+    Parameters
+    ----------
+    folder : str or path, optional
+        By default ``skuq`` in the user's cache folder, ``$XDG_CACHE_HOME`` or ``~/.cache``.
+
+    Notes
+    -----
+    A folder is not used if it belongs to another user or others can write to it. It holds up to
+    256 MB, after which the oldest programs are removed, in subfolders for the version of
+    TensorFlow and the kind of processor. Programs of your own that XLA compiles are kept, too.
+
+    Examples
+    --------
+    >>> from skuq.training import cache_compiled_programs
+    >>> cache_compiled_programs()  # doctest: +SKIP
+    """
+    asked = "1" if folder is None else os.path.abspath(os.path.expanduser(folder))
+    os.environ[_compile_cache.VARIABLE] = asked
+    if backend.loaded("skuq.backend._keras"):
+        _compile_cache.warn_if_off()
 
 
 #: Compiled training programs of this process, by their keys.
@@ -307,9 +338,8 @@ class TrainingRun:
 
     def _call(self, n_epochs: int, cancelled: Any = None) -> tuple[dict[str, Any], Any]:
         """Call the program for the next epochs."""
-        arguments = self._arguments(n_epochs)
-        make = functools.partial(self._compile, arguments, cancelled)
-        return programs.get(self.key, make)(*arguments)
+        program = programs.get(self.key, functools.partial(self._compile, cancelled))
+        return program(*self._arguments(n_epochs))
 
     def _arguments(self, n_epochs: int) -> Any:
         """Prepare the program's arguments for the next epochs, as tensors."""
@@ -339,14 +369,15 @@ class TrainingRun:
         counts = {"n_steps": np.int32(n_steps), "n_epochs": np.int32(n_epochs)}
         return backend.to_tensors((self._carry, self._tables, feed, {**self._scalars, **counts}))
 
-    def _compile(self, arguments: Any, cancelled: Callable[[], bool] | None) -> Any:
-        """Compile the program for arguments of these shapes."""
+    def _compile(self, cancelled: Callable[[], bool] | None) -> Any:
+        """Compile the program."""
         # Programs compile one after the other: the training may be cancelled while this one waits.
         _raise_if(cancelled)
         from skuq.training._program import TrainingProgram
 
         program = TrainingProgram(self._model, self.key)
-        return backend.compile_program(program.run, arguments, jit=self.key.jit)
+        arguments = self._arguments(0)
+        return backend.compile_program(program.run, arguments, jit=self.key.jit, key=self.key)
 
     def members(self) -> list[Member | FloatingPointError]:
         """Make the record of each member so far, or an error in the place of one that diverged.
