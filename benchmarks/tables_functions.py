@@ -194,15 +194,13 @@ def searches(part):
     marks, table = list(next(iter(others.values()))[1]), []
     for (problem, method), title in SEARCHES[part].items():
         runs = rows("bo", problem, method)
-        runs = [r for r in runs if len(r["values"]) >= n_start + marks[-1]]  # those that have ended
-        if not runs:
-            continue
-        best = np.abs([c[[*marks]] for c in curves(runs, n_start)])
-        last = best[:, -1]
-        cells = [str(len(runs)), *(significant(m, digits) for m in np.median(best, axis=0))]
-        spread = f"{significant(min(last), digits)} to {significant(max(last), digits)}"
-        spread = spread if len(last) > 1 else ""
-        table.append([title, *cells, spread, *step_seconds(runs)])
+        # Of a search that has not ended there are the marks that it has reached.
+        best = [np.abs([c[n] for c in curves(runs, n_start) if len(c) > n]) for n in marks]
+        cells = [significant(np.median(m), digits) if len(m) == len(runs) else "" for m in best]
+        last, spread = best[-1], ""
+        if len(last) == len(runs) > 1:
+            spread = f"{significant(min(last), digits)} to {significant(max(last), digits)}"
+        table.append([title, str(len(runs)), *cells, spread, *step_seconds(runs)])
     for title, (n_runs, best) in others.items():
         cells = ["" if m is None else significant(abs(m), digits) for m in best.values()]
         table.append([title, str(n_runs), *cells, "", "", ""])
