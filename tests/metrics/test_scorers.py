@@ -313,12 +313,13 @@ def test_report_of_classes():
     with pytest.warns(UndefinedMetricWarning, match="leaves out 50 of 150"):
         report = uncertainty_report(model, X, y, groups=y)
     assert_frame_equal(frame := uncertainty_report(model, *rows, groups).frame, report.frame)
-    found = [log_loss(groups, model.predict_proba(X[50:])), 1 - model.score(*rows)]
+    found = [log_loss(groups, model.predict_proba(X[50:])), wrong := 1 - model.score(*rows)]
     assert_allclose(frame.value[["nll", "error_rate"]], found)
-    assert_allclose(frame.reference["nll"], np.log(2))
-    assert frame.verdict["nll"] == "better"
+    low = stats.binomtest(round(100 * wrong), 100).proportion_ci(method="wilson").low
+    assert_allclose([frame.reference["nll"], frame.low["error_rate"]], [np.log(2), low])
     two = SimpleNamespace(predict_proba=lambda X: [[0.6, 0.3, 0.1]] * 4, classes_=np.arange(3))
     frame = uncertainty_report(two, X[:4], [0, 1, 1, 2]).frame
     assert_allclose(frame.value[COVERAGES], [0.25, 0.75, 0.75, 1])
     assert_allclose(frame.claimed[COVERAGES], [0.6, 0.9, 0.9, 1])
     assert frame.value["set_size_90"] == 2 and frame.verdict["brier"] == "no clear difference"
+    assert report.frame.verdict["nll"] == "better"
