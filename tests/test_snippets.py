@@ -44,22 +44,17 @@ SNIPPETS = {found[0].page: found for found in FOUND if found}
 # What would take long, by page: tried as it stands elsewhere, or in the benchmarks.
 SHORTER = {
     "docs/bayesopt.md": {
-        "n_calls=40": "n_calls=7",
-        "n_calls=72": "n_calls=9",
         'NOMURegressor.from_paper("bayesopt", n_features=5)': "NOMURegressor(epochs=5)",
         "NEONRegressor(noise_std=0.0, prior=ConditionedPrior(scale=0.75))": (
             "NEONRegressor(noise_std=0.0, prior=ConditionedPrior(scale=0.75), epochs=5)"
         ),
         "NOMUReadout(l_min=1e-3, l_max=2, c=1)": "NOMUReadout(l_min=1e-3, l_max=2, c=1), epochs=5",
-        "(64, 64, 64)": "(8,)",
-        "epochs=250": "epochs=5",
-    },
+    }
+    | {"(64, 64, 64)": "(8,)", "epochs=250": "epochs=5"}
+    | {"n_calls=40": "n_calls=7", "n_calls=72": "n_calls=9"},
     "docs/clusters.md": {"n_trials=50": "n_trials=2"},
-    "docs/durable.md": {
-        "n_trials=500, n_jobs=-1": "n_trials=2",
-        "n_trials=20": "n_trials=2",
-        "n_trials=30": "n_trials=3",
-    },
+    "docs/durable.md": {"n_trials=500, n_jobs=-1": "n_trials=2", "n_trials=20": "n_trials=2"}
+    | {"n_trials=30": "n_trials=3"},
     "docs/methods/neon.md": {"random_state=0).fit": "epochs=5, random_state=0).fit"}
     | {"(pretrained=model_that_exists)": "(pretrained=model_that_exists, epochs=5)"},
     "docs/methods/nes.md": {"n_trials=50, n_members=5": "n_trials=3, n_members=2"}

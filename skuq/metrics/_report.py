@@ -75,7 +75,7 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
 
     Notes
     -----
-    Standard errors and intervals take rows as independent. Those of coverages are Wilson's. A score
+    Standard errors and intervals take rows as independent. Those of shares are Wilson's. A score
     is "better" or "worse" than the reference if the mean paired difference is more than 1.96 of its
     standard errors away from 0; a coverage is "too low" or "too high" if what was claimed is
     outside its interval. About one in twenty verdicts is due to chance. With several outputs a row
@@ -327,7 +327,7 @@ def _summary(name, rows, claimed) -> dict:
     if name == "rmse":  # the delta method
         error = error / (2 * value) if value else 0.0
     ends = (value - _Z * error, value + _Z * error)
-    if not np.isnan(claimed):
+    if name == "error_rate" or not np.isnan(claimed):
         ends = _wilson(value, len(rows))
     return {"value": value, "standard_error": error, "low": ends[0], "high": ends[1]}
 

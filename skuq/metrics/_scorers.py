@@ -64,8 +64,8 @@ def get_scorer(name):
     `quantile`. If the method or one of these is missing, the
     normal of `predict(X, return_std=True)` is scored. Intervals are those of
     ``predict_interval(X, coverage=..)`` if the estimator has it: a pair of arrays (n[, m]), or an
-    array (n, 2[, m]). Classifiers are scored by `predict_proba`, and pipelines and searches by the
-    estimator inside.
+    array (n, 2[, m]). MAPIE's regressors have those that they were made for. Classifiers are scored
+    by `predict_proba`, and pipelines and searches by the estimator inside.
 
     Cross-validation and searches of scikit-learn stop with an error if the estimator is of the
     wrong kind for the scorer.

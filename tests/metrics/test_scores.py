@@ -32,22 +32,15 @@ def data_of(kind, rng, *outputs):
     }[kind]
 
 
-def sum_of(curve):
-    return lambda *args, **kwargs: float(np.sum(curve(*args, **kwargs)[1:]))
-
-
-def mixture_crps(y, loc, scale, weights=None, **weight):
-    return metrics.crps_loss(y, GaussianMixture(loc, scale, weights), **weight)
-
-
-def mixture_nll(y, loc, scale, weights=None, **weight):
-    return metrics.nll_loss(y, GaussianMixture(loc, scale, weights), **weight)
+def of_mixture(loss, y, *parameters, **weight):
+    return loss(y, GaussianMixture(*parameters), **weight)
 
 
 def normal_crps(y, mean, std, **weight):
-    return mixture_crps(y, np.asarray(mean)[None], np.asarray(std)[None], **weight)
+    return mixture_crps(y, mean[None], std[None], **weight)
 
 
+mixture_nll, mixture_crps = (partial(of_mixture, f) for f in (metrics.nll_loss, metrics.crps_loss))
 KNOWN = {"labels": range(3)}
 NUMBERS = [
     (metrics.gaussian_nll_loss, "normals"),
@@ -65,7 +58,7 @@ NUMBERS = [
 OTHERS = [
     (metrics.retention_auc, "errors"),
     (lambda *a, **weight: metrics.error_retention_curve(*a, **weight)[1][-1], "errors"),
-    (sum_of(metrics.quantile_calibration_curve), "normals"),
+    (lambda *a, **keys: metrics.quantile_calibration_curve(*a, **keys)[1].sum(), "normals"),
     (partial(metrics.brier_loss, **KNOWN), "classes"),
     (partial(metrics.ece_loss, **KNOWN), "classes"),
     (partial(metrics.ensemble_nll_loss, **KNOWN), "members"),
@@ -168,43 +161,29 @@ def test_bad_arguments_are_refused(score, given, keywords, message):
         getattr(metrics, score)(*given, **keywords)
 
 
-def draw(seed, *outputs):
-    rng, shape = np.random.default_rng(seed), (40, *outputs)
-    return rng.normal(size=shape), 0.5 * rng.normal(size=shape), rng.uniform(0.1, 1.5, shape)
-
-
-def draw_mixtures(seed):
-    rng, shape = np.random.default_rng(seed), (4, 50, 2)
-    loc, scale = rng.normal(size=shape), rng.uniform(0.1, 3, shape)
-    return rng.normal(size=(50, 2)), loc, scale, rng.dirichlet(np.ones(4))
-
-
 def test_nll_is_scipys_and_crps_is_scoringrules(global_random_seed):
-    y, mean, std = draw(global_random_seed)
-    expected = -stats.norm(mean, std).logpdf(y).mean()
-    assert_allclose(metrics.gaussian_nll_loss(y, mean, std), expected)
-    y, loc, scale, weights = draw_mixtures(global_random_seed)
-    joint = stats.norm(loc, scale).logpdf(y).sum(axis=2)
-    expected = -special.logsumexp(joint, axis=0, b=weights[:, None]).mean() / 2
-    assert_allclose(mixture_nll(y, loc, scale, weights), expected)
-    # Both densities underflow: log of half a normal density at 100, the other is nothing.
-    expected = np.log(2) - stats.norm.logpdf(100)
-    assert_allclose(mixture_nll([100.0], [[0.0], [-50.0]], np.ones((2, 1))), expected)
-    y, mean, std = draw(global_random_seed)
-    loss = metrics.gaussian_nll_loss
+    rng = np.random.default_rng(global_random_seed)
+    (y, mean, std), loss = data_of("normals", rng), metrics.gaussian_nll_loss
+    assert_allclose(loss(y, mean, std), -stats.norm(mean, std).logpdf(y).mean())
     found = optimize.minimize_scalar(lambda log_c: loss(y, mean, np.exp(log_c) * std))
     assert_allclose(metrics.nll_min_loss(y, mean, std), found.fun, rtol=1e-9)
     assert metrics.nll_min_loss(y, y, std) == -np.inf
     # Bounds reach the targets at c = 1, 2 and 4; the mean width is 2 c. Steps of 1/3.
     y, std = np.array([1.0, 1.0, 6.0]), np.array([1.0, 0.5, 1.5])
     assert_allclose(metrics.coverage_width_auc(y, 0 * y, std), (2 + 4 + 8) / 3)
+    (y, loc, scale), weights = data_of("mixtures", rng, 2), rng.dirichlet(np.ones(3))
+    joint = stats.norm(loc, scale).logpdf(y).sum(axis=2)
+    expected = -special.logsumexp(joint, axis=0, b=weights[:, None]).mean() / 2
+    assert_allclose(mixture_nll(y, loc, scale, weights), expected)
+    # Both densities underflow: log of half a normal density at 100, the other is nothing.
+    expected = np.log(2) - stats.norm.logpdf(100)
+    assert_allclose(mixture_nll([100.0], [[0.0], [-50.0]], np.ones((2, 1))), expected)
     scoringrules = pytest.importorskip("scoringrules")
-    y, mean, std = draw(global_random_seed, 2)
-    assert_allclose(normal_crps(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
-    y, loc, scale, weights = draw_mixtures(global_random_seed)
     members = (np.moveaxis(part, 0, -1) for part in (loc, scale))
-    expected = scoringrules.crps_mixnorm(y, *members, np.broadcast_to(weights, (50, 2, 4)))
+    expected = scoringrules.crps_mixnorm(y, *members, np.broadcast_to(weights, (N, 2, 3)))
     assert_allclose(mixture_crps(y, loc, scale, weights), expected.mean(), rtol=1e-6)
+    y, mean, std = data_of("normals", rng, 2)
+    assert_allclose(normal_crps(y, mean, std), scoringrules.crps_normal(y, mean, std).mean())
 
 
 def test_intervals_and_quantiles_by_hand_and_of_scoringrules(rng):
@@ -229,7 +208,7 @@ def test_intervals_and_quantiles_by_hand_and_of_scoringrules(rng):
 
 def test_calibration_curve_and_error_are_uncertainty_toolboxs(global_random_seed):
     toolbox = pytest.importorskip("uncertainty_toolbox.metrics_calibration")
-    y, mean, std = draw(global_random_seed)
+    y, mean, std = data_of("normals", np.random.default_rng(global_random_seed))
     # Its quantile levels are counted from above.
     given, keywords = (y, std, mean), {"prop_type": "quantile", "num_bins": 100}
     expected = toolbox.get_proportion_lists_vectorized(*given, **keywords)
@@ -240,15 +219,11 @@ def test_calibration_curve_and_error_are_uncertainty_toolboxs(global_random_seed
         assert_allclose(metrics.calibration_error(**given, n_levels=100), expected)
 
 
-def draw_classes(seed):
-    rng = np.random.default_rng(seed)
+def test_brier_and_ece_are_sklearns(global_random_seed):
+    rng = np.random.default_rng(global_random_seed)
     proba = rng.dirichlet(0.6 * np.ones(4), size=300)
     y = (rng.uniform(size=(300, 1)) > proba.cumsum(axis=1)).sum(axis=1)
-    return np.where(rng.uniform(size=300) < 0.2, rng.integers(4, size=300), y), proba
-
-
-def test_brier_and_ece_are_sklearns(global_random_seed):
-    y, proba = draw_classes(global_random_seed)
+    y = np.where(rng.uniform(size=300) < 0.2, rng.integers(4, size=300), y)
     assert_allclose(metrics.brier_loss(y, proba), ((proba - np.eye(4)[y]) ** 2).sum(axis=1).mean())
     two = proba[:, :2] / proba[:, :2].sum(axis=1, keepdims=True)
     assert_allclose(metrics.brier_loss(y % 2, two), 2 * brier_score_loss(y % 2, two[:, 1]))
@@ -261,18 +236,17 @@ def test_brier_and_ece_are_sklearns(global_random_seed):
         assert_allclose(metrics.ece_loss(y, proba, n_bins=n_bins), expected)
     # Confidences 0.5 and 0.6 are in different halves: gaps 0.5 right and 0.6 wrong.
     assert_allclose(metrics.ece_loss([0, 1], [[0.5, 0.5], [0.6, 0.4]], n_bins=2), 0.55)
-
-
-@pytest.mark.parametrize("loss", [metrics.brier_loss, metrics.ece_loss])
-def test_labels_may_be_anything_in_any_order(loss):
-    y, proba = draw_classes(0)
-    names, expected = np.array(["cat", "dog", "eel", "fox"]), loss(y, proba)
-    assert loss(list(names[y].astype(object)), proba) == expected
-    order = [2, 0, 3, 1]
-    assert_allclose(loss(names[y], proba[:, order], labels=names[order]), expected)
-    kept = y != 3  # A class that has no row.
-    some = loss(y[kept], proba[kept], labels=range(4))
-    assert some == loss(names[y[kept]], proba[kept], labels=names)
+    for loss in (metrics.brier_loss, metrics.ece_loss):  # Labels may be anything in any order.
+        names, expected, order = (
+            np.array(["cat", "dog", "eel", "fox"]),
+            loss(y, proba),
+            [2, 0, 3, 1],
+        )
+        assert loss(list(names[y].astype(object)), proba) == expected
+        assert_allclose(loss(names[y], proba[:, order], labels=names[order]), expected)
+        kept = y != 3  # A class that has no row.
+        some = loss(y[kept], proba[kept], labels=range(4))
+        assert some == loss(names[y[kept]], proba[kept], labels=names)
 
 
 def test_losses_and_disagreement_of_members(rng):

@@ -92,8 +92,6 @@ def test_display_draws_on_given_axes_in_the_users_style_with_keywords(name):
 
 
 class TwoMembers(BaseEstimator):
-    """Minimal regressor with the methods that displays need."""
-
     def predict_distribution(self, X):
         x = np.asarray(X)[:, 0]
         return GaussianMixture(np.stack([x, x + 2]), np.ones((2, len(x))))
@@ -103,11 +101,9 @@ class TwoMembers(BaseEstimator):
 
 
 def assert_band(band, mean, reach):
-    """Check lower and upper ends of a band by input."""
     points = band.get_paths()[0].vertices
     ends = [points[points[:, 0] == v, 1] for v in np.unique(points[:, 0])]
-    assert_allclose([np.min(y) for y in ends], mean - reach)
-    assert_allclose([np.max(y) for y in ends], mean + reach)
+    assert_allclose([[min(y), max(y)] for y in ends], np.c_[mean - reach, mean + reach])
 
 
 def test_bands_show_both_parts_or_the_total_in_order_of_the_input():
@@ -124,9 +120,9 @@ def test_bands_show_both_parts_or_the_total_in_order_of_the_input():
     assert display.scatter_.get_zorder() > display.line_.get_zorder()
     assert colors.to_hex(display.scatter_.get_edgecolor()[0]) == "#ffffff"
     assert display.ax_.get_ylabel() == "y (kW)"
-    X = np.linspace(0, 5, 12)[:, None]
-    model = BayesianRidge().fit(X, X[:, 0])
-    display, (mean, std) = Band.from_estimator(model, X), model.predict(X, return_std=True)
+    grid = np.linspace(0, 5, 12)[:, None]
+    model = BayesianRidge().fit(grid, grid[:, 0])
+    display, (mean, std) = Band.from_estimator(model, grid), model.predict(grid, return_std=True)
     assert display.aleatoric_band_ is None and display.scatter_ is None
     assert_band(display.total_band_, mean, 2 * std)
 
@@ -136,8 +132,7 @@ def test_curves_by_hand_and_retention_of_classifiers():
     found = display.line_.get_data()
     assert_allclose(found, [[0, 0.25, 0.5, 0.75, 1], [0, 0.25, 0.75, 0.75, 1]])
     assert "calibration error 0.05" in display.ax_.get_legend().get_texts()[1].get_text()
-    display = Retention([4.0, 0.0, 2.0, 2.0], [0.1, 0.4, 0.2, 0.3]).plot()
-    retained = [0, 0.25, 0.5, 0.75, 1]
+    display, retained = Retention([4.0, 0.0, 2.0, 2.0], [0.1, 0.4, 0.2, 0.3]).plot(), np.r_[:5] / 4
     assert_allclose(display.line_.get_data(), [retained, [0, 1, 1.5, 2, 2]])
     assert_allclose(np.interp(retained, *display.oracle_.get_data()), [0, 0, 0.5, 1, 2])
     assert_allclose(display.random_.get_ydata(), [0, 2])
@@ -209,14 +204,12 @@ def test_search_history_by_trial_and_time_with_outliers_and_failures():
     display = SearchHistoryDisplay([1.0, 1.1, 1e9, 0.9, 1.2, 1.0]).plot()
     assert display.beyond_.get_xdata().tolist() == [2] and display.ax_.get_ylim()[1] < 3
     assert display.failed_ is None
-    display = SearchHistoryDisplay([np.nan, 2.0, 3.0]).plot()
-    assert display.line_.get_xdata().tolist() == [1, 2]
+    assert SearchHistoryDisplay([np.nan, 2.0, 3.0]).plot().line_.get_xdata().tolist() == [1, 2]
     display = SearchHistoryDisplay([2.0, np.nan, 1.0], seconds=[3.0, np.nan, 4.0]).plot(by="time")
     assert display.line_.get_xdata().tolist() == [3, 3, 7]
-    regret = 2.0 - np.array([0.5, 1.5, 1.0])
     # Two on the same axes differ and share a legend.
-    first = SearchHistoryDisplay(regret, score_name="regret", name="one").plot()
-    second = SearchHistoryDisplay(list(regret / 2), name="two").plot(first.ax_)
+    first = SearchHistoryDisplay([1.5, 0.5, 1.0], name="one").plot()
+    second = SearchHistoryDisplay([0.75, 0.25, 0.5], name="two").plot(first.ax_)
     assert_allclose(first.line_.get_ydata(), [1.5, 0.5, 0.5])
     assert first.line_.get_color() != second.line_.get_color()
     assert first.line_.get_linestyle() != second.line_.get_linestyle()
