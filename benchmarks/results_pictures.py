@@ -16,11 +16,10 @@ from nes import DATASETS
 from nes import METHODS as POOLS
 from published import TABLE_I
 from regression import BASELINES, CALIBRATIONS, FIELD
-from scipy.stats import studentized_range
 from tables import rows, values
 from tables_classes import score
 from tables_functions import OF_SUITE, whole_searches
-from tables_regression import calibrated, common_scores, mean_ranks, timed
+from tables_regression import calibrated, common_scores, timed
 from tables_speed import fastest, side
 
 matplotlib.use("Agg")
@@ -135,25 +134,6 @@ def results_speed():
     return dots(points, told, 1, "log", ticks=[0.25, 1, 5, 20, 100])
 
 
-def leaderboard():
-    """Critical-difference picture of mean ranks (Nemenyi's test, 5 %)."""
-    figure, axes = plt.subplots(2, 1, figsize=(7.5, 6), layout="constrained")
-    for axis, name in zip(axes, ("nll", "crps")):
-        ranks, n_sets = mean_ranks(name)
-        k, best = len(ranks), ranks.iloc[0]
-        critical = studentized_range.ppf(0.95, k, np.inf) * np.sqrt(k * (k + 1) / (12 * n_sets))
-        axis.axvspan(best, best + critical, color="#56B4E9", alpha=0.2, lw=0)
-        for row, (method, rank) in enumerate(ranks.items()):
-            colour = "#0072B2" if method in ("tabular", "plain") else "0.5"
-            axis.plot(rank, row, "o", color=colour)
-            label, at = FIELD.get(method, method).strip("*"), {"textcoords": "offset points"}
-            axis.annotate(label, (rank, row), (6, 0), va="center", **at)
-        told = f"mean rank by {name.upper()} over {n_sets} sets (1 is best; shaded: not different "
-        told += "from the best by Nemenyi's test)"
-        axis.set(xlim=(0.8, k + 1.2), ylim=(k - 0.5, -0.5), yticks=[], xlabel=told)
-    return figure
-
-
 def bo_suite():
     """The best value so far, or the regret: medians and the middle half of the searches."""
     figure, axes = plt.subplots(2, 4, figsize=(15, 6.5), layout="constrained")
@@ -178,7 +158,7 @@ def bo_suite():
 
 
 PICTURES = (results_field, results_equal_time, results_baselines, results_nes)
-PICTURES += (results_calibration, results_speed, leaderboard, bo_suite)
+PICTURES += (results_calibration, results_speed, bo_suite)
 
 if __name__ == "__main__":
     for draw in PICTURES:

@@ -5,7 +5,6 @@ from data import FEW_ROWS, MIDDLE
 from hq import COLUMNS, MEASURES
 from nes import METHODS
 from published import PUBLISHED
-from scipy.stats import rankdata
 from tables import (
     by_seed,
     cross,
@@ -219,15 +218,15 @@ def of_part(part):
     return [name for name in sets if rows("classes", name)]
 
 
-def log_losses(part, score="nll"):
-    """Scores by set and method, averaged over the splits that the three first methods have run."""
+def log_losses(part):
+    """Log losses by set and method: means over the splits that the first three have run."""
     found = {}
     for name in of_part(part):
         runs = {m: by_seed("classes", name, m) for m in ON_CLASSES}
         first = (set(runs[m]) for m in ("tabular", "plain", "logistic"))
         splits = set.intersection(*first, range(N_SPLITS[part]))
         found[name] = {
-            m: np.mean([by[k].get(score, np.nan) for k in splits])
+            m: np.mean([by[k].get("nll", np.nan) for k in splits])
             for m, by in runs.items()
             if splits <= set(by)
         }
@@ -236,7 +235,7 @@ def log_losses(part, score="nll"):
 
 def ratios(part, *rivals, ours="tabular"):
     """Log losses of a method over the lowest of its rivals', by set."""
-    own = {name: by for name, by in log_losses(part).items() if ours in by}
+    own = {n: by for n, by in log_losses(part).items() if {ours, *rivals} <= set(by)}
     return {name: by[ours] / min(by[rival] for rival in rivals) for name, by in own.items()}
 
 
@@ -250,53 +249,18 @@ def in_words(ratio, unit=""):
 
 
 @table
-def classes_small(part):
-    """Mean log loss of a set's splits; bold is the lowest of the methods that are shown."""
-    losses = log_losses(part)
-    # The weakest peers stand in `classes_small_standing` alone: wide tables scroll.
-    shown = [m for m in ON_CLASSES if m not in ("forest", "lightgbm")]
-    heads = {m: ON_CLASSES[m] for m in shown if any(m in by for by in losses.values())}
+def classes_small():
+    """Compare the tabular ensemble with each rival on the sets that it has run."""
 
-    def cell(name, method):
-        loss = losses[name].get(method, np.nan)
-        return "" if np.isnan(loss) else number(loss, 3), loss
+    def cell(rival, part):
+        rivals = ("plain", "logistic") if rival == "better" else (rival,)
+        found = ratios(part, *rivals)
+        return in_words(found) if len(found) > 1 else ""
 
-    return cross("log loss", {name: name for name in losses}, heads, cell, "across")
-
-
-@table
-def classes_small_standing(part, *methods):
-    """Compare methods on the sets that all of them have run."""
-    methods = [m for m in ON_CLASSES if m.split(",")[0] in methods]
-    losses, ece = log_losses(part), log_losses(part, "ece")
-    names = [name for name, by in losses.items() if all(m in by for m in methods)]
-    nll = np.array([[losses[name][m] for m in methods] for name in names])
-    ratio = nll / nll.min(axis=1, keepdims=True)
-    ratio = ratio[nll.min(axis=1) > 0.02]
-    figures = {
-        "mean rank": rankdata(nll, axis=1).mean(axis=0),
-        "log loss over the lowest, mean": ratio.mean(axis=0),
-        "worst": ratio.max(axis=0),
-        "over plain": np.exp(np.log(nll / nll[:, [methods.index("plain")]]).mean(axis=0)),
-        "ECE": [np.mean([ece[name][m] for name in names]) for m in methods],
-    }
-
-    def cell(method, what):
-        return number(figures[what][methods.index(method)], 3 if what == "ECE" else 2)
-
-    heads = dict(zip(figures, figures))
-    return cross(f"{len(names)} sets", {m: ON_CLASSES[m] for m in methods}, heads, cell)
-
-
-@table
-def classes_small_verdict():
-    """Say how the tabular ensemble's log loss compares on small tables and on few rows."""
-    rivals = {
-        ("plain",): "the plain ensemble",
-        ("plain", "logistic"): "the better of plain ensemble and logistic regression",
-    }
-    corner = "log loss, divided by that of"
-    return cross(corner, rivals, PARTS, lambda names, part: in_words(ratios(part, *names)))
+    left_out = "tabular", "logistic", "forest"
+    rivals = {m: title for m, title in ON_CLASSES.items() if m not in left_out}
+    rivals |= {"better": "the better of plain ensemble and logistic regression"}
+    return cross("log loss over that of", rivals, PARTS, cell)
 
 
 @table

@@ -34,30 +34,16 @@ def common_scores(benchmark, problem, methods, score):
     return np.array([[found[k][score] for k in splits] for found in runs], float), splits
 
 
-def field_table(benchmark, methods, sets, score, ranked=False, digits=None):
-    """Methods by sets: means over the splits that all have, and mean ranks if `ranked`."""
+def field_table(benchmark, methods, sets, score):
+    """Methods by sets: means over the splits that all have."""
     found, order = {s: common_scores(benchmark, s, methods, score) for s in sets}, list(methods)
-    ranks = np.mean([stats.rankdata(v.mean(axis=1)) for v, _ in found.values()], axis=0)
 
     def cell(method, name):
-        if name == "rank":
-            return number(ranks[order.index(method)], 1), np.nan
         scores = found[name][0][order.index(method)]
-        return mean_error(scores, (digits or {}).get(name, 3)), scores.mean()
+        return mean_error(scores), scores.mean()
 
     across = {name: f"{name} ({span(splits)})" for name, (_, splits) in found.items()}
-    across |= {"rank": "mean rank"} if ranked else {}
     return cross("", methods, across, cell, "down")
-
-
-@table
-def field_suite(score):
-    """Scores of the predicted distributions on the suite's tables that all methods have run."""
-    peers = ("tabular", "gaussian process", "ngboost", "catboost", "boosted quantiles")
-    methods = {method: FIELD[method] for method in peers}
-    sets = [name for name in SUITE if all(rows("regression", name, m) for m in peers)]
-    digits = {"excitation_current": 8 if score == "crps_own" else 3}
-    return field_table("regression", methods, sets, score, True, digits)
 
 
 @table
@@ -70,7 +56,6 @@ def field_classes():
     methods = {
         "tabular": "**skuq, tabular**",
         "plain": "skuq, plain",
-        "boosting": "boosting",
         "boosting, temperature": "boosting, temperature",
     }
     return field_table("classes", methods, CLASSES, "nll")
@@ -99,20 +84,26 @@ def mean_scores(score):
     return means[[name for name in N_SPLITS if name in means]]
 
 
-def mean_ranks(score):
-    """Mean rank of each method that has most sets, over the sets that all of them have."""
-    means = mean_scores(score)
-    complete = means.dropna(thresh=means.notna().sum(axis=1).max() // 2).dropna(axis=1)
-    return complete.rank().mean(axis=1).sort_values(), complete.shape[1]
-
-
 @table
 def field_ranks():
-    """The ranks of the picture."""
-    ranks = {score: mean_ranks(score)[0] for score in ("crps", "nll")}
-    methods = {m: FIELD[m] for m in FIELD if m in ranks["crps"]}
-    heads = {"crps": "CRPS", "nll": "NLL"}
-    return cross("mean rank", methods, heads, lambda m, score: number(ranks[score][m], 1))
+    """Mean ranks over two groups of sets, and CRPS relative to that of the tabular ensemble."""
+    peers = ("tabular", "gaussian process", "ngboost", "catboost", "boosted quantiles")
+    suite = [name for name in SUITE if all(rows("regression", name, m) for m in peers)]
+    columns = {}
+    for title, sets, methods, own in (("six", SIX, FIELD, ""), ("suite", suite, peers, "_own")):
+        for score in ("crps", "nll"):
+            found = [common_scores("regression", s, methods, score + own)[0] for s in sets]
+            found = np.array([scores.mean(axis=1) for scores in found])
+            ranks = stats.rankdata(found, axis=1).mean(axis=0)
+            columns[f"{title}: rank by {score.upper()}"] = dict(zip(methods, ranks))
+            if score == "crps":
+                over = np.median(found / found[:, :1], axis=0)
+                columns[f"{title}: CRPS over ours"] = dict(zip(methods, over))
+
+    def cell(method, column):
+        return number(columns[column][method]) if method in columns[column] else ""
+
+    return cross("", FIELD, dict(zip(columns, columns)), cell)
 
 
 def listed(names):
@@ -172,25 +163,9 @@ def classes_verdict():
 def field_tabular():
     """Scores of the tabular ensemble alone."""
     runs = {s: rows("regression", s, "tabular") for s in (*SIX, *LARGE, "bike")}
-    titles = {
-        "nll": "NLL",
-        "nll_own": "NLL of the predicted density",
-        "worst": "NLL of the worst split minus the median",
-        "crps": "CRPS",
-        "rmse": "RMSE",
-        "coverage": "90 % coverage",
-        "fit_seconds": "seconds of a fit",  # of runs on a machine without other work
-    }
-
-    def cell(score, name):
-        if score == "worst":
-            nll = values(runs[name], "nll")
-            return number(nll.max() - np.median(nll)) if len(nll) > 1 else ""
-        found = [r[score] for r in runs[name] if score in r]
-        return significant(np.mean(found)) if found else ""
-
-    heads = {s: f"{s} ({span(r['seed'] for r in found)})" for s, found in runs.items()}
-    return cross("", titles, heads, cell)
+    scores = {"nll_own": "NLL", "crps": "CRPS", "coverage": "90 % coverage"}
+    titles = {s: f"{s} ({span(r['seed'] for r in found)})" for s, found in runs.items()}
+    return cross("", titles, scores, lambda s, score: significant(mean_of(runs[s], score)))
 
 
 # AutoDEUQ and baselines
