@@ -212,16 +212,18 @@ def searches(part):
 @table
 def neon_on_tables():
     """NEON's defaults and the plain ensemble: means over the splits."""
-    table = []
-    for name in dict.fromkeys(r["problem"] for r in stored("neon")):
-        for method, title in {"neon": "NEON", "plain": "plain ensemble"}.items():
-            runs = rows("neon", name, method)
-            cells = [mean_interval(values(runs, "nll")), mean_interval(values(runs, "rmse"))]
-            coverage = values(runs, "coverage")
-            cells += [mean(coverage), f"{min(coverage):.2f} to {max(coverage):.2f}"]
-            table.append([name, title, str(len(runs)), *cells])
-    head = ["set", "", "splits", "NLL", "RMSE", "coverage of 90 % intervals", "range over splits"]
-    return markdown(head, table)
+
+    def cell(name, what):
+        method, score = what.split()
+        scores = values(rows("neon", name, method), score)
+        if score == "nll":
+            return mean_interval(scores)
+        return f"{mean(scores)} ({min(scores):.2f} to {max(scores):.2f})"
+
+    counts = {r["problem"]: len(rows("neon", r["problem"], "neon")) for r in stored("neon")}
+    heads = {"neon nll": "NLL, NEON", "plain nll": "plain ensemble"}
+    heads |= {"neon coverage": "90 % coverage, NEON", "plain coverage": "plain ensemble"}
+    return cross("set (splits)", {s: f"{s} ({n})" for s, n in counts.items()}, heads, cell)
 
 
 OF_SUITE = {
@@ -267,10 +269,8 @@ def held_out_functions():
         runs = rows("operators", method=method)
         cells = [f"{runs[0]['n_parameters']:.0f}", mean_interval(values(runs, "relative_l2"), 4)]
         cells += [mean_interval(values(runs, "nll")), mean(values(runs, "nll_uncalibrated"))]
-        judged = [_factor_on_judged_functions(run) for run in runs]
-        table.append([title, *cells, mean(values(runs, "c")), mean(judged)])
-    head = ["", "parameters", "relative L2 error", "NLL, scaled", "NLL as it is"]
-    head += ["factor, on the 20", "factor, on the 200"]
+        table.append([title, *cells, mean([_factor_on_judged_functions(run) for run in runs])])
+    head = ["", "parameters", "relative L2 error", "NLL, scaled", "NLL as it is", "factor"]
     return markdown(head, table)
 
 
