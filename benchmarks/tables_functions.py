@@ -27,7 +27,7 @@ NAMES = {
     "deep_ensemble 256": "deep ensemble",
     "hyper_deep_ensemble 256": "hyper deep ensemble",
 }
-METRICS = {"auc": "AUC", "nll_min": "NLL_min"}
+METRICS = "auc", "nll_min"
 N_BOOTSTRAP, MIN_RUNS = 2000, 5  # fewer runs tell nothing of significance
 
 
@@ -67,28 +67,29 @@ def rank(method, found, score):
     return 1 + sum(is_better(found[m], found[method], score) for m in others)
 
 
-def common_nll(runs, tube=False):
+def common_nll(runs):
     """NLL of every run with the one factor c that makes their mean least."""
     log_std, z2 = column(runs, "log_std"), column(runs, "z2")
-    if tube:  # a std of 1 everywhere
-        log_std, z2 = 0.0, column(runs, "mse")
     c2 = z2.mean()
     return log_std + 0.5 * np.log(c2) + z2 / (2 * c2)
 
 
 @table
-def nomu_uci(part, method="nomu"):
-    """Means over splits or gaps."""
-    paper, table = NOMU[part], []
-    for name in sorted(paper):
+def nomu_uci():
+    """NLL over splits and over gaps, with the number of runs."""
+    found = {"uci": ("uci", "nomu"), "gap": ("uci_gap", "nomu"), "folds": ("uci_gap", "nomu_gaps")}
+    heads = {"uci": "splits", "uci paper": "paper", "gap": "gaps", "folds": "gaps, folds with gaps"}
+    heads["uci_gap paper"] = "paper"
+
+    def cell(name, what):
+        if what.endswith("paper"):
+            published = NOMU[what.split()[0]].get(name)
+            return paper_interval(*published) if published else ""
+        part, method = found[what]
         runs = runs_of(part, method, name)
-        if not runs:
-            continue
-        nll = column(runs, "nll")
-        spread = f"{nll.min():.1f}, {np.median(nll):.1f}, {nll.max():.1f}"
-        cells = [str(len(runs)), mean_interval(nll), paper_interval(*paper[name])]
-        table.append([name, *cells, spread, mean_interval(column(runs, "rmse"))])
-    return markdown(["", "runs", "NLL", "paper", "least, median, largest NLL", "RMSE"], table)
+        return f"{mean_interval(column(runs, 'nll'))} ({len(runs)})" if runs else ""
+
+    return cross("NLL (runs)", {name: name for name in sorted(NOMU["uci"])}, heads, cell)
 
 
 @table
@@ -104,42 +105,41 @@ def nomu_testbed():
     ):
         nomu, rival = runs_of(part, f"nomu {width}", name), runs_of(part, "gp", name)
         rival = {key: rival[key] for key in nomu}
-        nll = {"nomu": common_nll(nomu), "gp": common_nll(rival), "tube": common_nll(nomu, True)}
         cells = [label, str(len(nomu))]
-        for method, found in nll.items():
-            cells += [mean_interval(found), paper_interval(*NOMU["testbed"][name][method])]
+        for method, found in {"nomu": nomu, "gp": rival}.items():
+            published = paper_interval(*NOMU["testbed"][name][method])
+            cells += [mean_interval(common_nll(found)), published]
         table.append(cells)
     head = ["d", "functions", "NOMU", "paper", "Gaussian process, same functions", "paper"]
-    return markdown([*head, "TUBE", "paper"], table)
+    return markdown(head, table)
 
 
 @table
 def nomu_functions():
     """Medians of AUC and NLL_min with ranks by the paper's rule, functions of one feature."""
-    all_runs = {method: runs_of("toy1d", method) for method in NAMES}
-    down = {name: name for name in (*FUNCTIONS_1D, "all")}
-    down |= {"paper": "all, paper", "runs": "runs", "seconds": "seconds a fit"}
+    runs = {method: runs_of("toy1d", method) for method in NAMES}
+    names = [{m: runs_of("toy1d", m, name) for m in NAMES} for name in FUNCTIONS_1D]
+    heads = {"auc": "AUC (rank)", "auc paper": "paper", "nll_min": "NLL_min (rank)"}
+    heads |= {"nll_min paper": "paper", "ranks": "first, second, lower", "runs": "runs"}
+    heads["seconds"] = "seconds a fit"
 
-    def cell(what, method):
-        runs = all_runs[method]
-        if what == "paper":
+    def cell(method, what):
+        score = what.split()[0]
+        if what.endswith("paper"):
             figures = NOMU["aggregates"]["toy1d"].get(method.split(" ")[0])
-            return "{:.2f}, {:.2f}".format(*figures) if figures else ""
+            return number(figures[METRICS.index(score)]) if figures else ""
         if what == "runs":
-            return str(len(runs))
+            return str(len(runs[method]))
         if what == "seconds":
-            return number(np.median(column(runs, "seconds")), 1)
-        found = all_runs
-        if what != "all":
-            found = {m: runs_of("toy1d", m, what) for m in NAMES}
-        few = what != "all" and method.startswith("hyper")  # 3 runs
-        texts = []
-        for score in METRICS:
-            median = number(np.median(column(found[method], score)))
-            texts.append(median if few else f"{median} ({rank(method, found, score)})")
-        return ", ".join(texts)
+            return number(np.median(column(runs[method], "seconds")), 1)
+        if what != "ranks":
+            return f"{number(np.median(column(runs[method], score)))} ({rank(method, runs, score)})"
+        if method.startswith("hyper"):  # 3 runs a function
+            return ""
+        ranks = [min(rank(method, found, s), 3) for found in names for s in METRICS]
+        return ", ".join(str(ranks.count(k)) for k in (1, 2, 3))
 
-    return cross("", down, NAMES, cell)
+    return cross("", NAMES, heads, cell)
 
 
 # NEON and Bayesian optimisation
