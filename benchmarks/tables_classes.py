@@ -240,13 +240,13 @@ def ratios(part, *rivals, ours="tabular"):
     return {name: by[ours] / min(by[rival] for rival in rivals) for name, by in own.items()}
 
 
-def in_words(ratio, unit=""):
+def in_words(ratio):
     """Geometric mean, both ends and the number of lower ones."""
     quotients = np.array(list(ratio.values()))
     least, most = (number(end(quotients)) for end in (np.min, np.max))
     middle = number(np.exp(np.log(quotients).mean()))
     lower = f"lower on {sum(quotients < 1)} of {len(quotients)}"
-    return f"{middle}{unit} ({least} to {most}; {lower})"
+    return f"{middle} ({least} to {most}; {lower})"
 
 
 @table
@@ -297,19 +297,3 @@ def classes_small_verdict():
     }
     corner = "log loss, divided by that of"
     return cross(corner, rivals, PARTS, lambda names, part: in_words(ratios(part, *names)))
-
-
-@table
-def classes_search_verdict():
-    """Say how searches of classes compare with the tabular ensemble on the sets they have run."""
-    told = [
-        f"{in_words(ratios('suite', 'tabular', ours=method), ' times')} for {title}"
-        for method, title in {
-            "NES, 120 s": "`NESClassifier(max_time=120)`",
-            "AutoDEUQ, 60 s": "`AutoDEUQClassifier(max_time=60)`",
-        }.items()
-    ]
-    return (
-        f"Beside `TabularEnsembleClassifier` the log loss of a search is {' and '.join(told)}: "
-        "geometric means, both ends in brackets."
-    )
