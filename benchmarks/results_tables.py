@@ -19,8 +19,7 @@ from tables import TABLES
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = sorted((DOCS / "results").glob("*.md"))
-ENTRANCES = [DOCS / "index.md", *(DOCS / "methods" / name for name in ("nes.md", "tabular.md"))]
-ENTRANCES += [DOCS.parent / "README.md", DOCS.parent / "paper" / "paper.md"]
+ENTRANCES = [DOCS / "index.md", DOCS.parent / "README.md", DOCS.parent / "paper" / "paper.md"]
 PAGES = [*RESULTS, DOCS / "choosing.md", *ENTRANCES]
 BLOCK = re.compile(r"<!-- begin: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
 

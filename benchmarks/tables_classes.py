@@ -233,19 +233,19 @@ def log_losses(part):
     return found
 
 
-def ratios(part, *rivals, ours="tabular"):
-    """Log losses of a method over the lowest of its rivals', by set."""
-    own = {n: by for n, by in log_losses(part).items() if {ours, *rivals} <= set(by)}
-    return {name: by[ours] / min(by[rival] for rival in rivals) for name, by in own.items()}
+def ratios(part, *rivals):
+    """Log losses of the tabular ensemble over the lowest of its rivals', by set."""
+    own = {n: by for n, by in log_losses(part).items() if {"tabular", *rivals} <= set(by)}
+    return {name: by["tabular"] / min(by[rival] for rival in rivals) for name, by in own.items()}
 
 
-def in_words(ratio, unit=""):
+def in_words(ratio):
     """Geometric mean, both ends and the number of lower ones."""
     quotients = np.array(list(ratio.values()))
     least, most = (number(end(quotients)) for end in (np.min, np.max))
     middle = number(np.exp(np.log(quotients).mean()))
     lower = f"lower on {sum(quotients < 1)} of {len(quotients)}"
-    return f"{middle}{unit} ({least} to {most}; {lower})"
+    return f"{middle} ({least} to {most}; {lower})"
 
 
 @table
@@ -261,19 +261,3 @@ def classes_small():
     rivals = {m: title for m, title in ON_CLASSES.items() if m not in left_out}
     rivals |= {"better": "the better of plain ensemble and logistic regression"}
     return cross("log loss over that of", rivals, PARTS, cell)
-
-
-@table
-def classes_search_verdict():
-    """Say how searches of classes compare with the tabular ensemble on the sets they have run."""
-    told = [
-        f"{in_words(ratios('suite', 'tabular', ours=method), ' times')} for {title}"
-        for method, title in {
-            "NES, 120 s": "`NESClassifier(max_time=120)`",
-            "AutoDEUQ, 60 s": "`AutoDEUQClassifier(max_time=60)`",
-        }.items()
-    ]
-    return (
-        f"Beside `TabularEnsembleClassifier` the log loss of a search is {' and '.join(told)}: "
-        "geometric means, both ends in brackets."
-    )

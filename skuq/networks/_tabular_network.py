@@ -247,7 +247,7 @@ class TabularSpace(Settings):
     scale, dense layers use the neural tangent parametrisation, activations are blended with the
     identity by a trained weight, and the learning rate runs through cycles. The default
     configuration is the recipe of `TabularEnsembleRegressor`; docs/methods/tabular.md describes
-    how it was found. Decisions and networks depend on the rows of `fit`.
+    it. Decisions and networks depend on the rows of `fit`.
 
     References
     ----------

@@ -243,23 +243,27 @@ class Recipe:
         shares = (2 ** np.arange(1, _N_CYCLES + 1) - 1) / (2**_N_CYCLES - 1)
         return np.ceil(n_epochs * shares).astype(int).tolist()
 
-    def schedule_epochs(self, n_epochs: int) -> int:
-        """Return the epochs of the schedule for a training that has time for so many of them.
+    def scheduled_steps(
+        self, steps: np.ndarray, n_planned: int, n_steps: int
+    ) -> tuple[np.ndarray, int]:
+        """Return the steps of a schedule that steps of a training stand for, and their number.
 
-        If the end of a cycle can end the training, cycles are left out rather than shortened: an
-        end of the first ones comes after nearly as many epochs as without a limit.
+        A training with time for `n_planned` epochs, of `n_steps` steps each, has the schedule in
+        these. If the end of a cycle can end it, the cycles that fit are those of a whole training,
+        and the last one is shortened.
         """
         if not self.stops_by_cycles:
-            return n_epochs
-        end = next(end for end in self.cycle_ends(self.epochs) if end >= n_epochs)
-        return max(n_epochs, n_epochs * self.epochs // end)
+            return steps, n_planned * n_steps
+        ends = [0, *self.cycle_ends(self.epochs)]
+        last = int(np.searchsorted(ends, n_planned))
+        start, end = ends[last - 1], ends[last]
+        if n_planned < end:
+            shortened = (steps - start * n_steps) * (end - start) / (n_planned - start)
+            steps = np.where(steps < start * n_steps, steps, start * n_steps + shortened)
+        return steps, self.epochs * n_steps
 
-    def rate_factors(self, first: int, count: int, total: int) -> np.ndarray:
-        """Compute factors of the learning rate for `count` steps, from step `first` of `total`.
-
-        Steps are counted from 0. The result has shape (count,).
-        """
-        steps = np.arange(first, first + count)
+    def rate_factors(self, steps: np.ndarray, total: int) -> np.ndarray:
+        """Compute factors of the learning rate for these steps of `total`, counted from 0."""
         n_warm = self.warmup * total
         # The schedule runs over the steps after the warmup, from 0 to 1.
         rest = np.clip((steps - n_warm) / max(total - n_warm, 1), 0, 1)
@@ -267,15 +271,14 @@ class Recipe:
         if n_warm:  # steps + 1, because a first step with a rate of zero would be wasted
             factors = factors * np.minimum((steps + 1) / n_warm, 1)
         if self.epoch_rates:
-            epochs = steps * self.epochs // total
+            epochs = (steps * self.epochs // total).astype(int)
             factors = factors * np.take(self.epoch_rates, epochs, mode="clip")
         return factors
 
-    def regularization_factors(self, name: str, first: int, count: int, total: int) -> np.ndarray:
+    def regularization_factors(self, name: str, steps: np.ndarray, total: int) -> np.ndarray:
         """Compute factors of "weight_decay" or "dropout" for some steps, as `rate_factors` does."""
         # Without `warmup` and `epoch_rates`, which are of the learning rate alone.
-        shares = np.arange(first, first + count) / total
-        return _schedule_factors(getattr(self, f"{name}_schedule"), shares)
+        return _schedule_factors(getattr(self, f"{name}_schedule"), steps / total)
 
     def factors_of(self, names: Sequence[str]) -> list[float]:
         """Look up each variable's factor of the learning rate by its name ("layer/variable").

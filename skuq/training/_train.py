@@ -206,11 +206,6 @@ class TrainingRun:
         return self.key in programs
 
     @property
-    def _n_scheduled(self) -> int:
-        """Number of epochs of the schedules, which training may end before."""
-        return self.job.recipe.schedule_epochs(self._n_planned)
-
-    @property
     def _seconds_of_epoch(self) -> float:
         """Seconds of an epoch; infinity before the second call, as the first one compiles.
 
@@ -225,8 +220,9 @@ class TrainingRun:
         """Share of the training that is done: 1 once it has ended, by early stopping too."""
         recipe, n_done = self.job.recipe, self.n_epochs
         if np.all(backend.to_host(self._carry["stopped"])):
-            # Cycles of a shortened schedule are shortened, too.
-            n_done = self._n_scheduled if recipe.stops_by_cycles else recipe.epochs
+            # A cycle that is shortened for the time would go on otherwise.
+            is_whole = not recipe.stops_by_cycles or n_done in recipe.cycle_ends(recipe.epochs)
+            n_done = recipe.epochs if is_whole else n_done
         return float(n_done / recipe.epochs)
 
     def _prior(self, template: _job.Template) -> np.ndarray | None:
@@ -301,7 +297,7 @@ class TrainingRun:
                 n = min(n, max(1, self.n_epochs))
             end = of_cycle = self._n_planned
             if self.job.recipe.stops_by_cycles:
-                ends = self.job.recipe.cycle_ends(self._n_scheduled)
+                ends = self.job.recipe.cycle_ends(self.job.recipe.epochs)
                 of_cycle = min(end, next(e for e in ends if e > self.n_epochs))
             n = int(min(n, most - self.n_epochs, of_cycle - self.n_epochs))
             carry, rows = self._call(n, cancelled)
@@ -351,13 +347,13 @@ class TrainingRun:
             functions["decays"] = functools.partial(recipe.regularization_factors, "weight_decay")
         if key.dropout_schedule:
             functions["dropouts"] = functools.partial(recipe.regularization_factors, "dropout")
-        schedules = {}
+        # Steps count from the recipe's first epoch, so that schedules go on from call to call.
+        steps = np.arange(self.n_epochs * n_steps, (self.n_epochs + n_epochs) * n_steps)
+        scheduled, schedules = recipe.scheduled_steps(steps, self._n_planned, n_steps), {}
         for name, function in functions.items():
             # Epochs and steps that only fill the program's shapes keep the factor 1.
             factors = np.ones((key.epochs_per_call, key.n_steps), dtype="float32")
-            # Steps count from the recipe's first epoch, so that schedules go on from call to call.
-            now = function(self.n_epochs * n_steps, n_epochs * n_steps, self._n_scheduled * n_steps)
-            factors[:n_epochs, :n_steps] = now.reshape(n_epochs, n_steps)
+            factors[:n_epochs, :n_steps] = function(*scheduled).reshape(n_epochs, n_steps)
             schedules[name] = factors
         feed = {
             **self._shares,

@@ -75,7 +75,7 @@ def test_from_paper_is_the_papers(plan, name, sizes, n_parameters, n_steps, shar
     assert len(operators.first_draw(job.network, 0)[0]) == n_parameters
     recipe = job.recipe
     assert recipe.epochs == n_steps and recipe.epsilon == model.training.epsilon
-    factors = recipe.rate_factors(0, n_steps, n_steps)
+    factors = recipe.rate_factors(np.arange(n_steps), n_steps)
     assert factors.max() == pytest.approx(1, rel=1e-3)
     at = np.minimum(np.round(np.array(shares) * n_steps).astype(int), n_steps - 1)
     assert_allclose(factors[at], rates, rtol=0.01 if recipe.warmup else 1e-9)

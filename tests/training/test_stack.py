@@ -267,9 +267,9 @@ def test_epochs_are_planned_anew_for_the_time_left(data, monkeypatch, before, la
     """Epochs take other times from the twentieth on; 100 s are for 180 as at first."""
     now, parts = 0.0, []
 
-    def rate_factors(recipe, first, count, total):
-        parts.extend([(first, first + count, total)] * (count > 0))
-        return np.ones(count)
+    def rate_factors(recipe, steps, total):
+        parts.extend([(steps[0], steps[-1] + 1, total)] if len(steps) else [])
+        return np.ones(len(steps))
 
     class Run(TrainingRun):
         def _call(self, n_epochs, *settings):
@@ -494,22 +494,21 @@ def test_training_by_cycles_ends_with_a_cycle_and_keeps_the_same_weights(data):
         for found, expected in zip(short, whole):
             assert found.best_epoch == expected.best_epoch and expected.n_epochs == 60
             assert_array_equal(found.weights, expected.weights)
-    # One that was planned shorter leaves out cycles, and has done its share when it ends by one.
-    scheduled = {n: recipes[0].schedule_epochs(n) for n in (1, 4, 8, 12, 28, 30, 60)}
-    assert scheduled == {1: 15, 4: 60, 8: 40, 12: 60, 28: 60, 30: 30, 60: 60}
-    assert [recipe.cycle_ends(n)[1] for n in (40, 60)] == [8, 12]
-    assert recipes[1].schedule_epochs(8) == 8
-    for share, done in ((1.0, 1.0), (0.5, 0.5), (20 / 60, 42 / 60)):
-        run = TrainingRun(replace(job, recipes=recipes[:1] * 3, share=share), replace(data, y=y))
+    # One that is planned shorter has the same cycles, but for the last one.
+    noise, exact = replace(data, y=y), replace(data, y=data.x[:, :1])
+    for rows, n_planned, share in ((noise, 30, 1.0), (exact, 30, 0.5), (exact, 4, 4 / 60)):
+        run = TrainingRun(replace(job, recipes=recipes[:1] * 3, share=n_planned / 60), rows)
         run.advance()
-        assert run.n_epochs <= 28 * done and run.share == done
-    # Whole cycles are those of a training without a limit.
-    run = TrainingRun(replace(job, recipes=recipes[:1] * 3, share=4 / 60), replace(data, y=y))
-    run.advance()
-    assert (run.n_epochs, run.share) == (4, 4 / 60)
-    whole = train(replace(job, recipes=recipes[1:] * 3), replace(data, y=y))
-    for found, expected in zip(run.members(), whole):
-        assert_array_equal(found.history["loss"], expected.history["loss"][:4])
+        assert run.share == share and run.n_epochs == n_planned or share == 1
+        whole = train(replace(job, recipes=recipes[1:] * 3), rows)
+        for found, expected in zip(run.members(), whole):
+            same = min(28, run.n_epochs)
+            assert_array_equal(found.history["loss"][:same], expected.history["loss"][:same])
+    steps = np.arange(20 * 3)
+    scheduled, total = recipes[0].scheduled_steps(steps, 20, 3)  # the third cycle has 8 epochs
+    assert_array_equal(scheduled[:36], steps[:36])
+    assert_allclose(scheduled[36:], 36 + 2 * np.arange(24))
+    assert total == 60 * 3 and recipes[1].scheduled_steps(steps, 20, 3) == (steps, 60)
     alone = [replace(r, keep="best") for r in recipes]  # members that keep epochs of their own
     assert train(replace(job, recipes=alone[:1] * 3), data)[0].n_epochs == 60
     with pytest.raises(ValueError, match="early_stopping_patience='cycle'"):
@@ -631,25 +630,25 @@ def test_schedules_are_keras_own_and_have_a_warmup_and_rates_of_epochs():
     for name, theirs in (("cosine", cosine), ("exponential", exponential), flat):
         recipe = Recipe(schedule=name, final_lr_factor=0.1)
         expected = [float(theirs(step)) for step in steps]
-        assert_allclose(recipe.rate_factors(0, 50, 50), expected, rtol=1e-5, atol=1e-7)
+        assert_allclose(recipe.rate_factors(np.arange(50), 50), expected, rtol=1e-5, atol=1e-7)
         # A run in slices goes on where it was.
-        assert_allclose(recipe.rate_factors(30, 10, 50), expected[30:40], rtol=1e-5)
-    factors = Recipe(warmup=0.2, schedule="cosine").rate_factors(0, 50, 50)
+        assert_allclose(recipe.rate_factors(np.arange(30, 40), 50), expected[30:40], rtol=1e-5)
+    factors = Recipe(warmup=0.2, schedule="cosine").rate_factors(np.arange(50), 50)
     assert_allclose(factors[:10], np.arange(1, 11) / 10)
     assert factors.argmax() in (9, 10) and (np.diff(factors[10:]) < 0).all() and factors[-1] < 0.02
-    assert_array_equal(Recipe().rate_factors(3, 4, 100), np.ones(4))
+    assert_array_equal(Recipe().rate_factors(np.arange(3, 7), 100), np.ones(4))
     recipe = Recipe(epochs=5, schedule="cosine", epoch_rates=[1.0, 0.5, 0.1])
-    plain = Recipe(epochs=5, schedule="cosine").rate_factors(0, 35, 35)
+    plain = Recipe(epochs=5, schedule="cosine").rate_factors(np.arange(35), 35)
     expected = plain * np.repeat([1, 0.5, 0.1, 0.1, 0.1], 7)
-    assert_allclose(recipe.rate_factors(0, 35, 35), expected)
-    assert_allclose(recipe.rate_factors(14, 14, 35), expected[14:28])
+    assert_allclose(recipe.rate_factors(np.arange(35), 35), expected)
+    assert_allclose(recipe.rate_factors(np.arange(14, 28), 35), expected[14:28])
     assert recipe == Recipe(epochs=5, schedule="cosine", epoch_rates=(1.0, 0.5, 0.1))
-    expected = Recipe(schedule="flat-cosine").rate_factors(0, 40, 40)
+    expected = Recipe(schedule="flat-cosine").rate_factors(np.arange(40), 40)
     for name in ("weight_decay", "dropout"):  # they have schedules of their own alone
         recipe = Recipe(**{f"{name}_schedule": "flat-cosine"}, warmup=0.5, epoch_rates=[3.0])
-        assert_allclose(recipe.regularization_factors(name, 0, 40, 40), expected)
-        assert_allclose(recipe.regularization_factors(name, 30, 10, 40), expected[30:])
-        assert_allclose(Recipe().regularization_factors(name, 3, 4, 10), 1)
+        assert_allclose(recipe.regularization_factors(name, np.arange(40), 40), expected)
+        assert_allclose(recipe.regularization_factors(name, np.arange(30, 40), 40), expected[30:])
+        assert_allclose(Recipe().regularization_factors(name, np.arange(3, 7), 10), 1)
 
 
 #: Values that are refused, by the names of fields.

@@ -97,7 +97,7 @@ RECIPES_OF_FEW_ROWS: tuple[dict, ...] = (
 )
 
 # ----------------------------------------------------------------------------- kinds of members
-# "Classes: kinds of members, mixed", and "What each rule is worth".
+# "Classes: kinds of members, mixed", and docs/results/rules.md.
 
 #: How columns are embedded, and the lengths and decays of the training. Few rows need few epochs,
 #: and a decay that leaves no noise learnt; some classes can be told apart exactly, with little
