@@ -3,17 +3,16 @@
 import numpy as np
 from data import FEW_ROWS, MIDDLE
 from hq import COLUMNS, MEASURES
-from nes import METHODS
+from nes import DATASETS, METHODS
 from published import PUBLISHED
 from tables import (
     by_seed,
     cross,
-    markdown,
     mean,
     mean_error,
     number,
     rows,
-    stored,
+    span,
     table,
     values,
 )
@@ -122,75 +121,53 @@ def score(dataset, method, size, column):
 
 
 @table
-def nes_methods(dataset):
-    heads = {"5": "NLL M=5", "10": "M=10", "gap": "minus NES-RE", "error": "error %"}
-    heads |= {"ece": "ECE %", "disagreement": "disagree %", "average": "average member"}
-    heads |= {"oracle": "oracle", "trained": "trained"}
-    best = min(METHODS, key=lambda method: score(dataset, method, 10, "nll").mean())
+def nes_methods():
+    """NLL of ensembles of ten: mean and standard error over the seeds."""
 
-    def cell(method, what):
+    def cell(method, dataset):
+        if dataset == "trained":
+            return "" if method in BOOSTING else str(first[method]["networks"]["10"]), np.nan
         if method in BOOSTING:
-            runs = rows("nes", dataset, method)
-            if what in ("error", "ece"):
-                return mean_error(values(runs, what), 2, 100)
-            last = f"{mean(values(runs, 'seconds'), 1)} s"
-            return {"10": mean_error(values(runs, "nll")), "trained": last}.get(what, "")
-        if what == "trained":
-            return str(rows("nes", dataset, method)[0]["networks"]["10"])
-        if what == "gap":
-            gaps = score(dataset, method, 10, "nll") - score(dataset, "NES-RE", 10, "nll")
-            return "" if method == "NES-RE" else mean_error(gaps)
-        if what in ("error", "ece", "disagreement"):
-            return mean_error(score(dataset, method, 10, what), 2, 100)
-        if what in ("average", "oracle"):
-            return mean_error(score(dataset, method, 10, what))
-        text = mean_error(score(dataset, method, int(what), "nll"))
-        return f"**{text}**" if (method, what) == (best, "10") else text
+            nll = values(rows("nes", dataset, method), "nll")
+        else:
+            nll = score(dataset, method, 10, "nll")
+        return mean_error(nll), nll.mean()
 
-    seeds = ", ".join(map(str, sorted(by_seed("nes", dataset, "NES-RE"))))
-    return cross(f"seeds {seeds}", dict(zip(METHODS, METHODS)) | BOOSTING, heads, cell)
-
-
-def shifted_nll(dataset, severity, method, chosen_on):
-    """NLL of ten members, by seed."""
-    runs = sorted(rows("nes_shift", dataset, method), key=lambda r: r["seed"])
-    return values([r["severities"][severity][chosen_on]["10"] for r in runs], "nll")
-
-
-CHOSEN_ON = ("clean", "shifted", "all")
-
-
-def gain(dataset, severity, method):
-    """NLL chosen on clean rows minus NLL chosen on shifted rows, paired by seed."""
-    clean, shifted = (shifted_nll(dataset, severity, method, how) for how in CHOSEN_ON[:2])
-    return clean - shifted
+    first = {method: rows("nes", DATASETS[0], method)[0] for method in METHODS}
+    heads = {s: f"{s} ({span(by_seed('nes', s, 'NES-RE'))})" for s in DATASETS}
+    down = dict(zip(METHODS, METHODS)) | BOOSTING
+    return cross("NLL (seeds)", down, heads | {"trained": "networks"}, cell, "down")
 
 
 @table
 def nes_gains():
-    down = {
-        (dataset, method): f"{dataset}: {method}"
-        for dataset in ("pendigits", "letter")
-        for method in ("NES-RE", "NES-RS", "DeepEns (RS)")
-    }
-    heads = {k: k for k in "12345"}
-    return cross("gain", down, heads, lambda d, severity: mean_error(gain(d[0], severity, d[1]), 2))
+    """NLL chosen on clean rows minus NLL chosen on shifted rows, paired by seed."""
+
+    def cell(method, key):
+        runs = sorted(rows("nes_shift", key[0], method), key=lambda r: r["seed"])
+        chosen = [r["severities"][key[1]] for r in runs]
+        return mean_error([r["clean"]["10"]["nll"] - r["shifted"]["10"]["nll"] for r in chosen], 2)
+
+    methods = {m: m for m in METHODS[:3]}
+    heads = {(s, k): f"{s}, {k}" for s in ("pendigits", "letter") for k in "135"}
+    return cross("gain at severity", methods, heads, cell)
 
 
 @table
 def nes_images():
-    head = ["", "NLL clean", "severity 1", "3", "5", "error %, clean and 5", "ECE %, clean and 5"]
-    head += ["average, oracle (clean)", "entropy, of digits", "trained", "seed"]
-    table = []
-    for r in sorted(stored("nes_images"), key=lambda r: METHODS.index(r["method"].split(",")[0])):
-        found = {s: cells["10"] for s, cells in r["severities"].items()}
-        clean, worst = found["0"], found["5"]
-        cells = [number(found[s]["nll"], 3) for s in ("0", "1", "3", "5")]
-        cells += [f"{100 * clean[c]:.1f}, {100 * worst[c]:.1f}" for c in ("error", "ece")]
-        cells.append(f"{clean['average']:.2f}, {clean['oracle']:.2f}")
-        cells.append(f"{clean['entropy']:.2f}, {clean['entropy_ood']:.2f}")
-        table.append([r["method"], *cells, str(r["networks"]), str(r["seed"])])
-    return markdown(head, table)
+    """Means over the seeds of the pools of 80 networks."""
+
+    def cell(method, what):
+        runs = [r for r in rows("nes_images", method=method) if r["networks"] >= 80]
+        of, _, severity = what.partition(" ")
+        if of == "seeds":
+            return span(r["seed"] for r in runs)
+        scores = values([r["severities"][severity]["10"] for r in runs], of)
+        return mean_error(scores, 2)
+
+    heads = {f"nll {k}": f"NLL, severity {k}" for k in "0135"} | {"oracle 0": "oracle, clean"}
+    heads |= {"entropy 0": "entropy", "entropy_ood 0": "of digits", "seeds": "seeds"}
+    return cross("", {m: m for m in METHODS[:3]}, heads, cell)
 
 
 # Small and middle tables of classes
