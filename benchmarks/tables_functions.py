@@ -144,31 +144,18 @@ def nomu_functions():
 
 # NEON and Bayesian optimisation
 
-#: Searches by problem and method, in the tables of a part.
+#: Methods of searches by their title and problem.
 SEARCHES = {
-    "pollutants": {
-        ("pollutants", "conditioned_lei"): "NEON, conditioned prior, leaky EI",
-        ("pollutants", "conditioned_lcb"): "the same, LCB (0.316, absolute)",
-        ("pollutants", "neon_lei"): "NEON, trained EpiNet, leaky EI",
-        ("pollutants", "neon_lcb"): "the same, LCB (0.316, absolute)",
-        ("pollutants", "rpn_lei"): "16 small networks with random priors, leaky EI",
-        ("pollutants", "gp_composite"): "a Gaussian process for each output, leaky EI",
-        ("pollutants", "gp"): "Gaussian process on f, EI",
-        ("pollutants", "random"): "random points",
-    },
-    "brusselator": {
-        ("brusselator", "neon_lei"): "NEON, leaky EI",
-        ("brusselator", "random"): "random points",
-        ("brusselator_authors", "neon_lei"): "NEON, leaky EI, from the authors' five points",
-        ("brusselator_authors", "neon_lcb"): "the same, LCB (0.316, absolute)",
-    },
-    "interferometer": {
-        ("interferometer", "neon_log"): "NEON of the logarithm, leaky EI",
-        ("interferometer", "gp_log"): "Gaussian process of the logarithm, EI",
-        ("interferometer", "gp"): "Gaussian process of the visibility, EI",
-        ("interferometer", "random"): "random points",
-    },
+    "**NEON**, leaky EI": ("conditioned_lei", "neon_lei", "neon_log"),
+    "NEON, trained EpiNet, leaky EI": ("neon_lei", None, None),
+    "Gaussian process for each output, leaky EI": ("gp_composite", None, None),
+    "Gaussian process of the value, EI": ("gp", None, "gp"),
+    "Gaussian process of its logarithm, EI": (None, None, "gp_log"),
+    "random points": ("random", "random", "random"),
 }
+THEIRS = ("the authors' NEON, leaky EI", "stored: random points")
+THEIRS += ("stored: HOGP, EI of the composite, smoothed",)
+THEIRS += ("stored: an ensemble with random priors (the paper's NEON: 0.999 at best)",)
 
 
 def curves(runs, n_start=5):
@@ -176,37 +163,31 @@ def curves(runs, n_start=5):
     return [np.fmin.accumulate(r["values"])[n_start - 1 :] for r in runs]
 
 
-def step_seconds(runs):
-    """Medians of fitting and acquisition, and the slowest of each, but for the first steps."""
-    cells = []
-    for name in ("seconds_fit", "seconds_acquisition"):
-        seconds = [s for r in runs for s in r["steps"].get(name, [])[1:]]
-        cells.append(f"{np.median(seconds):.1f} ({np.max(seconds):.0f})" if seconds else "")
-    return cells
-
-
 @table
-def searches(part):
-    """Searches of skuq beside those of others; of the pollutants from the same designs."""
-    optics = part == "interferometer"  # minus a visibility near 1
-    designs = sorted(r["seed"] for r in rows("bo", part, "gp_log" if optics else "neon_lei"))
-    others, n_start, digits = medians(part, designs), 15 if optics else 5, 4 if optics else 2
-    marks, table = list(next(iter(others.values()))[1]), []
-    for (problem, method), title in SEARCHES[part].items():
-        runs = rows("bo", problem, method)
-        # Of a search that has not ended there are the marks that it has reached.
-        best = [np.abs([c[n] for c in curves(runs, n_start) if len(c) > n]) for n in marks]
-        cells = [significant(np.median(m), digits) if len(m) == len(runs) else "" for m in best]
-        last, spread = best[-1], ""
-        if len(last) == len(runs) > 1:
-            spread = f"{significant(min(last), digits)} to {significant(max(last), digits)}"
-        table.append([title, str(len(runs)), *cells, spread, *step_seconds(runs)])
-    for title, (n_runs, best) in others.items():
-        cells = ["" if m is None else significant(abs(m), digits) for m in best.values()]
-        table.append([title, str(n_runs), *cells, "", "", ""])
-    head = ["median of the best", "searches", *(f"after {n}" for n in marks)]
-    head += [f"range after {marks[-1]}", "s to fit (slowest)", "s to acquire (slowest)"]
-    return markdown(head, table)
+def searches():
+    """Medians of searches of skuq beside those of others, from the same designs where known."""
+    parts = ("pollutants", "brusselator", "interferometer")
+    seeds = {part: {r["seed"] for r in rows("bo", part, "neon_lei")} for part in parts[:2]}
+    seeds["interferometer"] = {r["seed"] for r in rows("bo", "interferometer", "gp_log")}
+    published = {part: medians(part, sorted(seeds[part])) for part in parts}
+
+    def cell(title, column):
+        part, n = column
+        optics = part == "interferometer"  # minus a visibility near 1
+        if title in SEARCHES:
+            method = SEARCHES[title][parts.index(part)]
+            runs = rows("bo", part, method) if method else []
+            # A search that has not ended counts up to the mark that it has reached.
+            best = [c[n] for c in curves(runs, 15 if optics else 5) if len(c) > n]
+            n_runs, found = len(runs), np.median(best) if runs and len(best) == len(runs) else None
+        else:
+            n_runs, best = published[part].get(title, (0, {}))
+            found = best.get(n)
+        return f"{significant(abs(found), 4 if optics else 2)} ({n_runs})" if found else ""
+
+    heads = {("pollutants", 35): "pollutants, 35", ("brusselator", 30): "Brusselator, 30"}
+    heads |= {("interferometer", n): f"interferometer, {n}" for n in (35, 85)}
+    return cross("after", {title: title for title in (*SEARCHES, *THEIRS)}, heads, cell)
 
 
 @table
@@ -284,32 +265,29 @@ def _factor_on_judged_functions(run):
 
 
 @table
-def regrets(d):
-    """Final regrets on the functions that have been run; the paper's mean in brackets."""
+def regrets():
+    """Mean final regrets by dimension and method; the paper's mean in brackets."""
     titles = {
-        "nomu_smooth_0.005": "small NOMU, refined smooth mean, mean width 0.005, L-BFGS",
-        "nomu_refined_0.05": "NOMU, refined mean, mean width 0.05",
+        "nomu_smooth_0.005": "small NOMU, refined smooth mean",
         "nomu_0.5": "NOMU, mean width 0.5",
         "gp_0.05": "Gaussian process, mean width 0.05",
         "pgp": "plain Gaussian process",
         "random": "random points",
     }
-    names = {"levy": "Levy", "rosenbrock": "Rosenbrock", "bnn": "Bayesian network"}
-    names |= {"g_function": "G-function", "perm": "Perm"}
-    heads = {f"{name}{d}d": title for name, title in names.items()}
+    heads = {"levy": "Levy", "rosenbrock": "Rosenbrock", "bnn": "Bayesian network"}
+    heads |= {"g_function": "G-function", "perm": "Perm"}
 
-    def cell(method, function):
+    def cell(key, name):
+        d, method = key
         # Regrets of searches that are complete; the least value is -1.
-        runs = curves(rows("bo", function, method), 8)
-        final = np.array([c[64] for c in runs if len(c) > 64]) + 1
-        if not len(final):
+        runs = curves(rows("bo", f"{name}{d}d", method), 8)
+        final = [c[64] + 1 for c in runs if len(c) > 64]
+        paper = REGRETS.get(method, {}).get(f"{name}{d}d")
+        if not final:
             return ""
-        text = significant(final.mean(), 2)
-        if len(final) > 1:
-            half = 1.96 * final.std(ddof=1) / np.sqrt(len(final))
-            text += f" ± {significant(half, 2)}"
-        paper = REGRETS.get(method, {}).get(function)
+        text = significant(np.mean(final), 2)
         return text if paper is None else f"{text} ({significant(paper[0], 2)})"
 
-    run = {method: t for method, t in titles.items() if any(cell(method, f) for f in heads)}
-    return cross("", run, heads, cell)
+    down = {(d, m): f"{d}: {title}" for d in (5, 10, 20) for m, title in titles.items()}
+    run = {key: title for key, title in down.items() if any(cell(key, name) for name in heads)}
+    return cross("features: method", run, heads, cell)
