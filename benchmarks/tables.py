@@ -48,13 +48,13 @@ def significant(value, digits=3):
     return f"{value:#.{digits}g}".rstrip(".").replace("e-0", "e-")
 
 
-def mean(numbers, digits=2, scale=1):
-    return number(scale * np.mean(numbers), digits)
+def mean(numbers, digits=2):
+    return number(np.mean(numbers), digits)
 
 
-def mean_error(numbers, digits=3, scale=1):
+def mean_error(numbers, digits=3):
     """Mean ± standard error; the mean alone of a single number."""
-    numbers = scale * np.asarray(numbers, float)
+    numbers = np.asarray(numbers, float)
     if len(numbers) == 1:
         return number(numbers[0], digits)
     error = numbers.std(ddof=1) / np.sqrt(len(numbers))

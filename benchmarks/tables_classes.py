@@ -111,10 +111,10 @@ BOOSTING = {
 }
 
 
-def score(dataset, method, size, column):
-    """A score of ensembles of a size, by seed."""
+def nll_of_ten(dataset, method):
+    """NLL of ensembles of ten, by seed."""
     runs = sorted(rows("nes", dataset, method), key=lambda r: r["seed"])
-    return values([r["sizes"][str(size)] for r in runs], column)
+    return values([r["sizes"]["10"] for r in runs], "nll")
 
 
 @table
@@ -127,7 +127,7 @@ def nes_methods():
         if method in BOOSTING:
             nll = values(rows("nes", dataset, method), "nll")
         else:
-            nll = score(dataset, method, 10, "nll")
+            nll = nll_of_ten(dataset, method)
         return mean_error(nll), nll.mean()
 
     first = {method: rows("nes", DATASETS[0], method)[0] for method in METHODS}
