@@ -15,6 +15,7 @@
 - equal_time: AutoDEUQ in once and three times the recipe's processor time, and its strategies.
 """
 
+import importlib.util
 import os
 import subprocess
 import tempfile
@@ -300,6 +301,7 @@ def shifted(data, method, seed):
 
 COSTS = {
     "tabular": skuq.TabularEnsembleRegressor(random_state=0),
+    "tabular, second fit": skuq.TabularEnsembleRegressor(random_state=0),
     "tabular, classes": skuq.TabularEnsembleClassifier(random_state=0),
     "plain": skuq.DeepEnsembleRegressor(random_state=0),
     "mc dropout": skuq.MCDropoutRegressor(random_state=0),
@@ -314,6 +316,12 @@ COSTS = {
         RBF(np.ones(10)) + WhiteKernel(), normalize_y=True
     ),
 }
+if importlib.util.find_spec("catboost"):
+    from catboost import CatBoostRegressor
+
+    COSTS["catboost"] = CatBoostRegressor(
+        loss_function="RMSEWithUncertainty", verbose=0, allow_writing_files=False
+    )
 ON_MANY_ROWS = ("tabular", "tabular, classes", "plain", "mc dropout", "boosting")
 
 
@@ -326,6 +334,8 @@ def cost(data, method, seed):
     X, y = data
     if isinstance(method, skuq.TabularEnsembleClassifier):
         y = np.digitize(y, np.quantile(y, [1 / 3, 2 / 3]))
+    if method is COSTS["tabular, second fit"]:  # its program is compiled
+        method.fit(X, y)
     processor, clock = sum(os.times()[:4]), time.perf_counter()
     method.fit(X, y)
     return {
