@@ -145,8 +145,8 @@ def tensors(xla: bool = False) -> Namespace:
         if not xla or keras.backend.standardize_dtype(x.dtype) != "float32":
             return ops.cos(2 * np.pi * x)
         x = x - ops.round(x)  # to [-0.5, 0.5]: the cosine has a period of one turn
-        square, y = x * x, 0.0
-        for coefficient in _COSINE[::-1]:  # Horner's rule
+        square, y = x * x, np.float32(_COSINE[-1])
+        for coefficient in _COSINE[-2::-1]:  # Horner's rule
             y = y * square + np.float32(coefficient)
         return y
 
@@ -330,6 +330,8 @@ class ParametricActivation:
             y += 1
             y = alpha / y
             return x * np.subtract(1, y, out=y), state
+        if self.activation == "silu":  # in a form whose gradient takes few passes, too
+            return x * (1 - alpha * run.namespace.activation("sigmoid")(-x)), state
         y = run.namespace.activation(self.activation)(x)
         return x + alpha * (y - x), state
 
@@ -357,10 +359,9 @@ class DenseOperation:
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
+        kernel = weights[0] if self.factor == 1 else weights[0] * self.factor
         # Assignments with an operator change arrays in place; tensors get new values.
-        y = xp.matmul(x, weights[0])
-        if self.factor != 1:
-            y *= self.factor
+        y = xp.matmul(x, kernel)
         if self.use_bias:
             y += row(xp, weights[1])
         return run.namespace.activation(self.activation)(y), state
@@ -375,19 +376,19 @@ def read_ntk_dense(config, shapes):
 
 
 def _by_feature(xp, x):
-    """Reshape rows (.., n, d) to (.., d, n, 1)."""
-    return xp.swapaxes(x, -1, -2)[..., None]
+    """Reshape rows (.., n, d) to (.., d, 1, n): with rows last, loops over them are fast."""
+    return xp.swapaxes(x, -1, -2)[..., None, :]
 
 
 def _linear_by_feature(xp, encoded, kernel, bias):
-    """Apply a linear map to each feature: (.., d, n, t) to (.., n, d * dim).
+    """Apply a linear map to each feature: (.., d, t, n) to (.., n, d * dim).
 
     `kernel` is (.., d, t, dim), and `bias` (.., d, dim).
     """
-    y = xp.matmul(encoded, kernel)  # (.., d, n, dim)
-    y += bias[..., None, :]
-    y = xp.swapaxes(y, -2, -3)  # (.., n, d, dim)
-    return xp.reshape(y, (*y.shape[:-3], -1, y.shape[-2] * y.shape[-1]))
+    y = xp.matmul(xp.swapaxes(kernel, -1, -2), encoded)  # (.., d, dim, n)
+    y += bias[..., None]
+    y = xp.reshape(y, (*y.shape[:-3], y.shape[-3] * y.shape[-2], -1))
+    return xp.swapaxes(y, -1, -2)
 
 
 @dataclass(frozen=True)
@@ -414,9 +415,9 @@ class PeriodicEmbedding:
         xp = run.namespace.xp
         frequencies, phases, kernel, bias = weights
         features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
-        # cos(2 pi w x + b), (.., d, n, n_frequencies)
-        turns = features * frequencies[..., None, :]
-        turns += phases[..., None, :] / (2 * math.pi)
+        # cos(2 pi w x + b), (.., d, n_frequencies, n), by products whose gradients are products, too
+        lines = xp.stack([frequencies, phases / (2 * math.pi)], axis=-1)
+        turns = xp.matmul(lines, xp.concatenate([features, xp.ones_like(features)], axis=-2))
         embedded = _linear_by_feature(xp, run.namespace.cosine(turns), kernel, bias)
         return concatenate_features(xp, [embedded, x]), state
 
@@ -448,7 +449,7 @@ class PiecewiseLinearEmbedding:
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
         features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
-        # The share of each bin that lies below x, (.., d, n, n_bins): in [0, 1], except below the
+        # The share of each bin that lies below x, (.., d, n_bins, n): in [0, 1], except below the
         # first edge and above the last, where the outermost bins are extrapolated.
         edges = state[0]  # (.., d, n_bins + 1)
         width = edges[..., 1:] - edges[..., :-1]
@@ -461,8 +462,8 @@ class PiecewiseLinearEmbedding:
         last = ~xp.concatenate([is_bin[..., 1:], none], axis=-1)  # no bin after
         low = xp.where(first, -_UNBOUNDED, 0.0)
         high = xp.where(last, _UNBOUNDED, 1.0)
-        inverse, low, high = (value[..., None, :] for value in (inverse, low, high))
-        share = (features - edges[..., None, :-1]) * inverse
+        inverse, low, high = (value[..., None] for value in (inverse, low, high))
+        share = (features - edges[..., :-1, None]) * inverse
         embedded = _linear_by_feature(xp, xp.minimum(xp.maximum(share, low), high), *weights)
         return concatenate_features(xp, [embedded, *_slices(x, self.others)]), state
 
