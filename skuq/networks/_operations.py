@@ -385,7 +385,8 @@ def _linear_by_feature(xp, encoded, kernel, bias):
 
     `kernel` is (.., d, t, dim), and `bias` (.., d, dim).
     """
-    y = xp.matmul(xp.swapaxes(kernel, -1, -2), encoded)  # (.., d, dim, n)
+    kernel = xp.stack([kernel[..., k] for k in range(kernel.shape[-1])], axis=-2)
+    y = xp.matmul(kernel, encoded)  # (.., d, dim, n)
     y += bias[..., None]
     y = xp.reshape(y, (*y.shape[:-3], y.shape[-3] * y.shape[-2], -1))
     return xp.swapaxes(y, -1, -2)
