@@ -463,11 +463,9 @@ class GaussianMixtureHead(NormalsHead):
         # Pooled raw numbers have the components of several networks.
         j, m = raw.shape[-1] // (3 * self.n_outputs), self.n_outputs
         # Symbolic tensors do not know their number of rows.
-        leading = [-1 if size is None else size for size in xp.shape(raw)[:-1]]
-        parts = (xp.reshape(part, (*leading, j, m)) for part in xp.split(raw, 3, axis=-1))
-        logits, mean, r = parts
-        offsets = -_normal_scores(j)
-        offsets = offsets if xp is np else xp.cast(offsets, raw.dtype)
+        shape = [*(-1 if size is None else size for size in xp.shape(raw)[:-1]), j, m]
+        logits, mean, r = (xp.reshape(part, shape) for part in xp.split(raw, 3, axis=-1))
+        offsets = -_normal_scores(j) if xp is np else xp.cast(-_normal_scores(j), raw.dtype)
         # Keras' `add`, which + is for symbolic tensors, takes a column of as many entries as there
         # are members for a bias of the members' axis. Its `subtract` always broadcasts.
         mean = mean - offsets
@@ -510,22 +508,18 @@ class GaussianMixtureHead(NormalsHead):
         """Put values (.., n_outputs) where the means of all components are."""
         return np.kron(np.repeat([0.0, 1.0, 0.0], self.n_components), values)
 
-    def moments(self, raw, xp=np):
+    def moments(self, raw, xp=np, components=None):
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        return self._moments(*self.distribution(raw, xp), xp)
-
-    def _moments(self, loc, scale, log_probability, xp):
+        loc, scale, log_probability = components or self.distribution(raw, xp)
         probability = xp.exp(log_probability)
         mean = xp.sum(probability * loc, axis=-2)
         # Law of total variance over the components.
         variance = probability * (scale**2 + (loc - mean[..., None, :]) ** 2)
         return mean, xp.sqrt(xp.sum(variance, axis=-2))
 
-    def log_densities(self, y, raw, xp=np):
+    def log_densities(self, y, raw, xp=np, components=None):
         """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
-        return self._log_densities(y, *self.distribution(raw, xp), xp)
-
-    def _log_densities(self, y, loc, scale, log_probability, xp):
+        loc, scale, log_probability = components or self.distribution(raw, xp)
         return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
 
     def loss(self, y, raw, settings=None):
@@ -533,10 +527,9 @@ class GaussianMixtureHead(NormalsHead):
         ops = backend.ops
         # Once for all terms: the gradient of the components is then computed once, too.
         components = self.distribution(raw, ops)
-        log_density = self._log_densities(y, *components, ops)
-        _, std = self._moments(*components, ops)
-        crps = self._crps(y, *components)
-        both = ops.mean(crps - ops.stop_gradient(std) * log_density, axis=-1)
+        log_density = self.log_densities(y, raw, ops, components)
+        std = ops.stop_gradient(self.moments(raw, ops, components)[1])
+        both = ops.mean(self._crps(y, *components) - std * log_density, axis=-1)
         if not self.weighs_losses:
             return both
         likelihood = -ops.mean(log_density, axis=-1)

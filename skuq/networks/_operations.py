@@ -359,9 +359,10 @@ class DenseOperation:
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
-        kernel = weights[0] if self.factor == 1 else weights[0] * self.factor
         # Assignments with an operator change arrays in place; tensors get new values.
-        y = xp.matmul(x, kernel)
+        y = xp.matmul(x, weights[0] if xp is np or self.factor == 1 else weights[0] * self.factor)
+        if xp is np and self.factor != 1:
+            y *= self.factor
         if self.use_bias:
             y += row(xp, weights[1])
         return run.namespace.activation(self.activation)(y), state
@@ -385,7 +386,8 @@ def _linear_by_feature(xp, encoded, kernel, bias):
 
     `kernel` is (.., d, t, dim), and `bias` (.., d, dim).
     """
-    kernel = xp.stack([kernel[..., k] for k in range(kernel.shape[-1])], axis=-2)
+    # Not `swapaxes`: XLA would multiply by the transpose of a matrix, which takes 7 times as long.
+    kernel = xp.concatenate([kernel[..., None, :, k] for k in range(bias.shape[-1])], axis=-2)
     y = xp.matmul(kernel, encoded)  # (.., d, dim, n)
     y += bias[..., None]
     y = xp.reshape(y, (*y.shape[:-3], y.shape[-3] * y.shape[-2], -1))
@@ -416,9 +418,10 @@ class PeriodicEmbedding:
         xp = run.namespace.xp
         frequencies, phases, kernel, bias = weights
         features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
-        # cos(2 pi w x + b), (.., d, n_frequencies, n), by products whose gradients are products, too
-        lines = xp.stack([frequencies, phases / (2 * math.pi)], axis=-1)
-        turns = xp.matmul(lines, xp.concatenate([features, xp.ones_like(features)], axis=-2))
+        # cos(2 pi w x + b), (.., d, n_frequencies, n); gradients of a product are products, too.
+        lines = [frequencies[..., None], phases[..., None] / (2 * math.pi)]
+        points = [features, xp.ones_like(features)]
+        turns = xp.matmul(xp.concatenate(lines, axis=-1), xp.concatenate(points, axis=-2))
         embedded = _linear_by_feature(xp, run.namespace.cosine(turns), kernel, bias)
         return concatenate_features(xp, [embedded, x]), state
 
@@ -444,8 +447,8 @@ class PiecewiseLinearEmbedding:
         weights = [Weight((d, n_bins, config["dim"])), Weight((d, config["dim"]))]
         others = tuple(sorted(set(range(n)) - set(columns)))
         n_out = d * config["dim"] + len(others)
-        operation = cls(columns, others, width=d * n_bins)
-        return LayerSpec(operation, weights, shape=(n_out,), n_state=1)  # the edges
+        # The state holds the edges.
+        return LayerSpec(cls(columns, others, width=d * n_bins), weights, (n_out,), n_state=1)
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
@@ -461,10 +464,9 @@ class PiecewiseLinearEmbedding:
         none = is_bin[..., :1] & ~is_bin[..., :1]  # False, as an array or a tensor
         first = ~xp.concatenate([none, is_bin[..., :-1]], axis=-1)  # no bin before
         last = ~xp.concatenate([is_bin[..., 1:], none], axis=-1)  # no bin after
-        low = xp.where(first, -_UNBOUNDED, 0.0)
-        high = xp.where(last, _UNBOUNDED, 1.0)
-        inverse, low, high = (value[..., None] for value in (inverse, low, high))
-        share = (features - edges[..., :-1, None]) * inverse
+        low = xp.where(first, -_UNBOUNDED, 0.0)[..., None]
+        high = xp.where(last, _UNBOUNDED, 1.0)[..., None]
+        share = (features - edges[..., :-1, None]) * inverse[..., None]
         embedded = _linear_by_feature(xp, xp.minimum(xp.maximum(share, low), high), *weights)
         return concatenate_features(xp, [embedded, *_slices(x, self.others)]), state
 
