@@ -239,9 +239,9 @@ def test_keras_and_plan_are_one(name):
             assert_allclose(plan(*arguments, Run(namespace))[0], together, rtol=1e-5, atol=1e-5)
             loss = partial(squares, plan, state, x, Run(namespace))
             *_, slopes = value_and_gradient(loss, [ops.convert_to_tensor(part) for part in parts])
-            moved = [[p + h * np.asarray(g) for p, g in zip(parts, slopes)] for h in (-1e-6, 1e-6)]
-            low, high = (loss(some)[0] for some in moved)
-            assert_allclose(high - low, 2e-6 * sum(ops.sum(g * g) for g in slopes), rtol=1e-5)
+            ends = [loss([p * (1 + h) for p in parts])[0] for h in (-1e-6, 1e-6)]
+            rise = 2e-6 * sum(ops.sum(g * p) for g, p in zip(slopes, parts))
+            assert_allclose(ends[1] - ends[0], rise, rtol=1e-5)
         for k, (own_parts, own_state) in enumerate(members):
             own = x if x.ndim == 2 else x[k]
             alone, _ = plan(own_parts, own_state, own)
@@ -262,20 +262,17 @@ def test_first_values_and_bins_are_the_papers():
     assert abs(ntk["kernel"].std() - 1) < 0.02 and abs(ntk["bias"].std() - 1) < 0.15
     pbld = drawn(NumericEmbedding(scale=0.3, n_frequencies=64), 40)
     assert abs(pbld["frequencies"].std() - 0.3) < 0.02 and 3 < np.abs(pbld["phases"]).max() <= np.pi
-    for part in (pbld["kernel"], pbld["bias"]):  # as PyTorch's linear layers: 1 / sqrt(64)
-        assert 0.11 < np.abs(part).max() <= 0.125
+    # As PyTorch's linear layers: 1 / sqrt(64).
+    assert all(0.11 < np.abs(pbld[name]).max() <= 0.125 for name in ("kernel", "bias"))
     tables = drawn(tabular.CategoryEmbedding([0], [200], 30), 2)["vectors_0"]
     assert (tables[0] == 0).all() and abs(tables[1:].std() - 1) < 0.05
     x = np.random.default_rng(0).normal(size=(1000, 2)) * [1, 100]  # Bins hold equally many rows.
     edges = plans.bin_edges(x, 8)
     assert edges.shape == (2, 9) and (np.diff(edges) > 0).all()
-    for column, edges_of_column in zip(x.T, edges):
-        counts, _ = np.histogram(column, edges_of_column)
-        assert set(counts[1:-1]) <= {124, 125, 126}
+    assert all(set(np.histogram(*both)[0][1:-1]) <= {124, 125, 126} for both in zip(x.T, edges))
     x = np.stack([np.tile([0.0, 1, 5], 10), np.full(30, 3.0)], axis=1)
-    edges = plans.bin_edges(x, 6)
-    assert_array_equal(edges, [[0, 1, 5, 5, 5, 5, 5], [3] * 7])
-    BINNED(edges=edges)  # which it takes
+    assert_array_equal(plans.bin_edges(x, 6), [[0, 1, 5, 5, 5, 5, 5], [3] * 7])
+    BINNED(edges=plans.bin_edges(x, 6))  # which it takes
 
 
 def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
