@@ -197,9 +197,8 @@ def searches(part):
         # Of a search that has not ended there are the marks that it has reached.
         best = [np.abs([c[n] for c in curves(runs, n_start) if len(c) > n]) for n in marks]
         cells = [significant(np.median(m), digits) if len(m) == len(runs) else "" for m in best]
-        last, spread = best[-1], ""
-        if len(last) == len(runs) > 1:
-            spread = f"{significant(min(last), digits)} to {significant(max(last), digits)}"
+        ends = (min(best[-1]), max(best[-1])) if len(best[-1]) == len(runs) > 1 else ()
+        spread = " to ".join(significant(end, digits) for end in ends)
         table.append([title, str(len(runs)), *cells, spread, *step_seconds(runs)])
     for title, (n_runs, best) in others.items():
         cells = ["" if m is None else significant(abs(m), digits) for m in best.values()]
