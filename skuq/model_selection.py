@@ -158,5 +158,4 @@ def _join(predicted, part, row):
             "Predictions of folds must be arrays, tuples of arrays, or distributions of numbers. "
             f"Got {type(first).__name__}, whose rows cannot be put together."
         )
-    starts = np.cumsum([0, *map(len, predicted)])
-    return np.concatenate(predicted)[starts[part] + row]
+    return np.concatenate(predicted)[np.cumsum([0, *map(len, predicted)])[part] + row]

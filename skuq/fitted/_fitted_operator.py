@@ -200,8 +200,7 @@ class ConditionedDraws(Draws):
             network, variables, _ = parts_of(member)
             split = network.split(directions.astype("float64"))
             networks.append((network.network.base, variables, split))
-        widest = 64 * self.directions.shape[1] + len(index)
-        step = max(16, _CHUNK_ENTRIES // widest)
+        step = max(16, _CHUNK_ENTRIES // (64 * self.directions.shape[1] + len(index)))
         for start in range(0, len(rows), step):
             parts.append(draw_linearised(ARRAYS, networks, rows[start : start + step], index))
         return np.concatenate(parts, axis=1)

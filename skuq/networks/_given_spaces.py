@@ -205,8 +205,7 @@ def space_to_keras_tuner(space: _space.Space):
             continue
         declare = hp.Int if isinstance(d, _space.Integer) else hp.Float
         # Ranges keep their scale, which Keras-Tuner calls sampling.
-        sampling = "log" if d.log else "linear"
-        declare(d.name, d.low, d.high, sampling=sampling, default=d.default)
+        declare(d.name, d.low, d.high, sampling="log" if d.log else "linear", default=d.default)
     return hp
 
 

@@ -417,8 +417,7 @@ class EpistemicNetwork:
             raise ValueError("This is not the configuration of an epistemic network.")
         base, epinet = parts["base"], parts["epinet"]
         if base is not None:
-            is_keras = "class_name" in base
-            base = json.dumps(base) if is_keras else EncoderDecoder(**base)
+            base = json.dumps(base) if "class_name" in base else EncoderDecoder(**base)
         epinet = None if epinet is None else EpiNetLayers(**epinet)
         return cls(**{**parts, "base": base, "epinet": epinet})
 

@@ -130,8 +130,7 @@ def central_interval(quantile: Callable[[np.ndarray], np.ndarray], coverage: Arr
     levels = np.stack([(1 - given) / 2, upper])
     # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
     # the quantile at 0.05 where a distribution function has a step there.
-    is_near_end = np.minimum(levels, 1 - levels) < 1e-12
-    levels = np.where(is_near_end, levels, np.round(levels, 15))
+    levels = np.where(np.minimum(levels, 1 - levels) < 1e-12, levels, np.round(levels, 15))
     found = quantile(levels.ravel())
     found = found.reshape(len(found), *levels.shape, *found.shape[2:])
     return Interval(found[:, 0], found[:, 1])

@@ -255,8 +255,7 @@ class Search:
                     f"{len(log.history)} trials had finished (the exception's `records`).",
                     log.history,
                 ) from error
-            seed = trial_seed(self.entropy, number)
-            trials.append(RunningTrial(number, configuration, seed))
+            trials.append(RunningTrial(number, configuration, trial_seed(self.entropy, number)))
         deadline = math.inf
         if limits.trial_timeout is not None:
             deadline = time.monotonic() + len(trials) * limits.trial_timeout + limits.grace

@@ -239,8 +239,7 @@ class TableInputs(Inputs):
         """Encode an array of finite numbers, with the columns of `fit` in their order."""
         names = self.feature_names
         # A transformer that selects columns by name needs a frame.
-        needs_names = names is not None and self.encodes
-        X = pd.DataFrame(X, columns=names) if needs_names else X
+        X = pd.DataFrame(X, columns=names) if names is not None and self.encodes else X
         return self.encode(X, mark_unseen=mark_unseen)
 
     @property
@@ -436,8 +435,7 @@ def read_rows(
     # Weights first: encoders must not learn from rows of weight 0.
     weight = _params.check_weights(weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
-    numbers = inputs.fit_encoder(X, y, weight, estimator)
-    return targets.weigh(Rows(numbers, values, weight))
+    return targets.weigh(Rows(inputs.fit_encoder(X, y, weight, estimator), values, weight))
 
 
 def read_validation_rows(

@@ -134,8 +134,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def _fit_columns(self, X, y=None) -> Columns:
         """Read the columns of a table, and learn from them."""
         self.__dict__.pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
-        table = read_table(self, X)
-        columns = Columns(table, getattr(self, "feature_names_in_", None))
+        columns = Columns(read_table(self, X), getattr(self, "feature_names_in_", None))
         kinds = np.array([columns.kind_to_fit(k) for k in range(columns.n)])
         self.numeric_columns_ = np.flatnonzero(kinds == NUMBER)
         self.categorical_columns_ = np.flatnonzero(kinds == CATEGORY)
@@ -206,8 +205,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     @property
     def is_identity(self) -> bool:
         """Whether `transform` leaves finite numbers unchanged."""
-        everything = len(self.numeric_columns_) == self.n_features_in_
-        return everything and not len(self._indicated)
+        return len(self.numeric_columns_) == self.n_features_in_ and not len(self._indicated)
 
     def transform(self, X):
         """Encode a table as numbers.

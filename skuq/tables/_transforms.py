@@ -353,8 +353,7 @@ class _Scores:
         return self._curve(on_curve) + (z - on_curve) * self._end_slope(z > on_curve)
 
     def log_derivative(self, y):
-        on_curve = np.clip(y, self.values[0], self.values[-1])
-        return -np.log(self._slope(self._score(on_curve)))
+        return -np.log(self._slope(self._score(np.clip(y, self.values[0], self.values[-1]))))
 
     def _end_slope(self, upper):
         """Compute the slope dy/dscore of the straight lower or upper end."""

@@ -352,8 +352,7 @@ def test_pipeline_of_classifiers(rows):
     assert std.shape == proba.shape == (80, 2)
     assert model.predict_uncertainty(X).total.shape == model.log_prob(X, y > 0).shape == (80,)
     assert not hasattr(model, "predict_interval")
-    theirs = CalibratedClassifierCV(model, cv=2).fit(X, y > 0)
-    assert theirs.predict_proba(X).shape == (80, 2)
+    assert CalibratedClassifierCV(model, cv=2).fit(X, y > 0).predict_proba(X).shape == (80, 2)
 
 
 class Doubling(BaseEstimator):

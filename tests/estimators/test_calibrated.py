@@ -121,8 +121,7 @@ def test_calibrated_learns_from_held_out_rows(form):
 
 def test_conditional_learns_the_distribution_of_errors(monkeypatch):
     small = {"n_members": 2, "loss": "crps", "epochs": 60, "random_state": 0}
-    name = "skuq.estimators.methods._calibrated._NETWORKS_OF_ERRORS"
-    monkeypatch.setattr(name, small)
+    monkeypatch.setattr("skuq.estimators.methods._calibrated._NETWORKS_OF_ERRORS", small)
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"a": rng.uniform(-1, 1, 300), "group": rng.choice(["quiet", "loud"], 300)})
     loud = (X["group"] == "loud").to_numpy()
@@ -217,8 +216,7 @@ def test_calibrated_opens_frozen_estimators():
     fitted, rows = make_pipeline(StandardScaler(), TooSure()).fit(X, y), line(80, seed=1)
     frozen = calibrated(FrozenEstimator(fitted), cv=4).fit(*rows, np.ones(80))
     for weight in (None, 1.0):
-        prefit = calibrated(fitted, cv="prefit").fit(*rows, weight)
-        assert_allclose(frozen.scale_, prefit.scale_)
+        assert_allclose(frozen.scale_, calibrated(fitted, cv="prefit").fit(*rows, weight).scale_)
     known = LogisticRegression().fit(X, np.arange(100) % 3)
     model = classifier(FrozenEstimator(known)).fit(X[::3], np.zeros(34, int))
     assert_array_equal(model.classes_, [0, 1, 2])
@@ -546,8 +544,7 @@ def test_hq_selector_chooses_by_out_of_fold_predictions(voting):
     pd.testing.assert_frame_equal(model.teams_, chosen.teams_)
     assert model.selected_ == chosen.selected_
     assert (model.n_possible_, model.n_scored_) == (26, chosen.n_scored_)
-    names = [pool[k][0] for k in model.selected_]
-    assert list(model.named_estimators_) == names
+    assert list(model.named_estimators_) == [pool[k][0] for k in model.selected_]
     vote = VotingClassifier([pool[k] for k in model.selected_], voting=voting).fit(X, Y)
     # scikit-learn's ties of votes go to the first class.
     sole = np.sort(model.predict_proba(X_NEW), axis=1) @ np.r_[[0] * 8, -1, 1] > 1e-3
@@ -612,8 +609,7 @@ def test_hq_selector_keeps_groups_together_and_passes_sample_weight_to_members_a
     by_group, stratified = model_selection.GroupKFold(3), model_selection.StratifiedGroupKFold(5)
     for cv, kind in ((None, stratified), (by_group, by_group)):
         found = HQEnsembleSelector(pool, cv=cv).fit(X, Y, groups=groups)
-        splits = list(kind.split(X, Y, groups))
-        expected = HQEnsembleSelector(pool, cv=splits).fit(X, Y)
+        expected = HQEnsembleSelector(pool, cv=list(kind.split(X, Y, groups))).fit(X, Y)
         pd.testing.assert_frame_equal(found.teams_, expected.teams_)
     pool = [*make_pool()[3:], ("deep", DecisionTreeClassifier(random_state=1))]
     weight = np.where(Y < 5, 1.0, 0.0)

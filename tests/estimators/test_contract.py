@@ -375,8 +375,7 @@ def test_a_new_fit_replaces_all_results_and_no_parameter(own, capsys):
     before = model.get_params(deep=False)
     model.stale_ = 1
     rows, y = pd.concat([X, 100 * X[:N_ABSENT]]), np.r_[targets(model), targets(model)[:N_ABSENT]]
-    weight = np.repeat([1.0, 0.0], [len(X), N_ABSENT])
-    assert model.fit(rows, y, weight) is model
+    assert model.fit(rows, y, np.repeat([1.0, 0.0], [len(X), N_ABSENT])) is model
     assert identities(model.get_params(deep=False)) == identities(before)
     assert not hasattr(model, "stale_")
     # GaussianNB's variances count rows of no weight a bit.
@@ -507,14 +506,12 @@ def test_the_model_of_keras_takes_images():
             x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
             return keras.Model(inputs, keras.layers.Dense(n_outputs, name="out")(x), name="net")
 
-    rng = np.random.default_rng(0)
-    images, y = rng.normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
+    images, y = np.random.default_rng(0).normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
     model = skuq.NESClassifier(**{**SEARCH, "space": Convolution()}).fit(images, y)
     assert assert_keras_says_the_same(model, images).input_shape == (None, 6, 5, 2)
     # One mean and scale a channel, over all pixels of the rows trained on.
     trained = np.setdiff1d(np.arange(60), model.catalog_.held_out.rows)
-    means = images[trained].mean(axis=(0, 1, 2))
-    assert_allclose(model.fitted_.inputs.scaling.mean_, means)
+    assert_allclose(model.fitted_.inputs.scaling.mean_, images[trained].mean(axis=(0, 1, 2)))
     with pytest.raises(ValueError, match=r"images of shape \(5, 6, 2\)"):
         model.predict(images.transpose(0, 2, 1, 3))
     with pytest.raises(ValueError, match="expecting 60 features"):

@@ -57,16 +57,14 @@ def judge(model):
 
 @cases(("noise", "n"), ("auto", 40), (0.0, 24), (NOISE, 20), (NOISE, 200), quick=2)
 def test_fit_errs_as_much_as_its_epistemic_part_says(noise, n):
-    rows = noisy_rows(n, 0, NOISE if noise else 0.0)
-    ratio, error = judge(small(noise_std=noise).fit(*rows))
+    ratio, error = judge(small(noise_std=noise).fit(*noisy_rows(n, 0, NOISE if noise else 0.0)))
     assert 0.4 < ratio < 2.5 and error < 4 * NOISE / np.sqrt(n / 5)
 
 
 def levels(n_levels, n_repeats, seed):
     """Noisy rows of few inputs, each measured several times."""
     X = np.repeat(np.linspace(-1, 1, n_levels), n_repeats)[:, None]
-    rng = np.random.default_rng(seed)
-    return X, np.sin(3 * X[:, 0]) + NOISE * rng.standard_normal(len(X))
+    return X, np.sin(3 * X[:, 0]) + NOISE * np.random.default_rng(seed).standard_normal(len(X))
 
 
 @cases(("noise", "n_levels", "seed"), ("auto", 5, 0), (NOISE, 6, 1), quick=1)

@@ -211,8 +211,7 @@ def test_early_stopping_patience_watches_the_rows_held_out(wave):
 
 
 def test_refit_trains_f_as_long_as_was_best(wave, trained):
-    rng = np.random.default_rng(0)
-    model = nomu(**EARLY, validation=2).fit(wave[0], rng.normal(size=120))
+    model = nomu(**EARLY, validation=2).fit(wave[0], np.random.default_rng(0).normal(size=120))
     best = [member.best_epoch + 1 for member in trained[:2]]
     assert min(best) < 30 and len(model.mean_member_.history["loss"]) == round(np.mean(best))
     assert len(model.member_.history["loss"]) == 30
@@ -336,8 +335,7 @@ def test_artificial_sampler_fills_the_box():
     (101, "auto", [-0.05, 1.05]),
 )
 def test_artificial_sampler_reaches_further_of_few_rows(n, margin, expected):
-    X = np.linspace(0, 1, n)[:, None]
-    sampler, _ = drawn(ArtificialInputs(box_margin=margin), X)
+    sampler, _ = drawn(ArtificialInputs(box_margin=margin), np.linspace(0, 1, n)[:, None])
     assert_allclose(sampler.box, [expected])
 
 
@@ -499,8 +497,7 @@ def test_readout_widths_are_never_zero():
     readout = Readout("linear", "asymmetric", 0.1, 2.0, c=3.0, level=0.5, growth=4.0)
     up, down = readout.widths(np.array([[1.5, 0.4]]), np.array([2.0]))
     assert_allclose([up, down], np.hypot([[[3.0]], [[0.3]]], 8))
-    nothing = Readout("exponential", "symmetric", 0.0, 1.0, c=0.0).widths(np.zeros((1, 1)))
-    assert min(nothing) > 0
+    assert min(Readout("exponential", "symmetric", 0.0, 1.0, c=0.0).widths(np.zeros((1, 1)))) > 0
 
 
 class Stub:
@@ -690,8 +687,7 @@ def test_fit_warns_of_the_likelihood_of_few_rows():
 
 
 def fitted(**settings):
-    rng = np.random.default_rng(0)
-    X = rng.uniform([-1, 0], [1, 50], (12, 2))
+    X = np.random.default_rng(0).uniform([-1, 0], [1, 50], (12, 2))
     readout = NOMUReadout("linear", l_min=0.05, l_max=0.4, c=0.7)
     model = NOMURegressor(NOMUNetwork((5, 4)), readout=readout, epochs=3, random_state=0)
     return model.set_params(**settings).fit(X, 100 + 7 * np.sin(3 * X[:, 0]) + X[:, 1])

@@ -214,8 +214,7 @@ def test_correlation_of_outputs_is_that_of_errors(r, global_random_seed):
 
 
 def test_correlation_of_few_rows_is_shrunk(global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    scores, own = rng.normal(size=(2, 30, 10))
+    scores, own = np.random.default_rng(global_random_seed).normal(size=(2, 30, 10))
     levels = special.ndtr(scores), special.ndtr(scores[:, :1] + 0.3 * own)
     independent, common = (np.array(fit_correlation(u, np.ones(30)) or np.eye(10)) for u in levels)
     assert abs(independent - np.eye(10)).max() < 0.35 and 0.6 < common.min() < 0.95

@@ -187,8 +187,7 @@ def test_quantiles_invert_the_cdf_and_are_ends_of_intervals(kind, shape, global_
     assert m.quantile(0.3).shape == shape
     assert_array_equal(m.interval(0.5).lower, m.quantile(0.25))
     assert_array_equal(m.interval(0.5).upper, m.quantile(0.75))
-    several = np.stack([m.interval(0.5), m.interval(0.8)], axis=2)
-    assert_allclose(m.interval([0.5, 0.8]), several)
+    assert_allclose(m.interval([0.5, 0.8]), np.stack([m.interval(0.5), m.interval(0.8)], axis=2))
     for j, level in enumerate(levels):
         assert_allclose(m.cdf(found[:, j]), level, rtol=1e-7, atol=1e-13)
     probabilities = np.random.default_rng(1).uniform(0.01, 0.99, (4, *shape))
@@ -315,8 +314,7 @@ def test_samples_are_of_the_distribution_and_share_the_member_or_the_model(kind)
     # Outputs are drawn apart.
     m = make(kind, (1, 2), k=3 if kind in ("normal", "two_piece") else 1)
     draws = m.sample(4000, rng=0)[0]
-    ranks = draws.argsort(axis=1).argsort(axis=1)
-    assert abs(np.corrcoef(ranks)[0, 1]) < 5 / np.sqrt(4000)
+    assert abs(np.corrcoef(draws.argsort(axis=1).argsort(axis=1))[0, 1]) < 5 / np.sqrt(4000)
 
 
 @every
@@ -361,8 +359,7 @@ def test_correlated_outputs_keep_their_marginals_and_have_a_gaussian_copula(kind
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-6)
     assert_allclose(m.rows([2, 0]).log_prob(y[[2, 0]]), m.log_prob(y)[[2, 0]])
     assert_allclose(m.scaled(2.0).log_prob(m.mean), m.log_prob(m.mean) - np.log(4), rtol=1e-6)
-    again = pickle.loads(pickle.dumps(m))
-    assert_array_equal(again.log_prob(y), m.log_prob(y))
+    assert_array_equal(pickle.loads(pickle.dumps(m)).log_prob(y), m.log_prob(y))
     with np.errstate(over="ignore"):
         assert not np.isnan(m.log_prob([1e200, -1e200])).any()
     # One member, or one model whose parts have equal shares in all outputs, draws the copula.
@@ -402,8 +399,7 @@ def test_tables_hold_values_of_each_row(kind, shape):
     p = np.random.default_rng(0).uniform(0.05, 0.95, (n, 4, *outputs))
     found = m.quantile(p)
     for index in np.ndindex(p.shape):
-        at = index[:1] + index[2:]
-        assert_allclose(found[index], m.quantile(p[index])[at], rtol=1e-9)
+        assert_allclose(found[index], m.quantile(p[index])[index[:1] + index[2:]], rtol=1e-9)
     assert_array_equal(m.quantile(p[:1]), m.quantile(np.repeat(p[:1], n, axis=0)))
 
 

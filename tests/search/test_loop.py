@@ -270,8 +270,7 @@ def test_a_trial_that_does_not_end_costs_itself_only():
         return always(configuration, seed)
 
     # A new process takes a while to start, hence the grace.
-    limits = Limits(trial_timeout=1.0, grace=9.0)
-    records = search_within(limits, processes(evaluate, 2), 12)
+    records = search_within(Limits(trial_timeout=1.0, grace=9.0), processes(evaluate, 2), 12)
     stuck = [r for r in records if r.configuration["k"] == 4]
     assert len(records) == 12 and stuck
     assert {r.message for r in stuck} == {"TimeoutError: stopped after trial_timeout=1 s."}
@@ -386,8 +385,7 @@ def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, options, e
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
     options = {"max_time": 100, **options}
     known = {name: options.pop(name) for name in ("n_known", "most") if name in options}
-    found = Limits(**options).time_of_next_trials(history, 1000.0, **known)
-    assert found == (*expected, 1)[:3]
+    assert Limits(**options).time_of_next_trials(history, 1000.0, **known) == (*expected, 1)[:3]
 
 
 class Timed:

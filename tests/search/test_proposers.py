@@ -76,8 +76,7 @@ def test_forest_std_is_the_law_of_total_variance(rng):
     trees = forest.estimators_
     assert_allclose(mean, np.mean([t.predict(x[:9]) for t in trees], axis=0))
     within = np.mean([t.tree_.impurity[t.apply(x[:9])] for t in trees], axis=0)
-    between = np.var([t.predict(x[:9]) for t in trees], axis=0)
-    assert_allclose(std, np.sqrt(within + between))
+    assert_allclose(std, np.sqrt(within + np.var([t.predict(x[:9]) for t in trees], axis=0)))
 
 
 def proposed(history, running=(), failed=(), **settings):
@@ -189,8 +188,7 @@ def test_random_search_of_tables_compiles_few_programs():
     one, other = (space.build(r.configuration, (3,), 4).to_json() for r in (one, other))
     assert without_names(one) == without_names(other)
     # Trials that differ in nothing but their architecture do not share it.
-    alone = search.RandomSearch(vary="architecture").proposer(problem)
-    assert alone.n_trainings == 1
+    assert search.RandomSearch(vary="architecture").proposer(problem).n_trainings == 1
 
 
 @cases(

@@ -238,8 +238,7 @@ def test_a_training_that_is_cancelled_while_its_program_waits_compiles_nothing(d
 
 
 def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(data, monkeypatch):
-    job = job_of(8, replace(RECIPE, epochs=1000))
-    members = train(job, data, deadline=time.monotonic() - 1)
+    members = train(job_of(8, replace(RECIPE, epochs=1000)), data, deadline=time.monotonic() - 1)
     # A slice is of one epoch until it is known how long they take.
     assert [member.n_epochs for member in members] == [1] * 8
     for found, expected in zip(members, train(job_of(8, replace(RECIPE, epochs=1)), data)):
@@ -734,8 +733,7 @@ def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_s
         assert_array_equal(one.history["val_loss"], other.history["val_loss"])
     priced = replace(trainer, objective=lambda trial: trial.score + 1e-3 * trial.n_weights)
     outcome = priced(CONFIGURATION, 3, TrialBudget())
-    n_networks = len(outcome.result.networks)
-    assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
+    assert outcome.result.n_weights == len(outcome.result.networks) * ((3 + 1) * 8 + (8 + 1) * 2)
     assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
     broken = replace(trainer, objective=lambda trial: trial.scor)
     with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):

@@ -265,8 +265,7 @@ class MemberTrainer:
             return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
         data, splits = pad_splits(data, folds)
         # Stacks of nearly equal sizes, as few as possible.
-        n_stacks = math.ceil(len(seeds) / _LARGEST_STACK)
-        parts = np.array_split(np.arange(len(seeds)), n_stacks)
+        parts = np.array_split(np.arange(len(seeds)), math.ceil(len(seeds) / _LARGEST_STACK))
         stacks = [([seeds[k] for k in part], [splits[k] for k in part]) for part in parts]
         return [(make_job(s, stacked=True, splits=rows), data) for s, rows in stacks]
 
