@@ -97,8 +97,7 @@ def resolve_settings(estimator: Any, name: str) -> Any:
 
     Other values, such as a user's function, are returned as they are.
     """
-    value = getattr(estimator, name)
-    short_forms = estimator._settings[name]
+    value, short_forms = getattr(estimator, name), estimator._settings[name]
     # The user's object is never touched: searches share it between clones.
     if isinstance(value, Settings):
         settings = clone(value)

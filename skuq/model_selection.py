@@ -122,8 +122,7 @@ class _RowByRow(BaseEstimator):
     """
 
     def __init__(self, estimator, method, method_params):
-        self.estimator = estimator
-        self.method = method
+        self.estimator, self.method = estimator, method
         self.method_params = method_params
 
     def fit(self, X, *args, **params):

@@ -225,8 +225,7 @@ def _ensemble_losses(
 
 def _mean_loss(rows: np.ndarray, sample_weight: Any) -> np.ndarray:
     """Average losses over outputs, if any, then over rows: (n, n_samples, ..) to (n,)."""
-    if rows.ndim > 2:
-        rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
+    rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2) if rows.ndim > 2 else rows
     return np.average(rows, axis=1, weights=sample_weight)
 
 

@@ -117,8 +117,7 @@ def _is_of_script(value: Any) -> bool:
 
     Parts are the elements of a collection, or the attributes and the function of an object.
     """
-    if isinstance(value, dict):
-        value = list(value.values())
+    value = list(value.values()) if isinstance(value, dict) else value
     if not isinstance(value, tuple | list):
         function = getattr(value, "func", getattr(value, "__func__", None))  # partials, methods
         value = [value, function, *getattr(value, "__dict__", {}).values()]

@@ -399,8 +399,7 @@ class FittedOperator(Fitted):
         loc, scale = values_of(ARRAYS, predicted(rows, index))
         if self.given is not None or self.widths is not None:
             # The centre is the mean over the fit's own indices, also for draws of other indices.
-            fitted_index = self.draws.index
-            fitted_loc = loc
+            fitted_index, fitted_loc = self.draws.index, loc
             if not np.array_equal(index, fitted_index):
                 fitted_loc, _ = values_of(ARRAYS, predicted(rows, fitted_index))
             centre = fitted_loc.mean(axis=0)
@@ -445,8 +444,7 @@ class FittedOperator(Fitted):
         loc, scale = self.values(X, self.draws.independent(n_samples, rng), query_points)
         if scale is None and self.widths is not None:
             scale = self.widths.noise
-        if scale is not None:
-            loc = loc + scale * rng.standard_normal(loc.shape)
+        loc = loc + scale * rng.standard_normal(loc.shape) if scale is not None else loc
         loc = loc.reshape(n_samples, len(X), *self.output_shape(query_points))
         return np.moveaxis(loc, 0, -1)
 

@@ -327,8 +327,7 @@ def _summary(name, rows, claimed) -> dict:
     if name == "rmse":  # the delta method
         error = error / (2 * value) if value else 0.0
     ends = (value - _Z * error, value + _Z * error)
-    if not np.isnan(claimed):
-        ends = _wilson(value, len(rows))
+    ends = _wilson(value, len(rows)) if not np.isnan(claimed) else ends
     return {"value": value, "standard_error": error, "low": ends[0], "high": ends[1]}
 
 

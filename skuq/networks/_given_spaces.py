@@ -171,8 +171,7 @@ def space_from_keras_tuner(declared) -> _space.Space:
 
 def _from_keras_tuner(hp):
     """Convert a hyperparameter of Keras-Tuner to a decision."""
-    kind = type(hp).__name__
-    config = hp.get_config()
+    kind, config = type(hp).__name__, hp.get_config()
     if kind == "Boolean":
         return _space.Categorical(hp.name, (False, True), default=hp.default)
     if kind in ("Choice", "Fixed"):

@@ -336,8 +336,7 @@ class Continuous:
         with the same `seed` share what is epistemic, too.
         """
         rng = np.random.default_rng(rng)
-        if seed is None:
-            seed = int(rng.integers(2**63))
+        seed = int(rng.integers(2**63)) if seed is None else seed
         return np.moveaxis(self._draw(n_samples, seed, rng), 0, -1)
 
     #: Draw (n_samples, n[, m]) by ``_draw(n_samples, seed, rng)``. Random numbers of a generator of
@@ -448,8 +447,7 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
         return 0.0
     # With the effective number of members, K = 1 / sum(w^2), it is K / (K - 1), or 1 over the sum
     # of w (1 - w). If the largest weight is nearly 1, the difference would lose its digits.
-    largest = weights.argmax()
-    rest = 1 - weights
+    largest, rest = weights.argmax(), 1 - weights
     rest[largest] = np.delete(weights, largest).sum()
     return float(1 / (weights @ rest))
 

@@ -361,5 +361,4 @@ class _StoredRefits:
             # Stored by the number of its trial, by which a later fit finds it.
             trial = self._refits.trials[record.trial_number]
             number, configuration = trial.trial_number, trial.configuration
-            renumbered = replace(record, trial_number=number, configuration=configuration)
-            self._store.add_refit(renumbered)
+            self._store.add_refit(replace(record, trial_number=number, configuration=configuration))

@@ -286,8 +286,7 @@ def find_far_values(table: np.ndarray, *, ratio: float = 1000.0) -> FarValues | 
     any are bounded by infinities.
     """
     n, d = table.shape
-    reach = ratio * np.sqrt(n)
-    every = math.ceil(n / _ROWS_LOOKED_AT)
+    reach, every = ratio * np.sqrt(n), math.ceil(n / _ROWS_LOOKED_AT)
     # Halve first, since the distance of two numbers can overflow. One value at distance D from n
     # others gives a standard deviation of about D / sqrt(n).
     first, median, third = np.quantile(table[::every] / 2, QUARTILES, axis=0)

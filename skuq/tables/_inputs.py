@@ -111,8 +111,7 @@ class TableInputs(Inputs):
     def __init__(
         self, preprocess: Any = "auto", *, embed: bool = False, scaling: Scaling | None = None
     ) -> None:
-        self.preprocessor = preprocess
-        self.embed = embed
+        self.preprocessor, self.embed = preprocess, embed
         self.scaling: Any = scaling
         self.feature_names = None
         self._limits: Any = None  # smallest and largest values (d,), where others are far
@@ -290,8 +289,7 @@ class ImageInputs(Inputs):
                 f"images of shape {self.shape}."
             )
         # scikit-learn validates tables, and counts features by columns.
-        if shape is not None:
-            X = X.reshape(len(X), math.prod(shape))
+        X = X.reshape(len(X), math.prod(shape)) if shape is not None else X
         X = validate_data(estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows)
         if reset and self.shape is None:
             self.shape = shape

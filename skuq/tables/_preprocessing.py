@@ -235,8 +235,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             columns = Columns(table, getattr(self, "feature_names_in_", None))
         filled = numbers = columns.numbers(self.numeric_columns_)
         missing = np.isnan(numbers)
-        if missing.any():
-            filled = np.where(missing, self.medians_, numbers)
+        filled = np.where(missing, self.medians_, numbers) if missing.any() else filled
         labels = [columns.labels(k) for k in self.categorical_columns_]
         gaps = self._gaps(missing.any(axis=0), labels)
         if new := sorted(set(gaps) - set(self._columns_with_gaps)):

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Real
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -133,7 +134,8 @@ class SearchEstimator(Predictor):
         task = read_task(self, plan.inputs, plan.targets, given, min_rows=2)
         validation, n_used = _search_plan.resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
-        splits = task.make_splits(validation) if _search_plan.is_splitter(validation) else None
+        is_splitter = not isinstance(validation, Real | str | None)
+        splits = task.make_splits(validation) if is_splitter else None
         folds = None if splits is None else splits.parts
         parts = functools.partial(_search_store.identify, self, plan, task, folds)
         with _search_store.open_store(self, parts, time_left(self, task)) as store:

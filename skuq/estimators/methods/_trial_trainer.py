@@ -228,7 +228,9 @@ class MemberTrainer:
         for k in range(len(seeds)):
             own = [member for member, owner in zip(members, owners) if owner == k]
             diverged = [member for member in own if isinstance(member, FloatingPointError)]
-            outcome: Any = diverged[0] if diverged else self._result(own, end)
+            outcome: Any = (diverged or own)[0]
+            if self.folds is not None and not diverged:
+                outcome = self.join(own, end)
             if budget is not None and not diverged:
                 try:
                     outcome = TrialOutcome(outcome, self._objective(outcome, share), share)
@@ -268,10 +270,6 @@ class MemberTrainer:
         parts = np.array_split(np.arange(len(seeds)), math.ceil(len(seeds) / _LARGEST_STACK))
         stacks = [([seeds[k] for k in part], [splits[k] for k in part]) for part in parts]
         return [(make_job(s, stacked=True, splits=rows), data) for s, rows in stacks]
-
-    def _result(self, networks: Sequence[Any], deadline: float) -> Member | FoldedMember:
-        """Make the trial's record."""
-        return networks[0] if self.folds is None else self.join(networks, deadline)
 
     def join(self, networks: Sequence[Member], deadline: float) -> FoldedMember:
         """Make the record of a trial with one network per fold.
