@@ -41,7 +41,6 @@ def tiny(tiny_space):
 
 @pytest.fixture(scope="module")
 def fitted(wave):
-    """A search in the tabular space."""
     return AutoDEUQRegressor(**{**FAST, "n_trials": 6, "epochs": 10}).fit(*wave)
 
 

@@ -74,7 +74,6 @@ def test_fit_refuses_masked_numbers_and_scales_weights_of_validation_rows(plan):
 
 
 def telling(message):
-    """Expect a warning, or none."""
     if message:
         return pytest.warns(UserWarning, match=message)
     return warnings.catch_warnings(action="error")
@@ -363,8 +362,6 @@ class Doubling(BaseEstimator):
 
 
 class Sampled(Pipeline):
-    """Pipeline of a scaler, a sampler that acts in `fit` only, and a model."""
-
     def _validate_steps(self):
         pass
 

@@ -303,7 +303,6 @@ TWICE = {"sample_weight": EVERY, "bayesianridge__sample_weight": EVERY}
 
 
 def refused(model, message, error=ValueError, **given):
-    """A fit, on `ROWS` or what is given, that raises the error."""
     given = {"X": ROWS, "y": LABELS if hasattr(model, "predict_proba") else VALUES, **given}
     return pytest.param(model, given, error, message)
 
@@ -339,8 +338,6 @@ def test_calibrated_refuses(model, given, error, message):
 
 
 class Recorder(TooSure):
-    """Least squares that keeps the arguments of all fits."""
-
     given: ClassVar[list] = []
 
     def fit(self, X, y, sample_weight=None, groups=None, validation_data=None):
@@ -559,7 +556,6 @@ def test_hq_selector_chooses_by_out_of_fold_predictions(voting):
 @pytest.mark.parametrize("weights", [None, "accuracy"])
 @pytest.mark.parametrize("voting", ["soft", "hard", "majority"])
 def test_hq_selector_serves_what_it_judged(fitted, voting, weights, place):
-    """Ties and all."""
     settings = {"filters": (), "choose": lambda teams: teams.index[place]}
     model = HQEnsembleSelector(fitted, cv="prefit", voting=voting, weights=weights, **settings)
     model.fit(X_NEW, Y_NEW)
@@ -665,7 +661,6 @@ def test_grid_search_reaches_into_the_pool():
 
 
 def test_hq_selector_cross_validates_models_on_the_labels_as_they_are():
-    """Here `class_weight` names them."""
     X, y = load_iris(return_X_y=True)
     labels = np.array(["a", "b", "c"])[y]
     tilted = LogisticRegression(class_weight={"a": 50, "b": 1, "c": 1}, max_iter=500)

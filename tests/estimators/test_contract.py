@@ -166,8 +166,6 @@ def assert_same(found, expected):
 
 
 class Recorder:
-    """A callback that writes down what it is told, and what was fitted."""
-
     def __init__(self):
         self.events, self.fitted = [], []
 
@@ -368,7 +366,6 @@ def test_a_failing_fit_leaves_no_trace(own, monkeypatch):
 
 
 def test_a_new_fit_replaces_all_results_and_no_parameter(own, capsys):
-    """And it counts no row without weight, and tells callbacks and the user of its progress."""
     model, expected, recorder = own.set_params(verbose=1), predictions(own), Recorder()
     if hasattr(model, "set_callbacks"):  # in newer versions of scikit-learn
         assert model.set_callbacks(recorder) is model
@@ -639,7 +636,6 @@ def test_every_form_of_a_table_is_taken(any_fitted, form):
 
 
 def test_settings_of_scikit_learn_and_numpy_change_nothing(any_fitted):
-    """Nor do whole numbers of any type."""
     far = pd.concat([NEW, 1e6 * NEW])
     expected, y = predictions(any_fitted, far), targets(any_fitted)
     expected.append(any_fitted.log_prob(X, y))
@@ -681,7 +677,6 @@ def spoil(arrays):
 
 
 def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
-    """Neither those of a fit, nor those of copies of it."""
     loaded = loads(dumps(any_fitted), trusted=["sklearn.tree._tree.Tree"])
     for model in (any_fitted, deepcopy(any_fitted), loaded):
         expected, distribution = predictions(model), model.predict_distribution(NEW)
@@ -697,7 +692,6 @@ def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
 
 
 def test_arrays_that_were_given_may_be_changed_later(trained):
-    """They are not made read-only, either."""
     rows, y, weight = X.to_numpy(copy=True), targets(trained).copy(), np.ones(len(X))
     given, more = [rows, y, weight], {}
     if "validation_data" in inspect.signature(trained.fit).parameters:

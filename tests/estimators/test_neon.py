@@ -172,7 +172,6 @@ def one_input_of_keras():
     ids=["keras", "linear"],
 )
 def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
-    """And its draws are functions of NumPy alone."""
     given = make()
     model = with_given(given, query_points=queries)
     posterior = model.fitted_.posterior_of(model.index_)
@@ -190,7 +189,6 @@ def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
 
 
 def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is_and_reads_what_its_output_map_reads():
-    """And the scale of its features in a warm start."""
     given = operators.operator_of_keras(1, 1, 1)
     before = given.get_weights()
     model = clone(small(pretrained=given, warm_start=True)).fit(INPUTS[:3], VALUES[:3])

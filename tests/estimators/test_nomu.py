@@ -52,7 +52,6 @@ CONNECTED = {"network__side_hidden_units": (6, 3), "network__connect_layers": 2}
 
 
 def nomu(**changes):
-    """A model with these parameters, those inside of settings by their long names."""
     return NOMURegressor().set_params(**changes)
 
 
@@ -137,7 +136,6 @@ def trained(monkeypatch):
 
 
 def fit(model, changes):
-    """Fit a model with these changes, some of which are arguments of `fit`."""
     of_fit = {"X", "y", "sample_weight", "groups", "validation_data"}
     given = {name: value for name, value in changes.items() if name in of_fit}
     settings = {name: value for name, value in changes.items() if name not in of_fit}
@@ -201,7 +199,6 @@ def test_early_stopping_patience_begins_at_a_hundred_rows(n, changes, expected, 
 
 
 def test_early_stopping_patience_watches_the_rows_held_out(wave):
-    """The validation loss of `validation_data` ends the training of f."""
     train, (X, y) = [part[:90] for part in wave], [part[90:] for part in wave]
     model = nomu(**EARLY, early_stopping_patience=10).fit(*train, validation_data=(X, y))
     history, best = model.mean_member_.history["val_loss"], model.mean_member_.best_epoch
@@ -304,7 +301,6 @@ def test_pretrained_networks_are_kept_to_the_bit(make, seen):
 
 
 def test_nomu_settings_have_short_forms():
-    """Functions, strings and tables are short for settings."""
     rest = {"readout": NOMUReadout(c=1.0, l_min=0.001, l_max=2.0), "epochs": 1, "random_state": 0}
     short = NOMURegressor(network, artificial=ROWS, **rest)
     long = NOMURegressor(NOMUNetwork(mean=network), artificial=ArtificialInputs(ROWS), **rest)

@@ -234,7 +234,6 @@ def nll(c, k, error, epistemic, aleatoric, weights):
 
 
 def rows(seed, shape=(200, 2), c=1.7, k=0.6):
-    """Errors of known factors, their parts, and weights."""
     rng = np.random.default_rng(seed)
     epistemic, aleatoric = np.exp(rng.normal(size=(2, *shape)))
     error = np.hypot(c * epistemic, k * aleatoric) * rng.normal(size=shape)

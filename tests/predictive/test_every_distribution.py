@@ -55,7 +55,6 @@ def transformed(m):
 
 
 def two_parts(m):
-    """Mean, noise, and the model's part."""
     return m.loc.mean(axis=0), m.scale.mean(axis=0), m.loc.std(axis=0)
 
 
@@ -108,7 +107,6 @@ def make(kind, shape=(6,), k=3, seed=0):
 
 
 def members_of(m):
-    """The weights of the members, and each of them as a distribution."""
     if isinstance(m, predictive.TransformedMixture):
         return [(weight, replace(m, inner=alone)) for weight, alone in members_of(m.inner)]
     if isinstance(m, predictive.Concatenated):

@@ -26,8 +26,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that processes
 
 
 class Evaluate:
-    """Evaluation whose score is x; k decides whether it fails."""
-
     def __init__(self, fail=(), sleep=0.0):
         self.fail, self.sleep = fail, sleep
 
@@ -80,8 +78,6 @@ def test_a_process_is_replaced_after_many_trials_and_starts_none_itself(monkeypa
 
 
 class Counting:
-    """k is the number of the proposal."""
-
     def __init__(self):
         self.numbers = itertools.count()
 
@@ -223,8 +219,6 @@ def test_a_proposer_that_raises_or_an_interrupt_in_writing_loses_nothing():
 
 
 class Learning(RandomProposer):
-    """Its proposals depend on all that has finished."""
-
     def ask(self, history, running, rng):
         drawn = super().ask(history, running, rng)
         return {**drawn, "x": drawn["x"] * (1 + sum(r.score for r in history if r.completed))}
@@ -414,8 +408,6 @@ def test_trials_get_the_time_that_is_left(monkeypatch):
 
 
 class Folder(Kept):
-    """A store in memory that has refits, too."""
-
     def __init__(self, *refits):
         super().__init__()
         self.refitted = list(refits)

@@ -30,7 +30,6 @@ NES = {1000: (50, 10), 400: (50, 10), 200: (25, 10), 80: (10, 5), 64: (8, 4), 12
 
 
 def make_proposer(strategy, decisions, n_trials, **settings):
-    """Make the proposer of a strategy with those of the settings that it has."""
     strategy = clone(STRATEGIES[strategy])
     known = strategy.get_params()
     strategy.set_params(**{k: v for k, v in settings.items() if k in known})

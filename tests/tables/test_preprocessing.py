@@ -28,7 +28,6 @@ def test_sklearn_contract(estimator, check):
 
 @pytest.fixture
 def mixed():
-    """Columns of every common kind, of six rows."""
     columns = {
         "age": [20.0, NAN, 30.0, 60.0, 40.0, NAN],
         "rooms": [1, 2, 3, 4, 5, 6],
@@ -40,7 +39,6 @@ def mixed():
 
 
 def columns_of(X, encoder=None):
-    """Encoded columns, by their names."""
     encoder = encoder or TablePreprocessor().fit(X)
     return dict(zip(encoder.get_feature_names_out().tolist(), encoder.transform(X).T.tolist()))
 

@@ -180,7 +180,6 @@ def test_only_constants_are_narrowed():
 
 
 def found(*columns):
-    """Rows and columns of the far values."""
     far = _columns.find_far_values(np.column_stack(columns))
     return [] if far is None else list(zip(far.rows.tolist(), far.columns.tolist()))
 

@@ -123,7 +123,6 @@ def recurrent():
 
 @pytest.mark.parametrize(("make", "n_biases"), [(recurrent, 6), (attention, 5)])
 def test_first_weights_of_special_layers_are_as_in_keras(make, n_biases):
-    """Forget gates begin open, and attention has a scale of its own."""
     variables = drawn_variables(make())
     assert sum(variable.name == "bias" for variable, _, _ in variables) == n_biases
     for variable, of_keras, drawn in variables:
@@ -136,7 +135,6 @@ def test_first_weights_of_special_layers_are_as_in_keras(make, n_biases):
 
 
 def untrained(model, seed=1):
-    """A member with first weights."""
     flat, state = draw_variables(model, seed)
     history = {"loss": np.ones(1), "val_loss": np.ones(1), "learning_rate": np.ones(1)}
     return Member(model.to_json(), flat, tuple(state), history, 0, None, seed, 0.0, "graph")
@@ -348,13 +346,10 @@ def test_numbers_are_normal_or_uniform_and_independent():
 
 
 def check(network):
-    """Build a network of three inputs and two raw outputs."""
     return build_checked(network, (3,), 2, "`network`")
 
 
 def ends_with(*last):
-    """Build a network that ends with these layers or functions."""
-
     def network(shape, n):
         inputs = keras.Input(shape)
         value = Dense(n)(Dense(4)(inputs))
@@ -366,8 +361,6 @@ def ends_with(*last):
 
 
 def frozen(between):
-    """Build a network one variable of which does not train."""
-
     def network(shape, n):
         inputs, layer = keras.Input(shape), Dense(4, name="half")
         hidden = layer(inputs)

@@ -226,7 +226,7 @@ class MemberTrainer:
             members, share = train_jointly(jobs, cancelled=cancelled, deadline=deadline)
         outcomes: list[Any] = []
         for k in range(len(seeds)):
-            own = [member for member, owner in zip(members, owners) if owner == k]
+            own: list[Any] = [m for m, owner in zip(members, owners) if owner == k]
             diverged = [member for member in own if isinstance(member, FloatingPointError)]
             outcome: Any = (diverged or own)[0]
             if self.folds is not None and not diverged:
