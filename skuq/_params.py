@@ -441,11 +441,8 @@ def class_probabilities(
     proba = np.asarray(model.predict_proba(X), dtype=float)
     known = class_codes(model.classes_, classes)
     sums = proba.sum(axis=-1)
-    # Written so that NaN fails.
-    sound = (
-        proba.shape[1:] == known.shape and (proba >= 0).all() and (abs(sums - 1) < tolerance).all()
-    )
-    if not sound:
+    is_sound = (proba >= 0).all() and (abs(sums - 1) < tolerance).all()  # NaN fails
+    if proba.shape[1:] != known.shape or not is_sound:
         raise ValueError(
             f"predict_proba of {model!r} must give non-negative numbers of shape "
             f"(n_samples, {len(known)}), with sums of 1. Got shape {proba.shape}, numbers from "

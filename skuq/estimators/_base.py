@@ -722,7 +722,5 @@ def all_estimators(type_filter: Any = None) -> list[tuple[str, type]]:
     kinds = [type_filter] if isinstance(type_filter, str) else type_filter
     mixins = (BaseEstimator,) if kinds is None else tuple(_KINDS[kind] for kind in kinds)
     # Packages and functions have lower-case names: they are not loaded for this.
-    public = [
-        (name, getattr(skuq, name)) for name in sorted(vars(skuq)["__all__"]) if name[0].isupper()
-    ]
+    public = [(n, getattr(skuq, n)) for n in sorted(vars(skuq)["__all__"]) if n[0].isupper()]
     return [(name, cls) for name, cls in public if issubclass(cls, mixins)]

@@ -263,10 +263,8 @@ def check_rebuild(model) -> None:
     if not adapts and not own_classes(network):  # Keras' other layers keep nothing else
         return
     for variables in ("trainable_variables", "non_trainable_variables"):
-        for original, other in zip(
-            getattr(model, variables), getattr(copied, variables), strict=True
-        ):
-            other.assign(original)
+        for own, other in zip(getattr(model, variables), getattr(copied, variables), strict=True):
+            other.assign(own)
     x = np.random.default_rng(0).uniform(size=(4, *model.input_shape[1:])).astype("float32")
     raw, again = (np.asarray(one(x, training=False)) for one in (model, copied))
     if not np.allclose(raw, again, rtol=1e-3, atol=1e-5, equal_nan=True):

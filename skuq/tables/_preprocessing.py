@@ -414,9 +414,7 @@ class _Codes:
 
     def fit(self, places):
         self._encoder.fit(places[:, self.columns])
-        rare = [
-            0 if names is None else len(names) for names in self._encoder.infrequent_categories_
-        ]
+        rare = [0 if few is None else len(few) for few in self._encoder.infrequent_categories_]
         missing = [np.isnan(categories[-1]) for categories in self._encoder.categories_]
         sizes = [len(categories) for categories in self._encoder.categories_]
         self._n_frequent = np.array(sizes) - rare - missing

@@ -483,9 +483,7 @@ def time_left(estimator: Any, task: Task) -> float | None:
     return None if estimator.max_time is None else max(0.01, task.seconds_left(estimator.max_time))
 
 
-def _run_options(
-    estimator: Any, name: str, number: Any, score_name: str, **limits: Any
-) -> RunOptions:
+def _run_options(estimator: Any, name: str, number: Any, score: str, **limits: Any) -> RunOptions:
     """Make the options of a search, or of a training after it, with these limits.
 
     `number` is what the user gave for the number of trials: "auto" with a limit of time means as
@@ -493,7 +491,7 @@ def _run_options(
     """
     is_open = isinstance(number, str) and limits.get("max_time") is not None
     all_limits = Limits(trial_timeout=estimator.trial_timeout, **limits)
-    return RunOptions(estimator.n_jobs, all_limits, estimator.verbose, name, score_name, is_open)
+    return RunOptions(estimator.n_jobs, all_limits, estimator.verbose, name, score, is_open)
 
 
 def _make_proposer(
