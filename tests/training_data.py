@@ -19,7 +19,6 @@ NoScaling, RobustScaling = _scaling.NoScaling, _scaling.RobustScaling
 Scaling = _scaling.Scaling
 TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
 MemberTrainer, MemberRefitter = _trainer.MemberTrainer, _trainer.MemberRefitter
-MemberRefitter = _trainer.MemberRefitter
 INDEX_STREAM, normal, uniform = _program.INDEX_STREAM, _program.normal, _program.uniform
 #: Settings of recipes whose rate does not change, and which do not end early.
 STEADY = {"reduce_lr_patience": None, "early_stopping_patience": None}

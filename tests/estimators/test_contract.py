@@ -719,11 +719,9 @@ WRONG = {
     **dict.fromkeys(["artificial", "band", "batch_over", "bootstrap", "calibrate", "choose"], "x"),
     **dict.fromkeys(["class_weight", "diversity", "estimator", "filters", "fixed", "loss"], "x"),
     **dict.fromkeys(["method", "metric", "n_jobs", "network", "output_map", "preprocess"], "x"),
-    **dict.fromkeys(
-        ["empty_sizes", "pretrained", "prior", "readout", "refine", "refit", "search"], "x"
-    ),
-    **dict.fromkeys(["selection", "space", "standardize", "target_transform", "training"], "x"),
-    **dict.fromkeys(["verbose", "voting", "warm_start", "weights"], "x"),
+    **dict.fromkeys(["empty_sizes", "pretrained", "prior", "readout", "refine", "refit"], "x"),
+    **dict.fromkeys(["search", "selection", "space", "standardize", "target_transform"], "x"),
+    **dict.fromkeys(["training", "verbose", "voting", "warm_start", "weights"], "x"),
 }
 
 

@@ -171,8 +171,6 @@ def test_reselect_takes_use_best_and_a_function(iris, fitted):
         return Selection(np.array([5]), np.ones(1))
 
     assert model.reselect(*iris, selection=last, n_members=3).selection_.indices.tolist() == [5]
-    with pytest.raises(TypeError, match="must return a skuq.ensembles.Selection"):
-        model.reselect(selection=lambda *a, **k: 3)
 
 
 def test_fit_selects_regressors_by_their_mixture(tiny_space, wave):

@@ -339,9 +339,7 @@ def test_correlated_outputs_keep_their_marginals_and_have_a_gaussian_copula(kind
     plain, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
     m = plain.with_correlation([[1, r], [r, 1]])
     if kind == "concatenated":  # of parts, for which the rest is checked
-        assert_array_equal(
-            [part.correlation for part in m.parts], [[[1, r], [r, 1]]] * len(m.parts)
-        )
+        assert_array_equal([p.correlation for p in m.parts], [[[1, r], [r, 1]]] * len(m.parts))
         return
     for found, expected in ((m.cdf(y), plain.cdf(y)), (m.uncertainty(), plain.uncertainty())):
         assert_array_equal(found, expected)
