@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -168,16 +169,12 @@ def test_fit_validates_by_folds_in_the_tabular_space(settings, given, n_rows, n_
 
 
 def test_calibration_is_of_out_of_fold_rows(fitted, wave, monkeypatch):
-    given = []
-
-    def noted(*arguments):
-        given.append(arguments)
-        return fit_calibration(*arguments)
-
+    noted = Mock(wraps=fit_calibration)
     monkeypatch.setattr("skuq.fitted._searched.fit_calibration", noted)
     model = copy.copy(fitted).reselect()
-    ((loc, scale, probability, weights, unseen, y, _),) = given
-    assert model.calibration_ == fit_calibration(*given[0])
+    ((given, _),) = noted.call_args_list
+    loc, scale, probability, weights, unseen, y, _ = given
+    assert model.calibration_ == fit_calibration(*given)
     assert model.fitted_.ensemble.calibration == model.calibration_ == fitted.calibration_
     assert_array_equal(weights, fitted.selection_.weights)
     rows = np.flatnonzero(fitted.catalog_.held_out.weight)  # of the folds that are used
@@ -240,10 +237,9 @@ def test_copies_keep_calibration_and_members(fitted, wave):
     networks = np.array([network.weights for network in fitted.fitted_.members])
     assert len(np.unique(networks, axis=0)) == len(networks) == 4 * len(fitted.selection_)
     assert_allclose(fitted.fitted_.weights.sum(), 1)
-    X = np.vstack([wave[0], 5 * wave[0]])  # also far from the rows
     for copied in (copy.deepcopy(fitted), loads(dumps(fitted))):
         assert copied.calibration_ == fitted.calibration_ != UNCALIBRATED
-        assert_array_equal(copied.predict(X, True), fitted.predict(X, True))
+        assert_array_equal(copied.predict(5 * wave[0], True), fitted.predict(5 * wave[0], True))
     _, one = fitted.member_estimators(every_trial=True)[0]
     assert loads(dumps(one)).leaderboard().n_weights.isna().sum() == 5  # not 0: nobody knows
 

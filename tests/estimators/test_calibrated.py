@@ -383,8 +383,7 @@ def test_groups_reach_models_and_are_kept_together():
     search = model_selection.GridSearchCV(LinearRegression(), {"positive": [False]}, cv=by_group)
     inside = calibrated(search, cv=3).fit(X, y, groups=groups)
     assert inside.scale_ == calibrated(LinearRegression(), cv=3).fit(X, y, groups=groups).scale_
-    X, y = line(60)
-    labels, groups = y > 3, np.repeat(np.arange(12), 5)
+    labels, groups = y > 3, np.array(groups)
     model = calibrated().fit(X, y, groups=groups)
     by_hand = calibrated(cv=list(model_selection.GroupKFold(5).split(X, y, groups)))
     assert model.scale_ == by_hand.fit(X, y).scale_

@@ -10,6 +10,7 @@ import tracemalloc
 from collections import defaultdict
 from copy import deepcopy
 from itertools import combinations
+from unittest.mock import Mock
 
 import joblib
 import numpy as np
@@ -84,6 +85,7 @@ CASES = [
     pytest.param(k, id=type(m).__name__, marks=[pytest.mark.slow] if type(m) in SLOW else [])
     for k, m in enumerate(MODELS)
 ]
+BY_WAYS = sorted(CASES[:-1], key=lambda case: type(MODELS[case.values[0]]) not in WAYS)
 CLASSES = [cls for _, cls in skuq.all_estimators()]
 OWN = [cls for cls in CLASSES if cls is not skuq.UncertaintyPipeline]  # which fits as scikit-learn
 #: Parameters that have another default or another first sentence in some classes: networks of
@@ -138,11 +140,7 @@ def own(request):
     return pickle.loads(pickle.dumps(fit(request.param)))
 
 
-@pytest.fixture(
-    params=slow_after(
-        len(WAYS), sorted(CASES[:-1], key=lambda case: type(MODELS[case.values[0]]) not in WAYS)
-    )
-)
+@pytest.fixture(params=slow_after(len(WAYS), BY_WAYS))
 def trained(request):
     """The same for what compiles other programs; quick is one of each way to train."""
     return pickle.loads(pickle.dumps(fit(request.param)))
@@ -218,10 +216,6 @@ def assert_keras_says_the_same(model, rows=NEW):
     return network
 
 
-def test_every_estimator_is_here():
-    assert {type(model) for model in MODELS} == set(CLASSES)
-
-
 def test_uncertainty_is_finite_and_never_zero(model):
     *parts, _ = predictions(model)
     assert all(np.isfinite(part).all() for part in parts)
@@ -238,7 +232,7 @@ def test_uncertainty_is_finite_and_never_zero(model):
     assert (np.diff(quantiles, axis=1) > 0).all()
 
 
-def test_labels_have_the_spread_and_the_probability_of_their_class(model):
+def test_labels_have_the_spread_of_their_class_and_intervals_are_central_quantiles(model):
     if is_classifier(model):
         proba, spread = model.predict_proba(NEW, return_std=True)
         labels, std = model.predict(NEW, return_std=True)
@@ -251,10 +245,6 @@ def test_labels_have_the_spread_and_the_probability_of_their_class(model):
             model.log_prob(NEW[:4], ["high", "moth", "fly", "fly"])
         with pytest.raises(ValueError, match="inconsistent numbers of samples"):
             model.log_prob(NEW, labels[:3])
-
-
-def test_intervals_are_central_quantiles(model):
-    if is_classifier(model):
         return
     quantiles = model.predict_quantiles(NEW, LEVELS)
     interval, several = (model.predict_interval(NEW, coverage) for coverage in (0.6, [0.9, 0.6]))
@@ -350,14 +340,10 @@ def test_a_failing_fit_leaves_no_trace(own, monkeypatch):
     if hasattr(model, "set_callbacks"):
         model.set_callbacks(recorder)
     before, expected = vars(model).copy(), predictions(model)
-
-    def fail(*args, **kwargs):
-        raise MemoryError
-
     with pytest.raises(ValueError):
         model.fit(X, [np.nan] * len(X))
     for kind, method in ((TrainingRun, "advance"), (GaussianNB, "fit")):
-        monkeypatch.setattr(kind, method, fail)
+        monkeypatch.setattr(kind, method, Mock(side_effect=MemoryError))
     with pytest.raises((MemoryError, SearchFailedError)):
         model.fit(X.rename(columns={"a": "z"}), y)
     assert recorder.events[-1:] in ([], [("teardown", "fit")]) and recorder.fitted == []
@@ -613,9 +599,7 @@ FORMS = {
     "named by dates": framed(DAYS[:3], pd.RangeIndex(9)),
     "named by numbers, nullable": framed([0.5, 1, 2], DAYS, lambda f: f.convert_dtypes()),
     "named by pairs": framed(LEVELS_OF_NAMES, LEVELS_OF_NAMES),
-    "objects": framed(
-        pd.CategoricalIndex(list("abc")), pd.Index(list("xyz")), lambda f: f.astype(object)
-    ),
+    "objects": framed(pd.CategoricalIndex([*"abc"]), pd.Index([*"xyz"]), lambda f: f.astype("O")),
 }
 SETTINGS = {"transform_output": "pandas", "enable_metadata_routing": True, "assume_finite": True}
 
@@ -844,7 +828,8 @@ def test_a_class_shows_its_signature(cls):
     assert {"fit", "_fit"} <= {name for base in (cls, *above) for name in vars(base)}
 
 
-def test_parameters_have_one_order_one_default_and_one_sentence():
+def test_every_estimator_is_here_with_one_order_default_and_sentence_of_parameters():
+    assert {type(model) for model in MODELS} == set(CLASSES)
     pairs = set()
     for cls in CLASSES:
         parameters = inspect.signature(cls).parameters.values()

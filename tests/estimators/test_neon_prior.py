@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import warnings
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import operators
@@ -137,19 +138,14 @@ def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     X, y = noisy_rows(20, 0, noise=0.0)
     model = small(noise_std=0.0, training__steps=50, warm_start=True).fit(X[:12], y[:12])
     monkeypatch.setattr(_training, "_SCALE_STEPS", 50)
-    numbers, learn = [], _conditioned.learn_noiseless_prior
-
-    def spy(members, *rest):
-        numbers.append(len(members))
-        return learn(members, *rest)
-
-    monkeypatch.setattr(_conditioned, "learn_noiseless_prior", spy)
+    learn = Mock(wraps=_conditioned.learn_noiseless_prior)
+    monkeypatch.setattr(_conditioned, "learn_noiseless_prior", learn)
     diverged = iter([True, *[False] * 4])
     monkeypatch.setattr(_training, "has_diverged", lambda member: next(diverged))
     scale = model.fit(X, y).fitted_.draws.prior
     # The next fit keeps the scale, since few functions are new.
     assert_array_equal(model.fit(X[:19], y[:19]).fitted_.draws.prior, scale)
-    assert numbers == [4]
+    assert [len(call.args[0]) for call in learn.call_args_list] == [4]
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.0])
