@@ -80,8 +80,7 @@ def test_slopes_are_those_of_numerical_differentiation(name):
     found = slope(ARRAYS, name, POINTS)
     if name in ("gelu", "silu", "softplus", "tanh"):
         assert_allclose(found, derivative(ACTIVATIONS[name], POINTS).df, rtol=1e-9, atol=1e-10)
-    computed = slope(tensors(), name, *float32([POINTS]))
-    assert_allclose(np.asarray(computed), found, atol=1e-6)
+    assert_allclose(np.asarray(slope(tensors(), name, *float32([POINTS]))), found, atol=1e-6)
 
 
 def test_large_arrays_give_what_single_rows_give():
