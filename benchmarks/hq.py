@@ -103,8 +103,7 @@ def imagenet(run):
 
 def fitted_split(models, X, y, train, choose, judge):
     def part(rows):
-        proba = np.stack([model.predict_proba(X[rows]) for model in models])
-        return Part(proba, y[rows])
+        return Part(np.stack([model.predict_proba(X[rows]) for model in models]), y[rows])
 
     models = [model.fit(X[train], y[train]) for model in models]
     return Split(part(choose), {"test": part(judge)})

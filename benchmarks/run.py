@@ -68,8 +68,7 @@ def main(arguments=None):
             print(json.dumps(row, default=float))
         return
     for row in run(a.name, benchmark, a.problems, a.methods, a.seeds, a.again, a.results_dir):
-        shown = {k: v for k, v in row.items() if not isinstance(v, list | dict)}
-        print(shown, flush=True)
+        print({k: v for k, v in row.items() if not isinstance(v, list | dict)}, flush=True)
 
 
 if __name__ == "__main__":

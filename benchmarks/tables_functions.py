@@ -186,7 +186,7 @@ def searches():
         return f"{significant(abs(found), 4 if optics else 2)} ({n_runs})" if found else ""
 
     heads = {("pollutants", 35): "pollutants, 35", ("brusselator", 30): "Brusselator, 30"}
-    heads |= {("interferometer", n): f"interferometer, {n}" for n in (35, 85)}
+    heads |= {("interferometer", n): f"interferometer, {n}" for n in (55, 85)}
     return cross("after", {title: title for title in (*SEARCHES, *THEIRS)}, heads, cell)
 
 

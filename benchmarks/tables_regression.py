@@ -320,51 +320,27 @@ def shift_epistemic():
 
 
 def timed():
-    """Rows of all sets: `ratio` to the recipe's score in logarithms, and `gap` of the NLL."""
+    """Rows of all sets: `ratio` to the recipe's score, and `gap` of the NLL."""
     frame = pd.DataFrame(stored("equal_time"))
     numbers = frame["crps"].notna()
     score, of_recipe = (
         np.where(numbers, frame[f"crps{name}"], frame[f"nll{name}"]) for name in ("", "_recipe")
     )
+    gap, used = frame["nll"] - frame["nll_recipe"], frame["seconds"] / frame["seconds_recipe"]
     kind = np.where(numbers, "numbers", "classes")
-    ratio, gap = np.log(score / of_recipe), frame["nll"] - frame["nll_recipe"]
-    time = frame["seconds"] / frame["seconds_recipe"]
-    return frame.assign(kind=kind, score=np.log(score), ratio=ratio, gap=gap, time=time)
-
-
-def by_set(frame, *columns):
-    """Means over the splits of each set."""
-    return frame.groupby("problem")[list(columns)].mean()
+    return frame.assign(kind=kind, ratio=score / of_recipe, gap=gap, used=used)
 
 
 @table
 def equal_time():
-    """Scores of AutoDEUQ over those of the recipe, means over sets."""
+    """Scores of AutoDEUQ over those of the recipe, over sets."""
     lines = []
     for (method, kind), frame in timed().groupby(["method", "kind"]):
-        if "trials" in method:
-            continue
-        found = by_set(frame, "ratio", "gap", "time")
-        ratio, worst = 100 * (np.exp(found["ratio"]) - 1), found["ratio"].idxmax()
-        gap = "" if kind == "classes" else mean_error(found["gap"])
-        cells = [mean_error(ratio, 1), gap, f"{worst} {number(ratio[worst], 1)}"]
-        lines.append([f"{method}, {kind}", len(found), *cells, mean(found["time"])])
-    head = ["time of the recipe", "sets", "CRPS or log loss, %", "NLL", "worst set, %", "used"]
+        found = frame.groupby("problem")[["ratio", "gap", "used"]].mean()
+        ratio, worst = found["ratio"], found["ratio"].idxmax()
+        mean_ratio = np.exp(np.log(ratio).mean())
+        cells = [number(mean_ratio), number(ratio.median()), f"{number(ratio[worst])} ({worst})"]
+        cells += [mean_error(found["gap"]), mean(found["used"])]
+        lines.append([f"{method}, {kind}", len(found), *cells])
+    head = ["time of the recipe", "sets", "mean ratio", "median", "worst", "NLL", "time used"]
     return markdown(head, lines)
-
-
-@table
-def equal_trials():
-    """Scores of strategies minus those of random search after as many trials, paired by split."""
-    frame, lines = timed(), []
-    keys, scores = ["problem", "seed"], ["score", "nll"]
-    random = frame[frame["method"] == "30 trials, random"].set_index(keys)[scores]
-    for (method, kind), own in frame.groupby(["method", "kind"]):
-        if "trials" not in method or method.endswith("random"):
-            continue
-        found = by_set((own.set_index(keys)[scores] - random).dropna().reset_index(), *scores)
-        score = 100 * (np.exp(found["score"]) - 1)
-        p = stats.wilcoxon(found["score"]).pvalue if len(found) > 5 else np.nan
-        cells = [mean_error(score, 1), mean_error(found["nll"]), number(p)]
-        lines.append([f"{method.split(', ')[1]}, {kind}", len(found), *cells])
-    return markdown(["minus random search", "sets", "CRPS or log loss, %", "NLL", "p"], lines)

@@ -30,8 +30,7 @@ def costs():
         return f"{found[0]['processor_seconds']:.0f}" if found else ""
 
     sizes = sorted({r["problem"] for r in stored("costs")}, key=int)
-    heads = {n: f"{int(n):,} rows" for n in sizes}
-    return cross("processor seconds", COSTS, heads, cell)
+    return cross("processor seconds", COSTS, {n: f"{int(n):,} rows" for n in sizes}, cell)
 
 
 @table

@@ -97,8 +97,7 @@ def resolve_settings(estimator: Any, name: str) -> Any:
 
     Other values, such as a user's function, are returned as they are.
     """
-    value = getattr(estimator, name)
-    short_forms = estimator._settings[name]
+    value, short_forms = getattr(estimator, name), estimator._settings[name]
     # The user's object is never touched: searches share it between clones.
     if isinstance(value, Settings):
         settings = clone(value)
@@ -442,11 +441,8 @@ def class_probabilities(
     proba = np.asarray(model.predict_proba(X), dtype=float)
     known = class_codes(model.classes_, classes)
     sums = proba.sum(axis=-1)
-    # Written so that NaN fails.
-    sound = (
-        proba.shape[1:] == known.shape and (proba >= 0).all() and (abs(sums - 1) < tolerance).all()
-    )
-    if not sound:
+    is_sound = (proba >= 0).all() and (abs(sums - 1) < tolerance).all()  # NaN fails
+    if proba.shape[1:] != known.shape or not is_sound:
         raise ValueError(
             f"predict_proba of {model!r} must give non-negative numbers of shape "
             f"(n_samples, {len(known)}), with sums of 1. Got shape {proba.shape}, numbers from "

@@ -122,8 +122,7 @@ class _RowByRow(BaseEstimator):
     """
 
     def __init__(self, estimator, method, method_params):
-        self.estimator = estimator
-        self.method = method
+        self.estimator, self.method = estimator, method
         self.method_params = method_params
 
     def fit(self, X, *args, **params):
@@ -158,5 +157,4 @@ def _join(predicted, part, row):
             "Predictions of folds must be arrays, tuples of arrays, or distributions of numbers. "
             f"Got {type(first).__name__}, whose rows cannot be put together."
         )
-    starts = np.cumsum([0, *map(len, predicted)])
-    return np.concatenate(predicted)[starts[part] + row]
+    return np.concatenate(predicted)[np.cumsum([0, *map(len, predicted)])[part] + row]

@@ -52,10 +52,10 @@ def places_of(file):
     tree, starts = ast.parse(text), [0]
     for line in text.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    typed = {id(n) for part in ast.walk(tree) for a in _annotations(part) for n in ast.walk(a)}
+    named = [getattr(n, name, None) for n in ast.walk(tree) for name in ("annotation", "returns")]
+    typed = {n for part in named if isinstance(part, ast.AST) for n in ast.walk(part)}
     for node in ast.walk(tree):
-        found = None if id(node) in typed else changed(node)
-        if found:
+        if node not in typed and (found := changed(node)):
             kind, new = found
             old = node.test if kind == "condition" else node
             first = starts[old.lineno - 1] + old.col_offset
@@ -68,11 +68,6 @@ def places_of(file):
                 "new": ast.unparse(ast.fix_missing_locations(new)),
                 "bytes": [first, last],
             }
-
-
-def _annotations(node):
-    named = (getattr(node, "annotation", None), getattr(node, "returns", None))
-    return [part for part in named if isinstance(part, ast.AST)]
 
 
 def drawn(seed, n):
@@ -98,13 +93,11 @@ def tests_of(place, coverage):
     package = place["file"].split("/")[1]
     contexts = coverage.contexts_by_lineno(place["file"]).get(place["line"], [])
     files = {context.split("::")[0] for context in contexts if "::" in context}
-    own = {f"tests/{package}"} if (ROOT / "tests" / package).is_dir() else set()
-    near = sorted(f for f in files if f.startswith(f"tests/{package}/"))
-    return near + sorted(files - set(near)), sorted(own)
+    own = [f"tests/{package}"] if (ROOT / "tests" / package).is_dir() else []
+    return sorted(files, key=lambda f: (not f.startswith(f"tests/{package}/"), f)), own
 
 
 def tried(place, coverage, seconds):
-    """Break a place in a copy of the checkout; return the place with what noticed it."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "checkout"
         skipped = shutil.ignore_patterns(".git", "__pycache__", "_build", "*.egg-info")
@@ -113,11 +106,10 @@ def tried(place, coverage, seconds):
         first, last = place["bytes"]
         text = broken.read_bytes()
         broken.write_bytes(text[:first] + f"({place['new']})".encode() + text[last:])
-        for files in tests_of(place, coverage):
-            caught = _first_failure(copy, files, seconds) if files else None
-            if caught:
-                return place | {"caught": caught}
-    return place | {"caught": None}
+        runs = (
+            _first_failure(copy, files, seconds) for files in tests_of(place, coverage) if files
+        )
+        return place | {"caught": next(filter(None, runs), None)}
 
 
 def _first_failure(copy, files, seconds):
@@ -132,24 +124,18 @@ def _first_failure(copy, files, seconds):
     except subprocess.TimeoutExpired:
         return f"no end within {seconds} s"
     lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    if run.returncode in (0, 5):
-        return None
-    return lines[0][:200] if lines else run.stdout[-200:]
+    return None if run.returncode in (0, 5) else (lines or [run.stdout[-200:]])[0][:200]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--places", type=int, default=30)
-    parser.add_argument("--coverage", default=".coverage")
+    for name, default in {"seed": 0, "places": 30, "seconds": 900, "jobs": 2}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--results", type=Path, default=Path("breaks.json"))
-    parser.add_argument("--seconds", type=float, default=900)
-    parser.add_argument("--jobs", type=int, default=2)
-    arguments = parser.parse_args()
-    coverage = CoverageData(arguments.coverage)
+    arguments, coverage = parser.parse_args(), CoverageData()
     coverage.read()
     done = json.loads(arguments.results.read_text()) if arguments.results.exists() else []
-    kept = [{**record, "caught": None} for record in done]
+    known = [{k: v for k, v in record.items() if k != "caught"} for record in done]
 
     def one(place):
         record = tried(place, coverage, arguments.seconds)
@@ -158,8 +144,7 @@ def main():
         print(f"{place['file']}:{place['line']} {place['old']} -> {place['new']}:", end=" ")
         print(record["caught"] or "NOT CAUGHT", flush=True)
 
-    places = drawn(arguments.seed, arguments.places)
-    wanted = [p for p in places if p | {"caught": None} not in kept]
+    wanted = [p for p in drawn(arguments.seed, arguments.places) if p not in known]
     with ThreadPoolExecutor(arguments.jobs) as pool:
         list(pool.map(one, wanted))
     print(f"{sum(bool(r['caught']) for r in done)} of {len(done)} caught")

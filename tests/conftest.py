@@ -120,7 +120,6 @@ def table():
 
 @pytest.fixture(scope="session")
 def iris():
-    """Iris in a fixed random order, with names as labels."""
     X, y = load_iris(return_X_y=True)
     order = np.random.RandomState(0).permutation(150)
     return X[order], np.array(["setosa", "versicolor", "virginica"])[y[order]]

@@ -66,8 +66,7 @@ def derivatives_of(jacobian, values):
 def first_draw(network, seed):
     """Weights and prior with which the training of a network begins."""
     network = read_network(network) if isinstance(network, str) else network
-    entropy = np.random.SeedSequence(seed).generate_state(4)
-    return DrawingNetwork(network).draw(int(entropy[0]))
+    return DrawingNetwork(network).draw(int(np.random.SeedSequence(seed).generate_state(4)[0]))
 
 
 def operator_of_keras(d_u, d_y, n_raw):

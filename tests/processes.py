@@ -22,7 +22,6 @@ def wait_until(condition, seconds=120):
 
 
 def start_python(*arguments, env=None, **options):
-    """Start Python, which can import what this process can; return the process."""
     path = os.pathsep.join(p for p in [str(Path(__file__).parents[1]), *sys.path] if p)
     options = {"stdout": subprocess.PIPE, "text": True, **options}
     env = {**os.environ, "PYTHONPATH": path, **(env or {})}

@@ -9,7 +9,6 @@ from skuq.networks import Categorical, Decisions, Space
 
 
 def make(kind, **settings):
-    """Make an estimator with parameters inside of its settings, such as ``search__kappa``."""
     return kind().set_params(**settings)
 
 

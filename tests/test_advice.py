@@ -36,7 +36,6 @@ SEARCH |= {"fixed": {"units": 8, "activation": "tanh"}}  # one program
 
 
 def fit(X=X, y=Y, kind=skuq.DeepEnsembleRegressor, given=NET, **settings):
-    """Fit an estimator, by default a tiny ensemble."""
     return kind(**given | settings).fit(X, y)
 
 
@@ -87,7 +86,6 @@ CALLS = {
 
 
 def messages_of(call, is_right=False, **arguments):
-    """Messages of warnings, or of the error."""
     with warnings.catch_warnings(record=True, action="always") as caught:
         try:
             call(**arguments)

@@ -98,7 +98,6 @@ EVERY = parametrize_with_checks(QUICK + OTHERS, expected_failed_checks=_expected
 
 @pytest.mark.parametrize(EVERY.args[0], _quick(EVERY.args[1]), **EVERY.kwargs)
 def test_sklearn_contract(estimator, check):
-    """Run a check, unless it is expected to fail, when its outcome says nothing."""
     if reason := _expected(estimator).get(check.func.__name__):
         pytest.xfail(reason)
     check(estimator)

@@ -14,24 +14,20 @@ from skuq.backend import compile_program, ops
 from skuq.training import cache_compiled_programs
 
 WORK = """
-import joblib, numpy as np
+import joblib, numpy as np, os, sys
 
 def work(n_before):
-    from skuq.backend import _compile_cache, keras, to_tensors
-    from skuq.networks import GaussianHead
-    from skuq.tables import TrainingData
-    from skuq.training import Recipe, TrainingJob, train
+    from skuq import backend, networks, tables, training
     x = np.linspace(-1, 1, 20)[:, None]
-    for _ in range(n_before):
-        to_tensors(x)
-    data = TrainingData.without_validation(x, x**2, np.ones(20))
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(2)])
-    job = TrainingJob.of_model(model, GaussianHead(), Recipe(epochs=4), [0], jit=True)
-    return str(_compile_cache._folder), train(job, data)[0].weights.tolist()
+    list(map(backend.to_tensors, [x] * n_before))
+    data = tables.TrainingData.without_validation(x, x**2, np.ones(20))
+    parts = backend.keras.Input((1,)), backend.keras.layers.Dense(2)
+    given = backend.keras.Sequential(parts), networks.GaussianHead(), training.Recipe(epochs=4), [0]
+    member, = training.train(training.TrainingJob.of_model(*given, jit=True), data)
+    return str(backend._compile_cache._folder), member.weights.tolist()
 """
 IN_WORKERS = f"{WORK}\nprint(joblib.Parallel(2)(joblib.delayed(work)(n) for n in (3, 40)))"
 HERE = f"""{WORK}
-import os, sys
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "0"
 import keras; print("loaded", file=sys.stderr, flush=True)
 from skuq.training import *; cache_compiled_programs(); print([work(7)])
@@ -46,18 +42,16 @@ def test_later_processes_load_programs_and_remove_what_is_damaged(tmp_path):
     def run(code):
         done = run_python(code, **names)
         (folder, *_), weights = zip(*eval(done.stdout))
-        assert (
-            not done.stderr.rpartition("loaded\n")[2] and Path(folder).parent == tmp_path / "skuq"
-        )
+        assert not done.stderr.rpartition("loaded\n")[2]
+        assert Path(folder).parent == tmp_path / "skuq"
         return weights, {file: file.stat().st_mtime_ns for file in Path(folder).iterdir()}
 
     (one, two), files = run(IN_WORKERS)  # which keep programs by default, at the same time
     assert one == two and len(files) == 2 and run(HERE) == ((one,), files)
     cut, hurt = sorted(files, key=lambda file: file.stat().st_size)
     cut.write_bytes(cut.read_bytes()[:1000])
-    code = hurt.read_bytes()
-    at = code.find(b"\x7fELF") + 0x200  # what the processor runs
-    hurt.write_bytes(code[:at] + bytes(0x200) + code[at + 0x200 :])
+    head, elf, code = hurt.read_bytes().partition(b"\x7fELF")
+    hurt.write_bytes(head + elf + code[:0x200] + bytes(0x200) + code[0x400:])  # what is run
     weights, mended = run(HERE)
     assert weights == (one,) and mended.keys() == files.keys()
     assert all(mended[file] > files[file] for file in files)
@@ -68,8 +62,8 @@ def folder(tmp_path, monkeypatch):
     for name in (cache.VARIABLE, "TF_XLA_FLAGS", "XLA_FLAGS", "TF_NUM_INTRAOP_THREADS"):
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name, value in (("_folder", None), ("_n_traced", {})):
-        monkeypatch.setattr(cache, name, value)
+    monkeypatch.setattr(cache, "_folder", None)
+    monkeypatch.setattr(cache, "_n_traced", {})
     return make()
 
 
@@ -83,20 +77,19 @@ def write(path, age, content=b"program", is_whole=True):
     return path
 
 
-def test_folder_is_the_users_alone_and_bounded(folder, monkeypatch):
-    home = folder.parent
+def test_folder_is_the_users_alone_bounded_and_of_one_version_and_setting(folder, monkeypatch):
+    home, other = folder.parent, make("2.1")
     assert {part.stat().st_mode & 0o777 for part in (home, folder)} == {0o700}
     new, old = write(folder / "skuq__new.pb", 1), write(folder / "skuq__old.pb", 3)
     unfinished = write(folder / "skuq__unfinished.pb.tmp", 2, is_whole=False)
-    (home / "skuq-other").mkdir()
-    oldest = write(home / "skuq-other" / "skuq__oldest.pb", 4)
+    oldest = write(other / "skuq__oldest.pb", 4)
     mine = write(home / "mine.pb", 9, b"", is_whole=False)
     for name, content in (("cut", b"pro"), ("copy", new.read_bytes())):
         write(folder / f"skuq__{name}.pb", 0, content, is_whole=False)
     make()
     assert set(home.glob("*/*")) == {new, old, oldest, unfinished} and mine.exists()
     monkeypatch.setattr(cache, "_MAX_BYTES", 2.5 * new.stat().st_size)
-    make()
+    names = [make(), other, make(n_threads=77)]
     assert set(home.glob("*/*")) == {new, unfinished, old}
     refusals = ("_MAX_BYTES", 1e18), ("os.getuid", lambda: -1), ("os.access", lambda *a: False)
     for name, value in refusals:  # full, another's, read-only
@@ -105,10 +98,6 @@ def test_folder_is_the_users_alone_and_bounded(folder, monkeypatch):
             make()
     with pytest.raises(OSError):
         make(asked=str(mine / "below a file"))
-
-
-def test_folder_is_of_one_version_processor_and_setting(folder, monkeypatch):
-    names = [folder, make("2.1"), make(n_threads=77)]
     for name in ("XLA_FLAGS", "TF_XLA_FLAGS"):
         monkeypatch.setenv(name, "--xla_flag=1")
         names.append(make())
@@ -116,7 +105,7 @@ def test_folder_is_of_one_version_processor_and_setting(folder, monkeypatch):
         monkeypatch.setattr(Path, "read_text", lambda path, text=text: text)
         names.append(make())
     assert names.pop(6) == names[5]  # the frequency changes all the time
-    assert len(set(names)) == len(names) == 8
+    assert names[0] == folder and len(set(names)) == len(names) == 8
 
 
 def tensorflow(monkeypatch, is_used=False):
@@ -151,12 +140,13 @@ def test_flags_of_the_user_stay(folder, monkeypatch, asked, given, is_on):
 
 
 def test_a_cache_that_comes_too_late_warns_and_one_of_no_use_does_not(folder, monkeypatch):
-    with pytest.warns(match="ask for it before TensorFlow is first used"):
+    message = "ask for it before TensorFlow is first used"
+    with pytest.warns(match=message):
         assert compile_program and cache_compiled_programs("~/mine") is None  # it is loaded
     assert os.environ[cache.VARIABLE] == os.path.expanduser("~/mine")
     monkeypatch.setenv(cache.VARIABLE, "1")
     monkeypatch.setattr("skuq.backend._keras._is_late", True)
-    with pytest.warns(match="ask for it before TensorFlow is first used") as warned:
+    with pytest.warns(match=message) as warned:
         compile_program(lambda x: x, [ops.ones(1)], jit=False)
     assert warned[0].filename == __file__
     assert cache.set_flags(tensorflow(monkeypatch, is_used=True)[0], is_own=True)

@@ -73,7 +73,6 @@ def _files():
 
 
 def _file_of(module):
-    """The file of a module of skuq; None if there is none."""
     path = "/".join(module.split(".")[1:])
     names = (f"{path}.py", f"{path}/__init__.py".lstrip("/"))
     return next((name for name in names if name in _files()), None)

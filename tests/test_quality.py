@@ -65,7 +65,6 @@ def test_skpro_wraps_a_regressor(regressor):
 
 
 def test_intervals_hold_exactly_linear_targets():
-    """With each version of scikit-learn that is allowed."""
     rows = np.random.default_rng(0).integers(0, 3000, (300, 3)).astype(float)
     target = rows[:, 0] + rows[:, 1]
     model = skuq.TabularEnsembleRegressor(2, epochs=10, random_state=0)

@@ -19,7 +19,6 @@ NoScaling, RobustScaling = _scaling.NoScaling, _scaling.RobustScaling
 Scaling = _scaling.Scaling
 TrialBudget, TrialOutcome = _records.TrialBudget, _records.TrialOutcome
 MemberTrainer, MemberRefitter = _trainer.MemberTrainer, _trainer.MemberRefitter
-MemberRefitter = _trainer.MemberRefitter
 INDEX_STREAM, normal, uniform = _program.INDEX_STREAM, _program.normal, _program.uniform
 #: Settings of recipes whose rate does not change, and which do not end early.
 STEADY = {"reduce_lr_patience": None, "early_stopping_patience": None}
@@ -29,7 +28,6 @@ programs = _engine.programs  # the compiled ones in memory
 
 
 def split_table(n_train, *parts):
-    """Use the first rows of ``x, y, weight`` for training and the others for validation."""
     return TrainingData(*(a[:n_train] for a in parts), *(a[n_train:] for a in parts))
 
 
@@ -42,7 +40,6 @@ def make_data(n_train=45, n_valid=20, n_outputs=1, seed=0):
 
 
 def train_stack(model, head, recipes, data, seeds, *, report=None, cancelled=None, **fields):
-    """Train a stack of networks of one architecture."""
     fields = {"stacked": True, **fields}
     job = training.TrainingJob.of_model(model, head, recipes, seeds, **fields)
     return training.train(job, data, report=report, cancelled=cancelled)
@@ -65,7 +62,6 @@ def assign(model, flat):
 
 
 def flat_weights(model):
-    """Flat trainable weights of a Keras model."""
     return np.concatenate([np.ravel(v) for v in model.trainable_variables])
 
 

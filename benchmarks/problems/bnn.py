@@ -61,8 +61,7 @@ def make_bnn_function(
     and 0.46: the last one lies below the others, and 0.078 would give 1. In one dimension the
     variances of single draws differ widely, with a median of 0.9.
     """
-    if prior_std is None:
-        prior_std = _PRIOR_STD[n_features]
+    prior_std = _PRIOR_STD[n_features] if prior_std is None else prior_std
     # A Generator draws float32 directly, and several times faster.
     rng = random_generator(random_state)
     sizes = (n_features, *hidden_units, 1)

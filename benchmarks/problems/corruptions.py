@@ -189,8 +189,7 @@ def pixelate(images, rngs, severity):
 
     def means_and_back(n):  # by area, then the nearest, (n, n)
         n_coarse = max(1, int(n * kept))
-        nearest = ((np.arange(n) + 0.5) * n_coarse / n).astype(int)
-        return area_means(n, n_coarse)[nearest]
+        return area_means(n, n_coarse)[((np.arange(n) + 0.5) * n_coarse / n).astype(int)]
 
     return resample(images, means_and_back)
 

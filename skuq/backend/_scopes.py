@@ -269,10 +269,8 @@ class BoundedCache:
     """
 
     def __init__(self, max_size: int, *, collects: bool = True) -> None:
-        self.max_size = max_size
-        self._collects = collects
-        self.n_made = 0
-        self._n_dropped = 0
+        self.max_size, self._collects = max_size, collects
+        self.n_made, self._n_dropped = 0, 0
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
         self._lock = threading.RLock()
 

@@ -126,8 +126,7 @@ class Candidates:
         statistics, loss :
             The arguments of `select_forward`.
         """
-        if loss == "auto":
-            loss = self.head.selection_loss
+        loss = self.head.selection_loss if loss == "auto" else loss
         if self.classifies and loss == "brier":
             # The difference from the one-hot true class, and its square, summed over classes.
             error = self.proba.copy()

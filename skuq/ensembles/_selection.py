@@ -213,8 +213,7 @@ def _ensemble_losses(
     members after the addition. Chunks of candidates bound the memory.
     """
     n_candidates = len(statistics[0])
-    per_candidate = max(1, statistics[0][0].size)
-    step = max(1, _CHUNK_ENTRIES // per_candidate)
+    step = max(1, _CHUNK_ENTRIES // max(1, statistics[0][0].size))
     losses = np.empty(n_candidates)
     for start in range(0, n_candidates, step):
         part = slice(start, start + step)
@@ -226,8 +225,7 @@ def _ensemble_losses(
 
 def _mean_loss(rows: np.ndarray, sample_weight: Any) -> np.ndarray:
     """Average losses over outputs, if any, then over rows: (n, n_samples, ..) to (n,)."""
-    if rows.ndim > 2:
-        rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2)
+    rows = rows.reshape(*rows.shape[:2], -1).mean(axis=2) if rows.ndim > 2 else rows
     return np.average(rows, axis=1, weights=sample_weight)
 
 
@@ -477,8 +475,7 @@ def choose_size(
         path = np.array([index for index, _ in grown.path] or grown.indices)
         sizes = np.arange(1, len(path) + 1).reshape(-1, *[1] * (statistics[0].ndim - 1))
         means = [np.cumsum(s[np.ix_(path, fold)], axis=0) / sizes for s in statistics]
-        rows = loss(*means).reshape(len(path), len(fold), -1).mean(axis=2)
-        losses = rows @ weight[fold]
+        losses = loss(*means).reshape(len(path), len(fold), -1).mean(axis=2) @ weight[fold]
         # A path that ended early has its last loss at all larger sizes.
         totals += losses[np.minimum(np.arange(n_members), len(path) - 1)]
     return _MIN_MEMBERS + int(np.argmin(totals[_MIN_MEMBERS - 1 :]))

@@ -153,8 +153,7 @@ def fit_class_mixture(
         below, least, above = losses[best - 1 : best + 2]
         steps = 0.5 * (below - above) / (below - 2 * least + above)
         temperature *= float(_TEMPERATURES[1] / _TEMPERATURES[0]) ** steps
-    if weights is None:
-        weights = found[:-1] / found[:-1].sum()
+    weights = found[:-1] / found[:-1].sum() if weights is None else weights
     judged = np.bincount(codes, weight, minlength=len(shares)) > 0
     constant = shares * np.where(judged, found[-1], 1.0)
     return weights, Calibration(temperature=float(temperature), constant=tuple(constant.tolist()))

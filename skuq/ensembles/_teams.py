@@ -164,8 +164,7 @@ def soft_vote_accuracy(
     contested = (codes != codes[0]).any(axis=0)
     settled = weight[~contested & (codes[0] == y)].sum()
     proba = np.ascontiguousarray(np.moveaxis(proba[:, contested], 2, 1))  # (M, C, n)
-    if votes is not None:
-        proba = proba * votes[:, None, None]
+    proba = proba * votes[:, None, None] if votes is not None else proba
     truth, share = y[contested], weight[contested]
 
     def strength(teams: np.ndarray) -> np.ndarray:

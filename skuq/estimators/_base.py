@@ -117,8 +117,7 @@ def _is_of_script(value: Any) -> bool:
 
     Parts are the elements of a collection, or the attributes and the function of an object.
     """
-    if isinstance(value, dict):
-        value = list(value.values())
+    value = list(value.values()) if isinstance(value, dict) else value
     if not isinstance(value, tuple | list):
         function = getattr(value, "func", getattr(value, "__func__", None))  # partials, methods
         value = [value, function, *getattr(value, "__dict__", {}).values()]
@@ -723,7 +722,5 @@ def all_estimators(type_filter: Any = None) -> list[tuple[str, type]]:
     kinds = [type_filter] if isinstance(type_filter, str) else type_filter
     mixins = (BaseEstimator,) if kinds is None else tuple(_KINDS[kind] for kind in kinds)
     # Packages and functions have lower-case names: they are not loaded for this.
-    public = [
-        (name, getattr(skuq, name)) for name in sorted(vars(skuq)["__all__"]) if name[0].isupper()
-    ]
+    public = [(n, getattr(skuq, n)) for n in sorted(vars(skuq)["__all__"]) if n[0].isupper()]
     return [(name, cls) for name, cls in public if issubclass(cls, mixins)]

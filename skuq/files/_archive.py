@@ -28,7 +28,7 @@ from skuq.backend._scopes import without_collection
 from skuq.exceptions import FileFormatError, UnsavableError
 from skuq.files._registry import BY_CLASS, BY_NAME, make_object, state_of
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 #: Bytes by which all parts of a file together may exceed the file, since JSON is compressed.
 MAX_GROWTH = 64 * 2**20
 _HEADER, _TREE, _SUMS = "header.json", "tree.json", "sha256sums"

@@ -140,11 +140,9 @@ def nomu_posterior(fitted: Any, n_draws: int, rng: np.random.Generator) -> Poste
     indices = quasi_random_normals(n_draws, targets.n_outputs, rng)  # (T, m)
     indices = correlate(indices, fitted.readout.correlation or None)
     indices /= indices.std(axis=0)  # exactly 1 again, which correlation leaves to chance
-    if network.head.n_sides == 2:
-        indices = special.ndtr(indices)
+    indices = special.ndtr(indices) if network.head.n_sides == 2 else indices
     members = [member for member in (network.member, network.mean_member) if member is not None]
-    plans = _make_plans(members)
-    output_shape = targets.output_shape
+    plans, output_shape = _make_plans(members), targets.output_shape
     # Without a plan, or with more than scaling before it, draws are for NumPy only.
     if network.given is not None or plans is None or not inputs.scales_only:
         predicted = functools.partial(_predicted_draws, fitted, indices)
@@ -194,8 +192,7 @@ class _MemberMeans:
         else:
             means = self.head.means(means, xp)  # (K, n, m)
         # (T, K) times (K, n, m): members of larger weight are several draws.
-        if repeats is not None:
-            means = xp.tensordot(repeats, means, axes=1)
+        means = xp.tensordot(repeats, means, axes=1) if repeats is not None else means
         if self.far is not None:
             means = means + _combine(xp, normals, self.far.draws(xp, far_arrays, X))
         means = means * y_scale + y_mean

@@ -183,8 +183,7 @@ class TrainedNomu:
                 mean, noise = predict_mean(self.mean_member, x, self.head.n_outputs)
             mean, restored = targets.restore(mean, 0.0 if noise is None else noise)
             noise = None if noise is None else restored
-        if self.noise is not None:
-            noise = self.noise(encoded)
+        noise = self.noise(encoded) if self.noise is not None else noise
         return RawPrediction(mean, raw, noise)
 
 

@@ -200,8 +200,7 @@ class ConditionedDraws(Draws):
             network, variables, _ = parts_of(member)
             split = network.split(directions.astype("float64"))
             networks.append((network.network.base, variables, split))
-        widest = 64 * self.directions.shape[1] + len(index)
-        step = max(16, _CHUNK_ENTRIES // widest)
+        step = max(16, _CHUNK_ENTRIES // (64 * self.directions.shape[1] + len(index)))
         for start in range(0, len(rows), step):
             parts.append(draw_linearised(ARRAYS, networks, rows[start : start + step], index))
         return np.concatenate(parts, axis=1)
@@ -400,8 +399,7 @@ class FittedOperator(Fitted):
         loc, scale = values_of(ARRAYS, predicted(rows, index))
         if self.given is not None or self.widths is not None:
             # The centre is the mean over the fit's own indices, also for draws of other indices.
-            fitted_index = self.draws.index
-            fitted_loc = loc
+            fitted_index, fitted_loc = self.draws.index, loc
             if not np.array_equal(index, fitted_index):
                 fitted_loc, _ = values_of(ARRAYS, predicted(rows, fitted_index))
             centre = fitted_loc.mean(axis=0)
@@ -446,8 +444,7 @@ class FittedOperator(Fitted):
         loc, scale = self.values(X, self.draws.independent(n_samples, rng), query_points)
         if scale is None and self.widths is not None:
             scale = self.widths.noise
-        if scale is not None:
-            loc = loc + scale * rng.standard_normal(loc.shape)
+        loc = loc + scale * rng.standard_normal(loc.shape) if scale is not None else loc
         loc = loc.reshape(n_samples, len(X), *self.output_shape(query_points))
         return np.moveaxis(loc, 0, -1)
 

@@ -77,9 +77,7 @@ class EnsembleRule:
         if not candidates.classifies:
             found = _calibrate_numbers(selection, candidates) if self.calibrates else UNCALIBRATED
             return replace(found, correlation=candidates.fit_correlation(selection))
-        if not self.calibrates:
-            return UNCALIBRATED
-        if not candidates.calibrates:
+        if not self.calibrates or not candidates.calibrates:
             return UNCALIBRATED
         _, found = candidates.fit_class_mixture(selection.indices, weights=selection.weights)
         # One network of each trial has predicted a row, and the average of all will.
@@ -231,9 +229,8 @@ class FittedSearch(Fitted):
         `refits` predicts with refitted networks in place of those of the search.
         """
         self.trials.check_complete()
-        head, trials = self.targets.head, self.trials
-        if not refits:
-            trials = replace(trials, refitted={})
+        head = self.targets.head
+        trials = self.trials if refits else replace(self.trials, refitted={})
         raws = [_predict_mixture(trials.networks(k), x, head) for k in self.catalog.completed]
         groups = number_rows(x, np.arange(len(x)))
         found = Candidates(raws, y, head, weight, is_unseen=True, calibrates=True, groups=groups)

@@ -127,8 +127,7 @@ def brier_loss(y_true, proba, *, labels=None, sample_weight=None):
     0.04
     """
     proba = check_proba(proba)
-    codes = label_columns(y_true, proba, labels)
-    return float(average(brier(proba, codes), sample_weight))
+    return float(average(brier(proba, label_columns(y_true, proba, labels)), sample_weight))
 
 
 def brier(proba: np.ndarray, codes: np.ndarray) -> np.ndarray:

@@ -433,8 +433,7 @@ class CellSpace(_ImageSpace):
                 first = layers.factorized_reduction(before, channels, f"{name}_0")
             else:
                 first = layers.conv_norm(before, channels, f"{name}_0", size=1)
-            second = layers.conv_norm(last, channels, f"{name}_1", size=1)
-            values = [first, second]
+            values = [first, layers.conv_norm(last, channels, f"{name}_1", size=1)]
             for k, edges in enumerate(cell.nodes, start=2):
                 ends = []
                 for edge, (operation, source) in zip("ab", edges):

@@ -171,8 +171,7 @@ def space_from_keras_tuner(declared) -> _space.Space:
 
 def _from_keras_tuner(hp):
     """Convert a hyperparameter of Keras-Tuner to a decision."""
-    kind = type(hp).__name__
-    config = hp.get_config()
+    kind, config = type(hp).__name__, hp.get_config()
     if kind == "Boolean":
         return _space.Categorical(hp.name, (False, True), default=hp.default)
     if kind in ("Choice", "Fixed"):
@@ -205,8 +204,7 @@ def space_to_keras_tuner(space: _space.Space):
             continue
         declare = hp.Int if isinstance(d, _space.Integer) else hp.Float
         # Ranges keep their scale, which Keras-Tuner calls sampling.
-        sampling = "log" if d.log else "linear"
-        declare(d.name, d.low, d.high, sampling=sampling, default=d.default)
+        declare(d.name, d.low, d.high, sampling="log" if d.log else "linear", default=d.default)
     return hp
 
 

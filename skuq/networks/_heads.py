@@ -463,11 +463,9 @@ class GaussianMixtureHead(NormalsHead):
         # Pooled raw numbers have the components of several networks.
         j, m = raw.shape[-1] // (3 * self.n_outputs), self.n_outputs
         # Symbolic tensors do not know their number of rows.
-        leading = [-1 if size is None else size for size in xp.shape(raw)[:-1]]
-        parts = xp.reshape(raw, (*leading, 3, j, m))
-        logits, mean, r = parts[..., 0, :, :], parts[..., 1, :, :], parts[..., 2, :, :]
-        offsets = -_normal_scores(j)
-        offsets = offsets if xp is np else xp.cast(offsets, raw.dtype)
+        shape = [*(-1 if size is None else size for size in xp.shape(raw)[:-1]), j, m]
+        logits, mean, r = (xp.reshape(part, shape) for part in xp.split(raw, 3, axis=-1))
+        offsets = -_normal_scores(j) if xp is np else xp.cast(-_normal_scores(j), raw.dtype)
         # Keras' `add`, which + is for symbolic tensors, takes a column of as many entries as there
         # are members for a bias of the members' axis. Its `subtract` always broadcasts.
         mean = mean - offsets
@@ -510,26 +508,28 @@ class GaussianMixtureHead(NormalsHead):
         """Put values (.., n_outputs) where the means of all components are."""
         return np.kron(np.repeat([0.0, 1.0, 0.0], self.n_components), values)
 
-    def moments(self, raw, xp=np):
+    def moments(self, raw, xp=np, components=None):
         """Compute means and standard deviations, each (.., n_outputs), from (.., n_raw)."""
-        loc, scale, log_probability = self.distribution(raw, xp)
+        loc, scale, log_probability = components or self.distribution(raw, xp)
         probability = xp.exp(log_probability)
         mean = xp.sum(probability * loc, axis=-2)
         # Law of total variance over the components.
         variance = probability * (scale**2 + (loc - mean[..., None, :]) ** 2)
         return mean, xp.sqrt(xp.sum(variance, axis=-2))
 
-    def log_densities(self, y, raw, xp=np):
+    def log_densities(self, y, raw, xp=np, components=None):
         """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
-        loc, scale, log_probability = self.distribution(raw, xp)
+        loc, scale, log_probability = components or self.distribution(raw, xp)
         return _logsumexp(log_probability + log_normal(y[..., None, :], loc, scale, xp), xp)
 
     def loss(self, y, raw, settings=None):
         """Compute each row's loss (..,), mean over outputs, from tensors."""
         ops = backend.ops
-        log_density = self.log_densities(y, raw, ops)
-        _, std = self.moments(raw, ops)
-        both = ops.mean(self._crps(y, raw) - ops.stop_gradient(std) * log_density, axis=-1)
+        # Once for all terms: the gradient of the components is then computed once, too.
+        components = self.distribution(raw, ops)
+        log_density = self.log_densities(y, raw, ops, components)
+        std = ops.stop_gradient(self.moments(raw, ops, components)[1])
+        both = ops.mean(self._crps(y, *components) - std * log_density, axis=-1)
         if not self.weighs_losses:
             return both
         likelihood = -ops.mean(log_density, axis=-1)
@@ -537,12 +537,11 @@ class GaussianMixtureHead(NormalsHead):
 
     def validation_loss(self, y, raw):
         """Compute each row's CRPS (..,), mean over outputs, from tensors."""
-        return backend.ops.mean(self._crps(y, raw), axis=-1)
+        return backend.ops.mean(self._crps(y, *self.distribution(raw, backend.ops)), axis=-1)
 
-    def _crps(self, y, raw):
+    def _crps(self, y, loc, scale, log_probability):
         """Compute the CRPS (.., n_outputs) of each output, from tensors (Grimit et al., Eq. 5)."""
         xp = backend.ops
-        loc, scale, log_probability = self.distribution(raw, xp)  # (.., J, m)
         probability, n = xp.exp(log_probability), loc.shape[-2]
         # E|X - y| is a mean over components, and half of E|X - X'| one over pairs of components:
         # those of a component with itself, then with the next one, the second next, and so on. All

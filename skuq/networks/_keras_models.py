@@ -26,8 +26,7 @@ def check_builder(
     if keras is not None and issubclass(build if is_class else type(build), keras.Layer):
         kind = "network" if isinstance(build, keras.Model) else "layer"
         got = f"one {kind}, a {type(build).__name__}: every member and trial needs its own"
-        if is_class:
-            got = f"the class {build.__name__}"
+        got = f"the class {build.__name__}" if is_class else got
         raise SearchSpaceError(
             f"{name} must be a function that builds a network. Got {got}. Give "
             f"`build({arguments})`, which returns a new keras.Model at each call."
@@ -104,8 +103,7 @@ def unpack_hypermodel(given: Any) -> Any:
     keras_tuner = backend.loaded("keras_tuner")
     if keras_tuner is None:
         return given
-    if isinstance(given, keras_tuner.Tuner):
-        given = given.hypermodel
+    given = given.hypermodel if isinstance(given, keras_tuner.Tuner) else given
     if not isinstance(given, keras_tuner.HyperModel):
         return given
     if type(given).build is keras_tuner.HyperModel.build:  # a tuner's wrapper of a function
@@ -265,10 +263,8 @@ def check_rebuild(model) -> None:
     if not adapts and not own_classes(network):  # Keras' other layers keep nothing else
         return
     for variables in ("trainable_variables", "non_trainable_variables"):
-        for original, other in zip(
-            getattr(model, variables), getattr(copied, variables), strict=True
-        ):
-            other.assign(original)
+        for own, other in zip(getattr(model, variables), getattr(copied, variables), strict=True):
+            other.assign(own)
     x = np.random.default_rng(0).uniform(size=(4, *model.input_shape[1:])).astype("float32")
     raw, again = (np.asarray(one(x, training=False)) for one in (model, copied))
     if not np.allclose(raw, again, rtol=1e-3, atol=1e-5, equal_nan=True):

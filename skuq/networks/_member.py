@@ -222,8 +222,7 @@ class Member:
     def score(self) -> float:
         """Loss of the best epoch, on validation rows if there are any. Smaller is better."""
         watched = self.history["val_loss"]
-        if np.isnan(watched).all():
-            watched = self.history["loss"]
+        watched = self.history["loss"] if np.isnan(watched).all() else watched
         return float(watched[self.best_epoch])
 
     def with_held_out(self, raw: np.ndarray | None) -> Self:

@@ -145,8 +145,8 @@ def tensors(xla: bool = False) -> Namespace:
         if not xla or keras.backend.standardize_dtype(x.dtype) != "float32":
             return ops.cos(2 * np.pi * x)
         x = x - ops.round(x)  # to [-0.5, 0.5]: the cosine has a period of one turn
-        square, y = x * x, 0.0
-        for coefficient in _COSINE[::-1]:  # Horner's rule
+        square, y = x * x, np.float32(_COSINE[-1])
+        for coefficient in _COSINE[-2::-1]:  # Horner's rule
             y = y * square + np.float32(coefficient)
         return y
 
@@ -330,6 +330,8 @@ class ParametricActivation:
             y += 1
             y = alpha / y
             return x * np.subtract(1, y, out=y), state
+        if self.activation == "silu":  # in a form whose gradient takes few passes, too
+            return x * (1 - alpha * run.namespace.activation("sigmoid")(-x)), state
         y = run.namespace.activation(self.activation)(x)
         return x + alpha * (y - x), state
 
@@ -358,8 +360,8 @@ class DenseOperation:
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
         # Assignments with an operator change arrays in place; tensors get new values.
-        y = xp.matmul(x, weights[0])
-        if self.factor != 1:
+        y = xp.matmul(x, weights[0] if xp is np or self.factor == 1 else weights[0] * self.factor)
+        if xp is np and self.factor != 1:
             y *= self.factor
         if self.use_bias:
             y += row(xp, weights[1])
@@ -375,19 +377,21 @@ def read_ntk_dense(config, shapes):
 
 
 def _by_feature(xp, x):
-    """Reshape rows (.., n, d) to (.., d, n, 1)."""
-    return xp.swapaxes(x, -1, -2)[..., None]
+    """Reshape rows (.., n, d) to (.., d, 1, n): with rows last, loops over them are fast."""
+    return xp.swapaxes(x, -1, -2)[..., None, :]
 
 
 def _linear_by_feature(xp, encoded, kernel, bias):
-    """Apply a linear map to each feature: (.., d, n, t) to (.., n, d * dim).
+    """Apply a linear map to each feature: (.., d, t, n) to (.., n, d * dim).
 
     `kernel` is (.., d, t, dim), and `bias` (.., d, dim).
     """
-    y = xp.matmul(encoded, kernel)  # (.., d, n, dim)
-    y += bias[..., None, :]
-    y = xp.swapaxes(y, -2, -3)  # (.., n, d, dim)
-    return xp.reshape(y, (*y.shape[:-3], -1, y.shape[-2] * y.shape[-1]))
+    # Not `swapaxes`: XLA would multiply by the transpose of a matrix, which takes 7 times as long.
+    kernel = xp.concatenate([kernel[..., None, :, k] for k in range(bias.shape[-1])], axis=-2)
+    y = xp.matmul(kernel, encoded)  # (.., d, dim, n)
+    y += bias[..., None]
+    y = xp.reshape(y, (*y.shape[:-3], y.shape[-3] * y.shape[-2], -1))
+    return xp.swapaxes(y, -1, -2)
 
 
 @dataclass(frozen=True)
@@ -414,9 +418,10 @@ class PeriodicEmbedding:
         xp = run.namespace.xp
         frequencies, phases, kernel, bias = weights
         features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
-        # cos(2 pi w x + b), (.., d, n, n_frequencies)
-        turns = features * frequencies[..., None, :]
-        turns += phases[..., None, :] / (2 * math.pi)
+        # cos(2 pi w x + b), (.., d, n_frequencies, n); gradients of a product are products, too.
+        lines = [frequencies[..., None], phases[..., None] / (2 * math.pi)]
+        points = [features, xp.ones_like(features)]
+        turns = xp.matmul(xp.concatenate(lines, axis=-1), xp.concatenate(points, axis=-2))
         embedded = _linear_by_feature(xp, run.namespace.cosine(turns), kernel, bias)
         return concatenate_features(xp, [embedded, x]), state
 
@@ -442,13 +447,13 @@ class PiecewiseLinearEmbedding:
         weights = [Weight((d, n_bins, config["dim"])), Weight((d, config["dim"]))]
         others = tuple(sorted(set(range(n)) - set(columns)))
         n_out = d * config["dim"] + len(others)
-        operation = cls(columns, others, width=d * n_bins)
-        return LayerSpec(operation, weights, shape=(n_out,), n_state=1)  # the edges
+        # The state holds the edges.
+        return LayerSpec(cls(columns, others, width=d * n_bins), weights, (n_out,), n_state=1)
 
     def __call__(self, run, weights, state, x):
         xp = run.namespace.xp
         features = _by_feature(xp, concatenate_features(xp, _slices(x, self.columns)))
-        # The share of each bin that lies below x, (.., d, n, n_bins): in [0, 1], except below the
+        # The share of each bin that lies below x, (.., d, n_bins, n): in [0, 1], except below the
         # first edge and above the last, where the outermost bins are extrapolated.
         edges = state[0]  # (.., d, n_bins + 1)
         width = edges[..., 1:] - edges[..., :-1]
@@ -459,10 +464,9 @@ class PiecewiseLinearEmbedding:
         none = is_bin[..., :1] & ~is_bin[..., :1]  # False, as an array or a tensor
         first = ~xp.concatenate([none, is_bin[..., :-1]], axis=-1)  # no bin before
         last = ~xp.concatenate([is_bin[..., 1:], none], axis=-1)  # no bin after
-        low = xp.where(first, -_UNBOUNDED, 0.0)
-        high = xp.where(last, _UNBOUNDED, 1.0)
-        inverse, low, high = (value[..., None, :] for value in (inverse, low, high))
-        share = (features - edges[..., None, :-1]) * inverse
+        low = xp.where(first, -_UNBOUNDED, 0.0)[..., None]
+        high = xp.where(last, _UNBOUNDED, 1.0)[..., None]
+        share = (features - edges[..., :-1, None]) * inverse[..., None]
         embedded = _linear_by_feature(xp, xp.minimum(xp.maximum(share, low), high), *weights)
         return concatenate_features(xp, [embedded, *_slices(x, self.others)]), state
 

@@ -317,10 +317,8 @@ class EpiNetLayers:
         units = [self.n_features, *self.prior_units, self.n_raw]
         prior_layers = [Dense(*pair) for pair in zip(units, units[1:])]
         # Layer by layer, in each of the n_index networks.
-        first, *others = (
-            [layer.draw(rng)[0] for _ in range(self.n_index)] for layer in prior_layers
-        )
-        return weights, [np.concatenate(first, axis=1), *map(np.stack, others)]
+        first, *rest = ([layer.draw(rng)[0] for _ in range(self.n_index)] for layer in prior_layers)
+        return weights, [np.concatenate(first, axis=1), *map(np.stack, rest)]
 
     def __call__(self, space: Namespace, weights, state, features, index):
         """Compute draws (.., S, N, n_raw) from features (.., N, n_features) and indices."""
@@ -417,8 +415,7 @@ class EpistemicNetwork:
             raise ValueError("This is not the configuration of an epistemic network.")
         base, epinet = parts["base"], parts["epinet"]
         if base is not None:
-            is_keras = "class_name" in base
-            base = json.dumps(base) if is_keras else EncoderDecoder(**base)
+            base = json.dumps(base) if "class_name" in base else EncoderDecoder(**base)
         epinet = None if epinet is None else EpiNetLayers(**epinet)
         return cls(**{**parts, "base": base, "epinet": epinet})
 

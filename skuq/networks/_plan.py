@@ -397,8 +397,7 @@ class _BatchNormalization:
         weights = list(weights)
         # y = gamma (x - mean) / sqrt(variance + epsilon) + beta, with one factor per feature.
         factor = 1 / xp.sqrt(variance + self.epsilon)
-        if self.scale:
-            factor = factor * weights.pop(0)
+        factor = factor * weights.pop(0) if self.scale else factor
         y = (x - _operations.row(xp, mean)) * _operations.row(xp, factor)
         return (y + _operations.row(xp, weights[0]) if self.center else y), state
 
@@ -418,8 +417,7 @@ class _LayerNormalization:
         return LayerSpec(operation, _scale_and_center(config, n), shape=(n,))
 
     def __call__(self, run, weights, state, x):
-        xp = run.namespace.xp
-        weights = list(weights)
+        xp, weights = run.namespace.xp, list(weights)
         # Centre before squaring, so that the variance cannot become negative by rounding.
         x = x - xp.mean(x, axis=-1, keepdims=True)
         y = x / xp.sqrt(xp.mean(x * x, axis=-1, keepdims=True) + self.epsilon)

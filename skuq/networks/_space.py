@@ -390,8 +390,7 @@ class WithTraining(Settings):
         """Return the space for a table of `n_rows` rows, on which the size of batches depends."""
         settings = self.settings
         if settings is None:
-            batch_size = int(np.clip(n_rows // 32, 16, 128))
-            settings = {**_TABLE_SETTINGS, "batch_size": batch_size}
+            settings = {**_TABLE_SETTINGS, "batch_size": int(np.clip(n_rows // 32, 16, 128))}
         return WithTraining(self.space, self._searched, settings)
 
     @property

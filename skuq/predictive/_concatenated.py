@@ -92,9 +92,7 @@ class Concatenated(Continuous):
 
     def uncertainty(self, ddof: int = 0) -> Uncertainty:
         """Return the mean and the standard deviations by source; `ddof` is that of the parts."""
-        return Uncertainty(
-            *self._collect(lambda piece, _: np.stack(piece.uncertainty(ddof)), axis=1)
-        )
+        return Uncertainty(*self._collect(lambda p, _: np.stack(p.uncertainty(ddof)), axis=1))
 
     def _cdf_at(self, y: np.ndarray) -> np.ndarray:
         return self._collect(lambda piece, at: piece._cdf_at(y[at]))

@@ -130,8 +130,7 @@ def central_interval(quantile: Callable[[np.ndarray], np.ndarray], coverage: Arr
     levels = np.stack([(1 - given) / 2, upper])
     # 1 - 0.9 is less than 0.1 in float64: without rounding the end would be another one than
     # the quantile at 0.05 where a distribution function has a step there.
-    is_near_end = np.minimum(levels, 1 - levels) < 1e-12
-    levels = np.where(is_near_end, levels, np.round(levels, 15))
+    levels = np.where(np.minimum(levels, 1 - levels) < 1e-12, levels, np.round(levels, 15))
     found = quantile(levels.ravel())
     found = found.reshape(len(found), *levels.shape, *found.shape[2:])
     return Interval(found[:, 0], found[:, 1])
@@ -337,8 +336,7 @@ class Continuous:
         with the same `seed` share what is epistemic, too.
         """
         rng = np.random.default_rng(rng)
-        if seed is None:
-            seed = int(rng.integers(2**63))
+        seed = int(rng.integers(2**63)) if seed is None else seed
         return np.moveaxis(self._draw(n_samples, seed, rng), 0, -1)
 
     #: Draw (n_samples, n[, m]) by ``_draw(n_samples, seed, rng)``. Random numbers of a generator of
@@ -449,8 +447,7 @@ def epistemic_factor(weights: np.ndarray, ddof: int) -> float:
         return 0.0
     # With the effective number of members, K = 1 / sum(w^2), it is K / (K - 1), or 1 over the sum
     # of w (1 - w). If the largest weight is nearly 1, the difference would lose its digits.
-    largest = weights.argmax()
-    rest = 1 - weights
+    largest, rest = weights.argmax(), 1 - weights
     rest[largest] = np.delete(weights, largest).sum()
     return float(1 / (weights @ rest))
 

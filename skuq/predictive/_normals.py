@@ -209,9 +209,7 @@ class GaussianMixture(Mixture):
     def _draw(self, n_samples: int, seed: int, rng: np.random.Generator) -> np.ndarray:
         noise = replace(self, spread=None)
         # All rows of a draw have the same member.
-        members = np.random.default_rng(seed).choice(
-            len(self.weights), size=n_samples, p=self.weights
-        )
+        members = np.random.default_rng(seed).choice(len(self.weights), n_samples, p=self.weights)
         draws = np.empty((n_samples, *self._shape))
         for k, parameters in enumerate(zip(*noise._arrays)):
             chosen = members == k

@@ -38,8 +38,7 @@ def describe(value: Any, seen: list[Any] | None = None) -> Any:
     grows: functions may call each other.
     """
     seen = [] if seen is None else seen
-    if isinstance(value, np.generic):
-        value = value.item()
+    value = value.item() if isinstance(value, np.generic) else value
     try:
         return json.loads(json.dumps(value, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError):

@@ -171,8 +171,7 @@ def read_trials(
         except DamagedFileError as error:
             what = "It is left out."
             if move_broken:
-                aside = move_aside(file)
-                what = f"It is now {aside.name}, and the trial is run again."
+                what = f"It is now {move_aside(file).name}, and the trial is run again."
             warn_user(f"{error} {what}")
         except exceptions.FileFormatError as error:
             raise exceptions.FileFormatError(
@@ -572,5 +571,4 @@ class Catalog(Sequence[TrialRecord]):
 
 def with_decisions(row: dict[str, Any], configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Add the decisions of a trial to its row of a table, under names that are not taken."""
-    decisions = {f"decision_{k}" if k in row else k: v for k, v in configuration.items()}
-    return {**row, **decisions}
+    return {**row, **{f"decision_{k}" if k in row else k: v for k, v in configuration.items()}}

@@ -255,8 +255,7 @@ class Search:
                     f"{len(log.history)} trials had finished (the exception's `records`).",
                     log.history,
                 ) from error
-            seed = trial_seed(self.entropy, number)
-            trials.append(RunningTrial(number, configuration, seed))
+            trials.append(RunningTrial(number, configuration, trial_seed(self.entropy, number)))
         deadline = math.inf
         if limits.trial_timeout is not None:
             deadline = time.monotonic() + len(trials) * limits.trial_timeout + limits.grace
@@ -362,5 +361,4 @@ class _StoredRefits:
             # Stored by the number of its trial, by which a later fit finds it.
             trial = self._refits.trials[record.trial_number]
             number, configuration = trial.trial_number, trial.configuration
-            renumbered = replace(record, trial_number=number, configuration=configuration)
-            self._store.add_refit(renumbered)
+            self._store.add_refit(replace(record, trial_number=number, configuration=configuration))

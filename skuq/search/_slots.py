@@ -119,8 +119,7 @@ class EvaluationPayload:
     def __setstate__(self, state: tuple[bool, bytes]) -> None:
         self._needs_backend, self._pickled = state
         self._evaluate: Callable[..., Any] | None = None
-        self._is_cancelled = False
-        self._lock = threading.Lock()
+        self._is_cancelled, self._lock = False, threading.Lock()
 
     def run(self, *arguments: Any) -> Outcome:
         """Run one evaluation; never raises.

@@ -208,8 +208,7 @@ class OracleProposer:
                 f"The oracle's max_trials must be at least n_trials={n_trials}. "
                 f"Got {oracle.max_trials}."
             )
-        oracle.max_consecutive_failed_trials = _UNLIMITED
-        oracle.verbose = 0
+        oracle.max_consecutive_failed_trials, oracle.verbose = _UNLIMITED, 0
         oracle._set_project_dir(folder, "search")
         oracle.update_space(space_to_keras_tuner(self._space))
 

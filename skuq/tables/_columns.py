@@ -78,8 +78,7 @@ def frame_to_pandas(X: Any) -> Any:
         return X.to_pandas()
     # polars' own `to_pandas` needs pyarrow.
     values = {column.name: column.to_numpy() for column in X.get_columns()}
-    frame = pd.DataFrame(dict(enumerate(values.values())))
-    return frame.set_axis(list(X.columns), axis=1)
+    return pd.DataFrame(dict(enumerate(values.values()))).set_axis(list(X.columns), axis=1)
 
 
 def is_frame(X: Any) -> bool:
@@ -126,8 +125,7 @@ class Columns:
         if self._array is not None:
             return EMPTY if np.isnan(self._array[:, k]).all() else NUMBER
         column = self._column(k)
-        kind = self._kind(column, k)
-        return EMPTY if column.isna().all() else kind
+        return EMPTY if column.isna().all() else self._kind(column, k)
 
     def _kind(self, column, k):
         """Tell whether a column holds numbers or categories; refuse dates and complex numbers."""
@@ -193,8 +191,7 @@ class Columns:
         Raises ValueError if a column has infinite numbers, or values that are no numbers.
         """
         if self._array is not None:
-            whole = len(positions) == self.n
-            numbers = self._array if whole else self._array[:, positions]
+            numbers = self._array if len(positions) == self.n else self._array[:, positions]
         else:
             numbers = np.empty((len(self._frame), len(positions)))
             for i, k in enumerate(positions):
@@ -289,8 +286,7 @@ def find_far_values(table: np.ndarray, *, ratio: float = 1000.0) -> FarValues | 
     any are bounded by infinities.
     """
     n, d = table.shape
-    reach = ratio * np.sqrt(n)
-    every = math.ceil(n / _ROWS_LOOKED_AT)
+    reach, every = ratio * np.sqrt(n), math.ceil(n / _ROWS_LOOKED_AT)
     # Halve first, since the distance of two numbers can overflow. One value at distance D from n
     # others gives a standard deviation of about D / sqrt(n).
     first, median, third = np.quantile(table[::every] / 2, QUARTILES, axis=0)

@@ -35,8 +35,7 @@ def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
         fill_masked(points), ensure_2d=False, dtype="float64", input_name="query_points"
     )
     # Points on a line may be given as a list of numbers.
-    if points.ndim == 1:
-        points = points[:, None]
+    points = points[:, None] if points.ndim == 1 else points
     if n_columns is not None and points.shape[1] != n_columns:
         raise ValueError(
             f"`query_points` must have shape (q, {n_columns}), as in fit. Got {points.shape}."

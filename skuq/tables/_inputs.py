@@ -111,8 +111,7 @@ class TableInputs(Inputs):
     def __init__(
         self, preprocess: Any = "auto", *, embed: bool = False, scaling: Scaling | None = None
     ) -> None:
-        self.preprocessor = preprocess
-        self.embed = embed
+        self.preprocessor, self.embed = preprocess, embed
         self.scaling: Any = scaling
         self.feature_names = None
         self._limits: Any = None  # smallest and largest values (d,), where others are far
@@ -239,8 +238,7 @@ class TableInputs(Inputs):
         """Encode an array of finite numbers, with the columns of `fit` in their order."""
         names = self.feature_names
         # A transformer that selects columns by name needs a frame.
-        needs_names = names is not None and self.encodes
-        X = pd.DataFrame(X, columns=names) if needs_names else X
+        X = pd.DataFrame(X, columns=names) if names is not None and self.encodes else X
         return self.encode(X, mark_unseen=mark_unseen)
 
     @property
@@ -291,8 +289,7 @@ class ImageInputs(Inputs):
                 f"images of shape {self.shape}."
             )
         # scikit-learn validates tables, and counts features by columns.
-        if shape is not None:
-            X = X.reshape(len(X), math.prod(shape))
+        X = X.reshape(len(X), math.prod(shape)) if shape is not None else X
         X = validate_data(estimator, X, reset=reset, dtype="float64", ensure_min_samples=min_rows)
         if reset and self.shape is None:
             self.shape = shape
@@ -436,8 +433,7 @@ def read_rows(
     # Weights first: encoders must not learn from rows of weight 0.
     weight = _params.check_weights(weight, X, relative=True)
     values = targets.fit_encoder(y, weight)
-    numbers = inputs.fit_encoder(X, y, weight, estimator)
-    return targets.weigh(Rows(numbers, values, weight))
+    return targets.weigh(Rows(inputs.fit_encoder(X, y, weight, estimator), values, weight))
 
 
 def read_validation_rows(

@@ -134,8 +134,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     def _fit_columns(self, X, y=None) -> Columns:
         """Read the columns of a table, and learn from them."""
         self.__dict__.pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
-        table = read_table(self, X)
-        columns = Columns(table, getattr(self, "feature_names_in_", None))
+        columns = Columns(read_table(self, X), getattr(self, "feature_names_in_", None))
         kinds = np.array([columns.kind_to_fit(k) for k in range(columns.n)])
         self.numeric_columns_ = np.flatnonzero(kinds == NUMBER)
         self.categorical_columns_ = np.flatnonzero(kinds == CATEGORY)
@@ -206,8 +205,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
     @property
     def is_identity(self) -> bool:
         """Whether `transform` leaves finite numbers unchanged."""
-        everything = len(self.numeric_columns_) == self.n_features_in_
-        return everything and not len(self._indicated)
+        return len(self.numeric_columns_) == self.n_features_in_ and not len(self._indicated)
 
     def transform(self, X):
         """Encode a table as numbers.
@@ -237,8 +235,7 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
             columns = Columns(table, getattr(self, "feature_names_in_", None))
         filled = numbers = columns.numbers(self.numeric_columns_)
         missing = np.isnan(numbers)
-        if missing.any():
-            filled = np.where(missing, self.medians_, numbers)
+        filled = np.where(missing, self.medians_, numbers) if missing.any() else filled
         labels = [columns.labels(k) for k in self.categorical_columns_]
         gaps = self._gaps(missing.any(axis=0), labels)
         if new := sorted(set(gaps) - set(self._columns_with_gaps)):
@@ -417,9 +414,7 @@ class _Codes:
 
     def fit(self, places):
         self._encoder.fit(places[:, self.columns])
-        rare = [
-            0 if names is None else len(names) for names in self._encoder.infrequent_categories_
-        ]
+        rare = [0 if few is None else len(few) for few in self._encoder.infrequent_categories_]
         missing = [np.isnan(categories[-1]) for categories in self._encoder.categories_]
         sizes = [len(categories) for categories in self._encoder.categories_]
         self._n_frequent = np.array(sizes) - rare - missing

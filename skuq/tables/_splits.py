@@ -308,8 +308,7 @@ def _folds(
             # Rows of a class go to folds one after the other.
             cv = model_selection.PredefinedSplit(places[np.argsort(order)] % cv)
             return out_of_fold_splits(cv, rows.X, labels, None, name="validation")
-        if few:
-            labels = None
+        labels = None if few else labels
         kind = KINDS_OF_FOLDS[labels is not None, groups is not None]
         cv = kind(cv, shuffle=True, random_state=int(rng.integers(MAX_SEED)))
     y = rows.y if labels is None else labels

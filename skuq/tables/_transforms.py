@@ -91,8 +91,7 @@ class TargetTransform:
         weight = weight / weight.sum()
         check_target_sizes(y)
         learn: Any = functools.partial(_Scores.of_transformer, self.kind)
-        if isinstance(self.kind, str):
-            learn = _KINDS[self.kind]
+        learn = _KINDS[self.kind] if isinstance(self.kind, str) else learn
         is_constant = np.ptp(y, axis=0) == 0
         scales = np.array([moments(column, weight)[1] for column in y.T])
         check_target_sizes(y, np.where(is_constant, 1.0, scales))
@@ -209,8 +208,7 @@ class Power:
             )
         if not loss(found.x) < loss(1.0) - _NOTICEABLE:
             return line
-        power = float(found.x)
-        reach = np.ptp(y)
+        power, reach = float(found.x), np.ptp(y)
         mean, scale = moments(_power(y, power), weight)
         if not (np.isfinite([mean, scale]).all() and scale > 0):
             return line
@@ -353,8 +351,7 @@ class _Scores:
         return self._curve(on_curve) + (z - on_curve) * self._end_slope(z > on_curve)
 
     def log_derivative(self, y):
-        on_curve = np.clip(y, self.values[0], self.values[-1])
-        return -np.log(self._slope(self._score(on_curve)))
+        return -np.log(self._slope(self._score(np.clip(y, self.values[0], self.values[-1]))))
 
     def _end_slope(self, upper):
         """Compute the slope dy/dscore of the straight lower or upper end."""

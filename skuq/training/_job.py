@@ -190,8 +190,7 @@ def _join_columns(x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarra
 
 def _pad_rows(table: np.ndarray, size: Callable[[int], int]) -> np.ndarray:
     n_rows = table.shape[-2]
-    extra = [(0, 0)] * (table.ndim - 2) + [(0, size(n_rows) - n_rows), (0, 0)]
-    return np.pad(table, extra)
+    return np.pad(table, [(0, 0)] * (table.ndim - 2) + [(0, size(n_rows) - n_rows), (0, 0)])
 
 
 _NEVER = np.iinfo("int32").max  # a patience that no run exhausts; it stands for None
@@ -429,8 +428,7 @@ def template_of(network: str) -> Template:
 def template_of_model(model: Any) -> Template:
     """Get the template of a model, and cache it for jobs with the same configuration."""
     network = model.to_json()
-    key = network, own_classes(network)
-    return _templates.get(key, lambda: Template(network, model))
+    return _templates.get((network, own_classes(network)), lambda: Template(network, model))
 
 
 _SMALLEST_GROUP = 4  # members; smaller stacks lose more to overhead than a second core gains

@@ -184,8 +184,7 @@ class KerasNetwork:
     """
 
     def __init__(self, model: Any, n_members: int):
-        self.model = model
-        self.n_members = n_members
+        self.model, self.n_members = model, n_members
         self.chunk = min(MAX_PASS_ROWS, max(1, _MAX_PASS_ENTRIES // max(numbers_per_row(model))))
         self.shapes = [tuple(variable.shape) for variable in model.trainable_variables]
 
@@ -224,8 +223,7 @@ class PlannedNetwork:
     """
 
     def __init__(self, plan: Plan):
-        self.plan = plan
-        self.chunk = MAX_PASS_ROWS
+        self.plan, self.chunk = plan, MAX_PASS_ROWS
         self.shapes = [weight.shape for weight in plan.weights]
 
     def forward(self, variables: Any, state: Any, x: Any, run: Run) -> tuple[Any, Any, Any]:

@@ -163,8 +163,7 @@ class TrainingRun:
         from skuq.training._program import Blocks, start_carry  # loads TensorFlow
 
         self.job, self.data = job, data
-        template = _job.template_of(job.network)
-        sizes = _job.Sizes.of(job, data)
+        template, sizes = _job.template_of(job.network), _job.Sizes.of(job, data)
         jit = job.jit
         if jit is None:
             n_weights = sum(map(math.prod, template.shapes)) * len(job.seeds)
@@ -230,10 +229,9 @@ class TrainingRun:
 
         They are constant, except where adversarial training moves the rows.
         """
-        network = template.model
-        if self.key.adversarial or not template.is_epistemic or not network.prior_scale:
-            return None
-        if network.epinet is not None:  # its own prior depends on the indices of each step
+        network, is_epistemic = template.model, template.is_epistemic
+        has_prior = is_epistemic and network.prior_scale and network.epinet is None
+        if self.key.adversarial or not has_prior:  # an epinet's depends on each step's indices
             return None
         states = backend.to_host(self._carry["state"])
         n_members = len(self.job.seeds)
@@ -340,8 +338,7 @@ class TrainingRun:
     def _arguments(self, n_epochs: int) -> Any:
         """Prepare the program's arguments for the next epochs, as tensors."""
         key, sizes = self.key, self._sizes
-        n_steps = math.ceil(sizes.n_train / key.batch_size)
-        recipe = self.job.recipe
+        n_steps, recipe = math.ceil(sizes.n_train / key.batch_size), self.job.recipe
         functions = {"rates": recipe.rate_factors}
         if key.decay:
             functions["decays"] = functools.partial(recipe.regularization_factors, "weight_decay")

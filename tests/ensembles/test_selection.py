@@ -411,8 +411,7 @@ def test_select_teams_breaks_ties_and_takes_members_that_are_never_right():
     chosen = select_teams(labels, y, filters=(), weights="accuracy", max_team_size=2)
     assert chosen.selected_ == (0, 2)
     assert_allclose(chosen.selection.weights, [3 / 11, 8 / 11])
-    certain = np.eye(2)[[[0, 0], [1, 1]]]
-    assert select_teams(certain, [0, 1]).teams_["accuracy"].tolist() == [0.5]
+    assert select_teams(np.eye(2)[[[0, 0], [1, 1]]], [0, 1]).teams_["accuracy"].tolist() == [0.5]
     # Members that are never right vote alike.
     chosen = select_teams([[1, 1, 1], [1, 2, 1]], [0, 0, 0], weights="accuracy")
     assert chosen.teams_["accuracy"].max() == 0 and chosen.selected_ == (0, 1)
@@ -607,8 +606,7 @@ def test_stacking_weights_count_a_weight_of_two_twice_and_of_impossible_rows(rng
     repeated = stack(np.repeat(given, rows, axis=1), prior=none)
     assert_allclose(stack(given, rows, none), repeated, rtol=1e-9)
     assert abs(stack(given, prior=none) - repeated).max() > 0.01
-    far = given + np.linspace(-5000, 5000, 60)
-    assert_allclose(stack(far), stack(given), atol=1e-9)
+    assert_allclose(stack(given + np.linspace(-5000, 5000, 60)), stack(given), atol=1e-9)
     # Twenty further rows count for all models alike.
     assert_allclose(stack(given), stack(given, prior=np.full(3, 20 / 3)))
     # A further row is one that one model alone predicts.
@@ -663,8 +661,7 @@ def test_automatic_selection_stacks_unseen_rows_and_mixtures_get_a_temperature()
     candidates, rule = classifiers(200), _rules.AutomaticSelection(ForwardSelection())
     stacked = rule.choose(candidates, 3)
     assert_allclose(stacked.loss, StackingSelection().choose(candidates, 3).loss)
-    forward = rule.choose(replace(candidates, is_unseen=False), 3)
-    assert_allclose(forward.weights, 1 / 3)
+    assert_allclose(rule.choose(replace(candidates, is_unseen=False), 3).weights, 1 / 3)
     y = candidates.y
     raw = [np.hstack([y + scale, np.zeros_like(y)]) for scale in (3.0, 2.0, 0.1)]
     normals = replace(candidates, head=GaussianHead(1), raw=raw)

@@ -74,7 +74,6 @@ def test_fit_refuses_masked_numbers_and_scales_weights_of_validation_rows(plan):
 
 
 def telling(message):
-    """Expect a warning, or none."""
     if message:
         return pytest.warns(UserWarning, match=message)
     return warnings.catch_warnings(action="error")
@@ -352,8 +351,7 @@ def test_pipeline_of_classifiers(rows):
     assert std.shape == proba.shape == (80, 2)
     assert model.predict_uncertainty(X).total.shape == model.log_prob(X, y > 0).shape == (80,)
     assert not hasattr(model, "predict_interval")
-    theirs = CalibratedClassifierCV(model, cv=2).fit(X, y > 0)
-    assert theirs.predict_proba(X).shape == (80, 2)
+    assert CalibratedClassifierCV(model, cv=2).fit(X, y > 0).predict_proba(X).shape == (80, 2)
 
 
 class Doubling(BaseEstimator):
@@ -364,8 +362,6 @@ class Doubling(BaseEstimator):
 
 
 class Sampled(Pipeline):
-    """Pipeline of a scaler, a sampler that acts in `fit` only, and a model."""
-
     def _validate_steps(self):
         pass
 

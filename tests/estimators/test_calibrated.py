@@ -121,8 +121,7 @@ def test_calibrated_learns_from_held_out_rows(form):
 
 def test_conditional_learns_the_distribution_of_errors(monkeypatch):
     small = {"n_members": 2, "loss": "crps", "epochs": 60, "random_state": 0}
-    name = "skuq.estimators.methods._calibrated._NETWORKS_OF_ERRORS"
-    monkeypatch.setattr(name, small)
+    monkeypatch.setattr("skuq.estimators.methods._calibrated._NETWORKS_OF_ERRORS", small)
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"a": rng.uniform(-1, 1, 300), "group": rng.choice(["quiet", "loud"], 300)})
     loud = (X["group"] == "loud").to_numpy()
@@ -217,8 +216,7 @@ def test_calibrated_opens_frozen_estimators():
     fitted, rows = make_pipeline(StandardScaler(), TooSure()).fit(X, y), line(80, seed=1)
     frozen = calibrated(FrozenEstimator(fitted), cv=4).fit(*rows, np.ones(80))
     for weight in (None, 1.0):
-        prefit = calibrated(fitted, cv="prefit").fit(*rows, weight)
-        assert_allclose(frozen.scale_, prefit.scale_)
+        assert_allclose(frozen.scale_, calibrated(fitted, cv="prefit").fit(*rows, weight).scale_)
     known = LogisticRegression().fit(X, np.arange(100) % 3)
     model = classifier(FrozenEstimator(known)).fit(X[::3], np.zeros(34, int))
     assert_array_equal(model.classes_, [0, 1, 2])
@@ -305,7 +303,6 @@ TWICE = {"sample_weight": EVERY, "bayesianridge__sample_weight": EVERY}
 
 
 def refused(model, message, error=ValueError, **given):
-    """A fit, on `ROWS` or what is given, that raises the error."""
     given = {"X": ROWS, "y": LABELS if hasattr(model, "predict_proba") else VALUES, **given}
     return pytest.param(model, given, error, message)
 
@@ -341,8 +338,6 @@ def test_calibrated_refuses(model, given, error, message):
 
 
 class Recorder(TooSure):
-    """Least squares that keeps the arguments of all fits."""
-
     given: ClassVar[list] = []
 
     def fit(self, X, y, sample_weight=None, groups=None, validation_data=None):
@@ -388,8 +383,7 @@ def test_groups_reach_models_and_are_kept_together():
     search = model_selection.GridSearchCV(LinearRegression(), {"positive": [False]}, cv=by_group)
     inside = calibrated(search, cv=3).fit(X, y, groups=groups)
     assert inside.scale_ == calibrated(LinearRegression(), cv=3).fit(X, y, groups=groups).scale_
-    X, y = line(60)
-    labels, groups = y > 3, np.repeat(np.arange(12), 5)
+    labels, groups = y > 3, np.array(groups)
     model = calibrated().fit(X, y, groups=groups)
     by_hand = calibrated(cv=list(model_selection.GroupKFold(5).split(X, y, groups)))
     assert model.scale_ == by_hand.fit(X, y).scale_
@@ -546,8 +540,7 @@ def test_hq_selector_chooses_by_out_of_fold_predictions(voting):
     pd.testing.assert_frame_equal(model.teams_, chosen.teams_)
     assert model.selected_ == chosen.selected_
     assert (model.n_possible_, model.n_scored_) == (26, chosen.n_scored_)
-    names = [pool[k][0] for k in model.selected_]
-    assert list(model.named_estimators_) == names
+    assert list(model.named_estimators_) == [pool[k][0] for k in model.selected_]
     vote = VotingClassifier([pool[k] for k in model.selected_], voting=voting).fit(X, Y)
     # scikit-learn's ties of votes go to the first class.
     sole = np.sort(model.predict_proba(X_NEW), axis=1) @ np.r_[[0] * 8, -1, 1] > 1e-3
@@ -562,7 +555,6 @@ def test_hq_selector_chooses_by_out_of_fold_predictions(voting):
 @pytest.mark.parametrize("weights", [None, "accuracy"])
 @pytest.mark.parametrize("voting", ["soft", "hard", "majority"])
 def test_hq_selector_serves_what_it_judged(fitted, voting, weights, place):
-    """Ties and all."""
     settings = {"filters": (), "choose": lambda teams: teams.index[place]}
     model = HQEnsembleSelector(fitted, cv="prefit", voting=voting, weights=weights, **settings)
     model.fit(X_NEW, Y_NEW)
@@ -612,8 +604,7 @@ def test_hq_selector_keeps_groups_together_and_passes_sample_weight_to_members_a
     by_group, stratified = model_selection.GroupKFold(3), model_selection.StratifiedGroupKFold(5)
     for cv, kind in ((None, stratified), (by_group, by_group)):
         found = HQEnsembleSelector(pool, cv=cv).fit(X, Y, groups=groups)
-        splits = list(kind.split(X, Y, groups))
-        expected = HQEnsembleSelector(pool, cv=splits).fit(X, Y)
+        expected = HQEnsembleSelector(pool, cv=list(kind.split(X, Y, groups))).fit(X, Y)
         pd.testing.assert_frame_equal(found.teams_, expected.teams_)
     pool = [*make_pool()[3:], ("deep", DecisionTreeClassifier(random_state=1))]
     weight = np.where(Y < 5, 1.0, 0.0)
@@ -669,7 +660,6 @@ def test_grid_search_reaches_into_the_pool():
 
 
 def test_hq_selector_cross_validates_models_on_the_labels_as_they_are():
-    """Here `class_weight` names them."""
     X, y = load_iris(return_X_y=True)
     labels = np.array(["a", "b", "c"])[y]
     tilted = LogisticRegression(class_weight={"a": 50, "b": 1, "c": 1}, max_iter=500)

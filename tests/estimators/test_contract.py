@@ -10,6 +10,7 @@ import tracemalloc
 from collections import defaultdict
 from copy import deepcopy
 from itertools import combinations
+from unittest.mock import Mock
 
 import joblib
 import numpy as np
@@ -84,6 +85,7 @@ CASES = [
     pytest.param(k, id=type(m).__name__, marks=[pytest.mark.slow] if type(m) in SLOW else [])
     for k, m in enumerate(MODELS)
 ]
+BY_WAYS = sorted(CASES[:-1], key=lambda case: type(MODELS[case.values[0]]) not in WAYS)
 CLASSES = [cls for _, cls in skuq.all_estimators()]
 OWN = [cls for cls in CLASSES if cls is not skuq.UncertaintyPipeline]  # which fits as scikit-learn
 #: Parameters that have another default or another first sentence in some classes: networks of
@@ -138,11 +140,7 @@ def own(request):
     return pickle.loads(pickle.dumps(fit(request.param)))
 
 
-@pytest.fixture(
-    params=slow_after(
-        len(WAYS), sorted(CASES[:-1], key=lambda case: type(MODELS[case.values[0]]) not in WAYS)
-    )
-)
+@pytest.fixture(params=slow_after(len(WAYS), BY_WAYS))
 def trained(request):
     """The same for what compiles other programs; quick is one of each way to train."""
     return pickle.loads(pickle.dumps(fit(request.param)))
@@ -166,8 +164,6 @@ def assert_same(found, expected):
 
 
 class Recorder:
-    """A callback that writes down what it is told, and what was fitted."""
-
     def __init__(self):
         self.events, self.fitted = [], []
 
@@ -220,10 +216,6 @@ def assert_keras_says_the_same(model, rows=NEW):
     return network
 
 
-def test_every_estimator_is_here():
-    assert {type(model) for model in MODELS} == set(CLASSES)
-
-
 def test_uncertainty_is_finite_and_never_zero(model):
     *parts, _ = predictions(model)
     assert all(np.isfinite(part).all() for part in parts)
@@ -240,7 +232,7 @@ def test_uncertainty_is_finite_and_never_zero(model):
     assert (np.diff(quantiles, axis=1) > 0).all()
 
 
-def test_labels_have_the_spread_and_the_probability_of_their_class(model):
+def test_labels_have_the_spread_of_their_class_and_intervals_are_central_quantiles(model):
     if is_classifier(model):
         proba, spread = model.predict_proba(NEW, return_std=True)
         labels, std = model.predict(NEW, return_std=True)
@@ -253,10 +245,6 @@ def test_labels_have_the_spread_and_the_probability_of_their_class(model):
             model.log_prob(NEW[:4], ["high", "moth", "fly", "fly"])
         with pytest.raises(ValueError, match="inconsistent numbers of samples"):
             model.log_prob(NEW, labels[:3])
-
-
-def test_intervals_are_central_quantiles(model):
-    if is_classifier(model):
         return
     quantiles = model.predict_quantiles(NEW, LEVELS)
     interval, several = (model.predict_interval(NEW, coverage) for coverage in (0.6, [0.9, 0.6]))
@@ -352,14 +340,10 @@ def test_a_failing_fit_leaves_no_trace(own, monkeypatch):
     if hasattr(model, "set_callbacks"):
         model.set_callbacks(recorder)
     before, expected = vars(model).copy(), predictions(model)
-
-    def fail(*args, **kwargs):
-        raise MemoryError
-
     with pytest.raises(ValueError):
         model.fit(X, [np.nan] * len(X))
     for kind, method in ((TrainingRun, "advance"), (GaussianNB, "fit")):
-        monkeypatch.setattr(kind, method, fail)
+        monkeypatch.setattr(kind, method, Mock(side_effect=MemoryError))
     with pytest.raises((MemoryError, SearchFailedError)):
         model.fit(X.rename(columns={"a": "z"}), y)
     assert recorder.events[-1:] in ([], [("teardown", "fit")]) and recorder.fitted == []
@@ -368,15 +352,13 @@ def test_a_failing_fit_leaves_no_trace(own, monkeypatch):
 
 
 def test_a_new_fit_replaces_all_results_and_no_parameter(own, capsys):
-    """And it counts no row without weight, and tells callbacks and the user of its progress."""
     model, expected, recorder = own.set_params(verbose=1), predictions(own), Recorder()
     if hasattr(model, "set_callbacks"):  # in newer versions of scikit-learn
         assert model.set_callbacks(recorder) is model
     before = model.get_params(deep=False)
     model.stale_ = 1
     rows, y = pd.concat([X, 100 * X[:N_ABSENT]]), np.r_[targets(model), targets(model)[:N_ABSENT]]
-    weight = np.repeat([1.0, 0.0], [len(X), N_ABSENT])
-    assert model.fit(rows, y, weight) is model
+    assert model.fit(rows, y, np.repeat([1.0, 0.0], [len(X), N_ABSENT])) is model
     assert identities(model.get_params(deep=False)) == identities(before)
     assert not hasattr(model, "stale_")
     # GaussianNB's variances count rows of no weight a bit.
@@ -507,14 +489,12 @@ def test_the_model_of_keras_takes_images():
             x = keras.layers.GlobalAveragePooling2D(name="pool")(x)
             return keras.Model(inputs, keras.layers.Dense(n_outputs, name="out")(x), name="net")
 
-    rng = np.random.default_rng(0)
-    images, y = rng.normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
+    images, y = np.random.default_rng(0).normal(5, 3, size=(60, 6, 5, 2)), np.arange(60) % 3
     model = skuq.NESClassifier(**{**SEARCH, "space": Convolution()}).fit(images, y)
     assert assert_keras_says_the_same(model, images).input_shape == (None, 6, 5, 2)
     # One mean and scale a channel, over all pixels of the rows trained on.
     trained = np.setdiff1d(np.arange(60), model.catalog_.held_out.rows)
-    means = images[trained].mean(axis=(0, 1, 2))
-    assert_allclose(model.fitted_.inputs.scaling.mean_, means)
+    assert_allclose(model.fitted_.inputs.scaling.mean_, images[trained].mean(axis=(0, 1, 2)))
     with pytest.raises(ValueError, match=r"images of shape \(5, 6, 2\)"):
         model.predict(images.transpose(0, 2, 1, 3))
     with pytest.raises(ValueError, match="expecting 60 features"):
@@ -619,9 +599,7 @@ FORMS = {
     "named by dates": framed(DAYS[:3], pd.RangeIndex(9)),
     "named by numbers, nullable": framed([0.5, 1, 2], DAYS, lambda f: f.convert_dtypes()),
     "named by pairs": framed(LEVELS_OF_NAMES, LEVELS_OF_NAMES),
-    "objects": framed(
-        pd.CategoricalIndex(list("abc")), pd.Index(list("xyz")), lambda f: f.astype(object)
-    ),
+    "objects": framed(pd.CategoricalIndex([*"abc"]), pd.Index([*"xyz"]), lambda f: f.astype("O")),
 }
 SETTINGS = {"transform_output": "pandas", "enable_metadata_routing": True, "assume_finite": True}
 
@@ -642,7 +620,6 @@ def test_every_form_of_a_table_is_taken(any_fitted, form):
 
 
 def test_settings_of_scikit_learn_and_numpy_change_nothing(any_fitted):
-    """Nor do whole numbers of any type."""
     far = pd.concat([NEW, 1e6 * NEW])
     expected, y = predictions(any_fitted, far), targets(any_fitted)
     expected.append(any_fitted.log_prob(X, y))
@@ -684,7 +661,6 @@ def spoil(arrays):
 
 
 def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
-    """Neither those of a fit, nor those of copies of it."""
     loaded = loads(dumps(any_fitted), trusted=["sklearn.tree._tree.Tree"])
     for model in (any_fitted, deepcopy(any_fitted), loaded):
         expected, distribution = predictions(model), model.predict_distribution(NEW)
@@ -700,7 +676,6 @@ def test_arrays_that_are_handed_out_change_no_prediction(any_fitted):
 
 
 def test_arrays_that_were_given_may_be_changed_later(trained):
-    """They are not made read-only, either."""
     rows, y, weight = X.to_numpy(copy=True), targets(trained).copy(), np.ones(len(X))
     given, more = [rows, y, weight], {}
     if "validation_data" in inspect.signature(trained.fit).parameters:
@@ -728,11 +703,9 @@ WRONG = {
     **dict.fromkeys(["artificial", "band", "batch_over", "bootstrap", "calibrate", "choose"], "x"),
     **dict.fromkeys(["class_weight", "diversity", "estimator", "filters", "fixed", "loss"], "x"),
     **dict.fromkeys(["method", "metric", "n_jobs", "network", "output_map", "preprocess"], "x"),
-    **dict.fromkeys(
-        ["empty_sizes", "pretrained", "prior", "readout", "refine", "refit", "search"], "x"
-    ),
-    **dict.fromkeys(["selection", "space", "standardize", "target_transform", "training"], "x"),
-    **dict.fromkeys(["verbose", "voting", "warm_start", "weights"], "x"),
+    **dict.fromkeys(["empty_sizes", "pretrained", "prior", "readout", "refine", "refit"], "x"),
+    **dict.fromkeys(["search", "selection", "space", "standardize", "target_transform"], "x"),
+    **dict.fromkeys(["training", "verbose", "voting", "warm_start", "weights"], "x"),
 }
 
 
@@ -855,7 +828,8 @@ def test_a_class_shows_its_signature(cls):
     assert {"fit", "_fit"} <= {name for base in (cls, *above) for name in vars(base)}
 
 
-def test_parameters_have_one_order_one_default_and_one_sentence():
+def test_every_estimator_is_here_with_one_order_default_and_sentence_of_parameters():
+    assert {type(model) for model in MODELS} == set(CLASSES)
     pairs = set()
     for cls in CLASSES:
         parameters = inspect.signature(cls).parameters.values()

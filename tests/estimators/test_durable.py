@@ -118,8 +118,7 @@ def test_fit_with_a_larger_budget_continues(search, trained, strategy):
     assert len(trained) == 12 and trained[:6] == trained[6:]
     assert [r.configuration for r in more.catalog_] == [r.configuration for r in whole.catalog_]
     assert_array_equal(more.predict(X), whole.predict(X))
-    fewer = search(2, **settings).fit(X, Y)
-    assert len(fewer.catalog_) == 2 and len(trained) == 12
+    assert len(search(2, **settings).fit(X, Y).catalog_) == 2 and len(trained) == 12
 
 
 @pytest.fixture
@@ -202,8 +201,7 @@ def test_pickle_drops_networks_of_initial_trials(search):
         kept = one.search.initial_trials
         networks = [n for k in kept.completed for n in kept[int(k)].result.networks]
         assert {network.weights is None for network in networks} == {none_has_weights}
-    again = copied.fit(X, Y)
-    assert_array_equal(again.predict(X), model.predict(X))
+    assert_array_equal(copied.fit(X, Y).predict(X), model.predict(X))
 
 
 def test_from_catalog_gives_clones_folders_of_their_own(search, tmp_path):
@@ -363,8 +361,7 @@ def test_warm_start_adds_trials(search, trained, kind, random_state):
     model.set_params(n_trials=5).fit(X, y)
     assert len(trained) == len(model.catalog_) == 5 and model.entropy_ == entropy
     if random_state is not None:
-        whole = search(5, kind, **settings).fit(X, y)
-        assert_array_equal(model.predict(X), whole.predict(X))
+        assert_array_equal(model.predict(X), search(5, kind, **settings).fit(X, y).predict(X))
     n_trained = len(trained)
     model.set_params(n_members=1).fit(X, y)  # chosen anew, nothing trained
     assert len(trained) == n_trained and model.n_members == 1

@@ -91,8 +91,7 @@ def test_from_paper_has_the_authors_clips(name, batch_size, clip_norm, unit):
     U = np.random.default_rng(0).uniform(*problem.bounds.T, (15, len(problem.bounds)))
     S, model = problem(U), NEONRegressor.from_paper(name)
     targets = FunctionTargets(output_map=model.output_map)
-    values = targets.fit_encoder(S, np.ones(15))
-    scale = targets.fit(values).scale_
+    scale = targets.fit(targets.fit_encoder(S, np.ones(15))).scale_
     unit = S.std(axis=(0, 1)) if unit is None else unit
     error = np.random.default_rng(1).normal(size=S.shape) * scale
     theirs = np.mean(1 / np.sum(S**2, axis=(1, 2))) * batch_size
@@ -173,7 +172,6 @@ def one_input_of_keras():
     ids=["keras", "linear"],
 )
 def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
-    """And its draws are functions of NumPy alone."""
     given = make()
     model = with_given(given, query_points=queries)
     posterior = model.fitted_.posterior_of(model.index_)
@@ -191,7 +189,6 @@ def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
 
 
 def test_fit_keeps_a_keras_model_of_u_and_y_as_it_is_and_reads_what_its_output_map_reads():
-    """And the scale of its features in a warm start."""
     given = operators.operator_of_keras(1, 1, 1)
     before = given.get_weights()
     model = clone(small(pretrained=given, warm_start=True)).fit(INPUTS[:3], VALUES[:3])
@@ -224,8 +221,7 @@ def test_fit_learns_the_noise_by_likelihood():
     y = X[:, 0] + 0.3 * rng.normal(size=200)
     settings = {**operators.WAVE_SETTINGS, **EPINET, "query_points": None, "training__steps": 300}
     model = build(NEONRegressor, **settings, loss="nll").fit(X, y)
-    parts = model.predict_uncertainty([[-0.5], [0.0], [0.5]])
-    assert_allclose(parts.aleatoric, 0.3, rtol=0.3)
+    assert_allclose(model.predict_uncertainty([[-0.5], [0.0], [0.5]]).aleatoric, 0.3, rtol=0.3)
     flat = -0.5 * np.log(2 * np.pi) - 0.5 - np.log(0.3)  # of the noise itself
     assert model.log_prob(X, y).mean() > flat - 0.2
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import warnings
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import operators
@@ -57,16 +58,14 @@ def judge(model):
 
 @cases(("noise", "n"), ("auto", 40), (0.0, 24), (NOISE, 20), (NOISE, 200), quick=2)
 def test_fit_errs_as_much_as_its_epistemic_part_says(noise, n):
-    rows = noisy_rows(n, 0, NOISE if noise else 0.0)
-    ratio, error = judge(small(noise_std=noise).fit(*rows))
+    ratio, error = judge(small(noise_std=noise).fit(*noisy_rows(n, 0, NOISE if noise else 0.0)))
     assert 0.4 < ratio < 2.5 and error < 4 * NOISE / np.sqrt(n / 5)
 
 
 def levels(n_levels, n_repeats, seed):
     """Noisy rows of few inputs, each measured several times."""
     X = np.repeat(np.linspace(-1, 1, n_levels), n_repeats)[:, None]
-    rng = np.random.default_rng(seed)
-    return X, np.sin(3 * X[:, 0]) + NOISE * rng.standard_normal(len(X))
+    return X, np.sin(3 * X[:, 0]) + NOISE * np.random.default_rng(seed).standard_normal(len(X))
 
 
 @cases(("noise", "n_levels", "seed"), ("auto", 5, 0), (NOISE, 6, 1), quick=1)
@@ -139,19 +138,14 @@ def test_fit_learns_no_scale_from_networks_that_diverged(monkeypatch):
     X, y = noisy_rows(20, 0, noise=0.0)
     model = small(noise_std=0.0, training__steps=50, warm_start=True).fit(X[:12], y[:12])
     monkeypatch.setattr(_training, "_SCALE_STEPS", 50)
-    numbers, learn = [], _conditioned.learn_noiseless_prior
-
-    def spy(members, *rest):
-        numbers.append(len(members))
-        return learn(members, *rest)
-
-    monkeypatch.setattr(_conditioned, "learn_noiseless_prior", spy)
+    learn = Mock(wraps=_conditioned.learn_noiseless_prior)
+    monkeypatch.setattr(_conditioned, "learn_noiseless_prior", learn)
     diverged = iter([True, *[False] * 4])
     monkeypatch.setattr(_training, "has_diverged", lambda member: next(diverged))
     scale = model.fit(X, y).fitted_.draws.prior
     # The next fit keeps the scale, since few functions are new.
     assert_array_equal(model.fit(X[:19], y[:19]).fitted_.draws.prior, scale)
-    assert numbers == [4]
+    assert [len(call.args[0]) for call in learn.call_args_list] == [4]
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.0])

@@ -58,8 +58,7 @@ def test_fit_by_squared_error_with_known_or_estimated_noise():
     known = clone(DEEP).set_params(loss="mse", noise_std=2.5, epochs=60).fit(X, y)
     assert_allclose(known.predict_uncertainty(X).aleatoric, 2.5, rtol=1e-9)
     assert known.noise_std_ == pytest.approx(2.5)
-    estimated = clone(known).set_params(noise_std=None).fit(X, y)
-    assert 1.2 < estimated.noise_std_ < 5
+    assert 1.2 < clone(known).set_params(noise_std=None).fit(X, y).noise_std_ < 5
     parts = clone(known).set_params(noise_std=0.0, epochs=1).fit(X, y).predict_uncertainty(X)
     assert parts.aleatoric.max() < 1e-6 and (parts.total > 0).all()
 
@@ -115,8 +114,7 @@ def test_fit_divides_neither_groups_nor_the_only_row_of_a_class(plan):
     _, data = plan(clone(DEEP), X, 1.0 * groups, groups=groups)
     assert len(data.y_valid) == 30 and len(np.unique(data.y_valid)) == 2  # two groups of 15
     # Groups of very different size lose no rows: the members share one split.
-    uneven = np.r_[np.zeros(120, int), np.arange(1, 31)]
-    _, data = plan(clone(DEEP), X, y, groups=uneven)
+    _, data = plan(clone(DEEP), X, y, groups=np.r_[np.zeros(120, int), np.arange(1, 31)])
     assert len(data.x_valid) in (6, 125)  # six groups of 31, or with the large one
     # A class of one row is always trained on.
     X, y = classes()
@@ -272,8 +270,7 @@ def test_hyper_deep_ensemble_gives_a_second_member_real_weight(estimator, monkey
     def right_and_wrong(job, data, **settings):
         y = data.y_valid
         good = y if is_regressor(estimator) else np.concatenate([1 - y, y], axis=1) * 8.0
-        scales = [1.0, -1.0, -0.5]
-        found = zip(train(job, data, **settings), scales)
+        found = zip(train(job, data, **settings), [1.0, -1.0, -0.5])
         return [replace(member, held_out=scale * good) for member, scale in found]
 
     monkeypatch.setattr(training, "train", right_and_wrong)

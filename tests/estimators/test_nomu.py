@@ -52,7 +52,6 @@ CONNECTED = {"network__side_hidden_units": (6, 3), "network__connect_layers": 2}
 
 
 def nomu(**changes):
-    """A model with these parameters, those inside of settings by their long names."""
     return NOMURegressor().set_params(**changes)
 
 
@@ -137,7 +136,6 @@ def trained(monkeypatch):
 
 
 def fit(model, changes):
-    """Fit a model with these changes, some of which are arguments of `fit`."""
     of_fit = {"X", "y", "sample_weight", "groups", "validation_data"}
     given = {name: value for name, value in changes.items() if name in of_fit}
     settings = {name: value for name, value in changes.items() if name not in of_fit}
@@ -201,7 +199,6 @@ def test_early_stopping_patience_begins_at_a_hundred_rows(n, changes, expected, 
 
 
 def test_early_stopping_patience_watches_the_rows_held_out(wave):
-    """The validation loss of `validation_data` ends the training of f."""
     train, (X, y) = [part[:90] for part in wave], [part[90:] for part in wave]
     model = nomu(**EARLY, early_stopping_patience=10).fit(*train, validation_data=(X, y))
     history, best = model.mean_member_.history["val_loss"], model.mean_member_.best_epoch
@@ -211,8 +208,7 @@ def test_early_stopping_patience_watches_the_rows_held_out(wave):
 
 
 def test_refit_trains_f_as_long_as_was_best(wave, trained):
-    rng = np.random.default_rng(0)
-    model = nomu(**EARLY, validation=2).fit(wave[0], rng.normal(size=120))
+    model = nomu(**EARLY, validation=2).fit(wave[0], np.random.default_rng(0).normal(size=120))
     best = [member.best_epoch + 1 for member in trained[:2]]
     assert min(best) < 30 and len(model.mean_member_.history["loss"]) == round(np.mean(best))
     assert len(model.member_.history["loss"]) == 30
@@ -305,7 +301,6 @@ def test_pretrained_networks_are_kept_to_the_bit(make, seen):
 
 
 def test_nomu_settings_have_short_forms():
-    """Functions, strings and tables are short for settings."""
     rest = {"readout": NOMUReadout(c=1.0, l_min=0.001, l_max=2.0), "epochs": 1, "random_state": 0}
     short = NOMURegressor(network, artificial=ROWS, **rest)
     long = NOMURegressor(NOMUNetwork(mean=network), artificial=ArtificialInputs(ROWS), **rest)
@@ -336,8 +331,7 @@ def test_artificial_sampler_fills_the_box():
     (101, "auto", [-0.05, 1.05]),
 )
 def test_artificial_sampler_reaches_further_of_few_rows(n, margin, expected):
-    X = np.linspace(0, 1, n)[:, None]
-    sampler, _ = drawn(ArtificialInputs(box_margin=margin), X)
+    sampler, _ = drawn(ArtificialInputs(box_margin=margin), np.linspace(0, 1, n)[:, None])
     assert_allclose(sampler.box, [expected])
 
 
@@ -499,8 +493,7 @@ def test_readout_widths_are_never_zero():
     readout = Readout("linear", "asymmetric", 0.1, 2.0, c=3.0, level=0.5, growth=4.0)
     up, down = readout.widths(np.array([[1.5, 0.4]]), np.array([2.0]))
     assert_allclose([up, down], np.hypot([[[3.0]], [[0.3]]], 8))
-    nothing = Readout("exponential", "symmetric", 0.0, 1.0, c=0.0).widths(np.zeros((1, 1)))
-    assert min(nothing) > 0
+    assert min(Readout("exponential", "symmetric", 0.0, 1.0, c=0.0).widths(np.zeros((1, 1)))) > 0
 
 
 class Stub:
@@ -690,8 +683,7 @@ def test_fit_warns_of_the_likelihood_of_few_rows():
 
 
 def fitted(**settings):
-    rng = np.random.default_rng(0)
-    X = rng.uniform([-1, 0], [1, 50], (12, 2))
+    X = np.random.default_rng(0).uniform([-1, 0], [1, 50], (12, 2))
     readout = NOMUReadout("linear", l_min=0.05, l_max=0.4, c=0.7)
     model = NOMURegressor(NOMUNetwork((5, 4)), readout=readout, epochs=3, random_state=0)
     return model.set_params(**settings).fit(X, 100 + 7 * np.sin(3 * X[:, 0]) + X[:, 1])

@@ -75,8 +75,7 @@ def test_normals_are_calibrated_by_a_factor_and_a_share(normals):
 def test_all_forms_of_an_ensemble_are_calibrated_alike(table, loss):
     X, y = table
     Y = np.column_stack([y, X[:, 2] - y / 10]) if loss == "crps" else y
-    settings = REGRESSOR | {"loss": loss, "n_members": 2}
-    model = skuq.TabularEnsembleRegressor(**settings).fit(X, Y)
+    model = skuq.TabularEnsembleRegressor(**REGRESSOR | {"loss": loss, "n_members": 2}).fit(X, Y)
     calibration = model.fitted_.calibration
     assert calibration.factor != 1 and 0 < calibration.share < 0.5
     parts, outputs = model.predict_uncertainty(X), model.to_keras().predict_on_batch(X)

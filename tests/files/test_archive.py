@@ -217,8 +217,8 @@ BROKEN = {
     "bzip2": (lambda: packed(unpacked(saved()), zipfile.ZIP_BZIP2), "another way"),
     "bomb, declared": (lambda: bomb(2**32 - 2), "would grow to 4294967294 bytes"),
     "bomb": (lambda: bomb(2), "CRC"),
-    "older version": (lambda: with_header(format_version=2), "version 2.*reads version 4 only"),
-    "newer version": (lambda: with_header(format_version=9), "version 9.*reads version 4 only"),
+    "older version": (lambda: with_header(format_version=2), "version 2.*reads version 5 only"),
+    "newer version": (lambda: with_header(format_version=9), "version 9.*reads version 5 only"),
     "trial": (lambda: with_header(kind="trial"), "it holds a 'trial'.*Catalog.load"),
     "list": (lambda: _archive.to_bytes([1, 2], kind="estimator"), "holds a list"),
     # Whoever changes a file without making its checksums right

@@ -11,7 +11,7 @@ from plans import ACTIVATIONS, ARRAYS, Run, draw_variables, float32, make_plan, 
 from scipy.differentiate import derivative
 from tiers import cases
 
-from skuq.backend import keras, ops
+from skuq.backend import keras, ops, value_and_gradient
 from skuq.networks import NumericEmbedding
 from skuq.networks import _tabular_layers as tabular
 
@@ -19,7 +19,7 @@ layers = keras.layers
 POINTS = np.linspace(-9, 9, 181)
 ONE, TWO, DENSE = keras.Input((3,)), keras.Input((3,)), layers.Dense(3)
 EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
-BINNED = partial(NumericEmbedding, "piecewise-linear")
+BLENDED, BINNED = tabular.ParametricActivation, partial(NumericEmbedding, "piecewise-linear")
 
 
 def keras_output(model, parts, state, x, training=False):
@@ -80,8 +80,7 @@ def test_slopes_are_those_of_numerical_differentiation(name):
     found = slope(ARRAYS, name, POINTS)
     if name in ("gelu", "silu", "softplus", "tanh"):
         assert_allclose(found, derivative(ACTIVATIONS[name], POINTS).df, rtol=1e-9, atol=1e-10)
-    computed = slope(tensors(), name, *float32([POINTS]))
-    assert_allclose(np.asarray(computed), found, atol=1e-6)
+    assert_allclose(np.asarray(slope(tensors(), name, *float32([POINTS]))), found, atol=1e-6)
 
 
 def test_large_arrays_give_what_single_rows_give():
@@ -204,10 +203,8 @@ def categories(columns):
 
 LAYERS = {
     "scale": (lambda: tabular.FeatureScale(), lambda x, scale: x * scale),
-    "parametric": (
-        lambda: tabular.ParametricActivation("mish"),
-        lambda x, a: (1 - a) * x + a * x * np.tanh(np.log1p(np.exp(x))),
-    ),
+    "mish": (lambda: BLENDED("mish"), lambda x, a: x + a * x * (np.tanh(np.log1p(np.exp(x))) - 1)),
+    "silu": (lambda: BLENDED("silu"), lambda x, a: x - a * x / (1 + np.exp(x))),
     "ntk": (lambda: tabular.NTKDense(5), lambda x, kernel, bias: x @ kernel / np.sqrt(6) + bias),
     "periodic": (lambda: NumericEmbedding(n_frequencies=5), periodic(*range(6))),
     "some": (lambda: NumericEmbedding(columns=[1, 2], n_frequencies=5, dim=3), periodic(1, 2)),
@@ -217,9 +214,13 @@ LAYERS = {
 }
 
 
+def squares(plan, state, x, run, parts):
+    return ops.sum(plan(parts, state, x, run)[0] ** 2), ()
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_keras_and_plan_are_one(name):
-    """On arrays and as tensors, and of several members at once with rows of their own or not."""
+    """On arrays and as tensors, with gradients, of members with rows of their own or not."""
     make, formula = LAYERS[name]
     model = plans.sequential((6,), make())
     plan = make_plan(model.to_json())
@@ -234,15 +235,18 @@ def test_keras_and_plan_are_one(name):
         together, _ = plan(parts, state, x, Run(ARRAYS))
         arguments = float32(parts), float32(state), *float32([x])
         for namespace in (tensors(), tensors(xla=True)):
-            there, _ = plan(*arguments, Run(namespace))
-            assert_allclose(np.asarray(there), together, rtol=1e-5, atol=1e-5)
+            assert_allclose(plan(*arguments, Run(namespace))[0], together, rtol=1e-5, atol=1e-5)
+            loss = partial(squares, plan, state, x, Run(namespace))
+            *_, slopes = value_and_gradient(loss, [ops.convert_to_tensor(part) for part in parts])
+            ends = [loss([p * (1 + h) for p in parts])[0] for h in (-1e-6, 1e-6)]
+            rise = 2e-6 * sum(ops.sum(g * p) for g, p in zip(slopes, parts))
+            assert_allclose(ends[1] - ends[0], rise, rtol=1e-5)
         for k, (own_parts, own_state) in enumerate(members):
             own = x if x.ndim == 2 else x[k]
             alone, _ = plan(own_parts, own_state, own)
             assert alone.shape == (7, *model.output_shape[1:]) and alone.dtype == np.float64
             assert_allclose(together[k], alone, rtol=1e-10, atol=1e-12)
-            expected = [formula(row, *own_parts) for row in own]
-            assert_allclose(alone, expected, rtol=1e-12, atol=1e-12)
+            assert_allclose(alone, [formula(r, *own_parts) for r in own], rtol=1e-12, atol=1e-12)
             arguments = float32(own_parts), float32(own_state), *float32([own])
             assert_allclose(model.stateless_call(*arguments)[0], alone, rtol=1e-5, atol=1e-5)
 
@@ -257,20 +261,17 @@ def test_first_values_and_bins_are_the_papers():
     assert abs(ntk["kernel"].std() - 1) < 0.02 and abs(ntk["bias"].std() - 1) < 0.15
     pbld = drawn(NumericEmbedding(scale=0.3, n_frequencies=64), 40)
     assert abs(pbld["frequencies"].std() - 0.3) < 0.02 and 3 < np.abs(pbld["phases"]).max() <= np.pi
-    for part in (pbld["kernel"], pbld["bias"]):  # as PyTorch's linear layers: 1 / sqrt(64)
-        assert 0.11 < np.abs(part).max() <= 0.125
+    # As PyTorch's linear layers: 1 / sqrt(64).
+    assert all(0.11 < np.abs(pbld[name]).max() <= 0.125 for name in ("kernel", "bias"))
     tables = drawn(tabular.CategoryEmbedding([0], [200], 30), 2)["vectors_0"]
     assert (tables[0] == 0).all() and abs(tables[1:].std() - 1) < 0.05
     x = np.random.default_rng(0).normal(size=(1000, 2)) * [1, 100]  # Bins hold equally many rows.
     edges = plans.bin_edges(x, 8)
     assert edges.shape == (2, 9) and (np.diff(edges) > 0).all()
-    for column, edges_of_column in zip(x.T, edges):
-        counts, _ = np.histogram(column, edges_of_column)
-        assert set(counts[1:-1]) <= {124, 125, 126}
+    assert all(set(np.histogram(*both)[0][1:-1]) <= {124, 125, 126} for both in zip(x.T, edges))
     x = np.stack([np.tile([0.0, 1, 5], 10), np.full(30, 3.0)], axis=1)
-    edges = plans.bin_edges(x, 6)
-    assert_array_equal(edges, [[0, 1, 5, 5, 5, 5, 5], [3] * 7])
-    BINNED(edges=edges)  # which it takes
+    assert_array_equal(plans.bin_edges(x, 6), [[0, 1, 5, 5, 5, 5, 5], [3] * 7])
+    BINNED(edges=plans.bin_edges(x, 6))  # which it takes
 
 
 def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
@@ -279,8 +280,7 @@ def test_cosine_of_a_compiled_program_is_right_to_the_last_digits():
     exact = 2 * np.pi * x.astype(float)
     assert_allclose(y, np.cos(exact), atol=5e-7)
     assert_allclose(slope, -2 * np.pi * np.sin(exact), atol=1e-5)
-    double = ops.convert_to_tensor(x.astype(float))  # which no polynomial is meant for
-    assert_allclose(cosine(double), np.cos(exact), atol=1e-13)
+    assert_allclose(cosine(ops.convert_to_tensor(exact / 2 / np.pi)), np.cos(exact), atol=1e-13)
 
 
 @cases(

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import optimize, special, stats
 from tiers import cases
 
-from skuq.predictive import EpistemicNormal, GaussianMixture
+from skuq.predictive import EpistemicNormal, GaussianMixture, _distributions
 from skuq.predictive._calibration import (
     UNCALIBRATED,
     calibrate_normals,
@@ -19,11 +20,6 @@ from skuq.predictive._calibration import (
     fit_std_factor,
     fit_temperature,
     shrink_std_factor,
-)
-from skuq.predictive._distributions import (
-    central_interval,
-    conformal_quantile,
-    scaled_probabilities,
 )
 from skuq.predictive._epistemic_scale import fit_epistemic_scale, fit_readout
 
@@ -72,9 +68,9 @@ def test_temperature_is_most_likely_and_known_and_has_a_prior(rng):
     sure = true**2 / (true**2).sum(axis=1, keepdims=True)
     codes = (true.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
     assert_allclose(fit_temperature(sure, codes, np.ones(20_000)), 2.0, rtol=0.03)
-    assert_allclose(scaled_probabilities(sure, 0.5), true, atol=1e-12)
+    assert_allclose(_distributions.scaled_probabilities(sure, 0.5), true, atol=1e-12)
     # A class of probability 0 counts as possible.
-    found = scaled_probabilities(np.array([[0.0, 1.0]]), 0.5)
+    found = _distributions.scaled_probabilities(np.array([[0.0, 1.0]]), 0.5)
     assert_allclose(found[0], np.array([2.0**-26, 1]) / (1 + 2.0**-26))
     # Without it, it would be 0 if all rows have the more probable class.
     found = fit_temperature(np.tile([0.3, 0.7], (10, 1)), np.ones(10, dtype=int), np.ones(10))
@@ -88,14 +84,14 @@ def test_conformal_intervals_take_the_next_score(shape, rng):
     base = normal(rng.normal(size=shape), rng.uniform(0.5, 2, shape))
     scores = np.sort(rng.exponential(size=(9, *shape[1:])), axis=0)
     reach = np.broadcast_to(np.linspace(0.1, 0.9, 9), (*shape[1:], 9)).T
-    quantile = functools.partial(conformal_quantile, base, scores, reach)
+    quantile = functools.partial(_distributions.conformal_quantile, base, scores, reach)
     for coverage, place in [(0.5, 5), (0.9, 9), (0.55, 6), (0.1, 1)]:
         radius = scores[place - 1] * base.std
         ends = base.mean - radius, base.mean + radius
-        assert_allclose(central_interval(quantile, coverage), ends)
+        assert_allclose(_distributions.central_interval(quantile, coverage), ends)
     assert_array_equal(quantile(0.5), base.mean)
     with pytest.raises(ValueError, match="calibration rows reach a coverage of 0.9. Got 0.95"):
-        central_interval(quantile, 0.95)
+        _distributions.central_interval(quantile, 0.95)
 
 
 def fit_members(loc, scale, y, unseen=None, weight=None):
@@ -214,8 +210,7 @@ def test_correlation_of_outputs_is_that_of_errors(r, global_random_seed):
 
 
 def test_correlation_of_few_rows_is_shrunk(global_random_seed):
-    rng = np.random.default_rng(global_random_seed)
-    scores, own = rng.normal(size=(2, 30, 10))
+    scores, own = np.random.default_rng(global_random_seed).normal(size=(2, 30, 10))
     levels = special.ndtr(scores), special.ndtr(scores[:, :1] + 0.3 * own)
     independent, common = (np.array(fit_correlation(u, np.ones(30)) or np.eye(10)) for u in levels)
     assert abs(independent - np.eye(10)).max() < 0.35 and 0.6 < common.min() < 0.95
@@ -235,7 +230,6 @@ def nll(c, k, error, epistemic, aleatoric, weights):
 
 
 def rows(seed, shape=(200, 2), c=1.7, k=0.6):
-    """Errors of known factors, their parts, and weights."""
     rng = np.random.default_rng(seed)
     epistemic, aleatoric = np.exp(rng.normal(size=(2, *shape)))
     error = np.hypot(c * epistemic, k * aleatoric) * rng.normal(size=shape)
@@ -324,18 +318,14 @@ def brute_force(error, raw, weights, noise):
 @pytest.mark.parametrize("noise", [0.0, 1e-3, 0.5])
 def test_readout_is_as_good_as_the_best_pair(noise, global_random_seed, monkeypatch):
     error, raw, weights, noise = readout_rows(global_random_seed, noise)
-    losses, seen = brute_force(error, raw, weights, noise), []
-
-    def counted(raw, l_min, l_max):
-        seen.append(np.size(l_min))
-        return readout(raw, l_min, l_max)
+    losses, counted = brute_force(error, raw, weights, noise), Mock(wraps=readout)
 
     def fit():
         l_min, l_max, c = fit_readout(error, raw, counted, weights, L_MINS, L_MAXS, noise)
         i, j = np.searchsorted(L_MINS, l_min), np.searchsorted(L_MAXS, l_max)
         spread = readout(raw, l_min, l_max)
         assert_allclose(losses[i, j], nll(c, 1, error, spread, noise, weights))
-        return i, j, sum(seen)
+        return i, j, sum(np.size(call.args[1]) for call in counted.call_args_list)
 
     i, j, n_all = fit()
     # Pairs are compared by scales 0.0125 apart, in logarithms, at a curvature of at most 2.

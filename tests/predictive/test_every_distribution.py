@@ -55,7 +55,6 @@ def transformed(m):
 
 
 def two_parts(m):
-    """Mean, noise, and the model's part."""
     return m.loc.mean(axis=0), m.scale.mean(axis=0), m.loc.std(axis=0)
 
 
@@ -108,7 +107,6 @@ def make(kind, shape=(6,), k=3, seed=0):
 
 
 def members_of(m):
-    """The weights of the members, and each of them as a distribution."""
     if isinstance(m, predictive.TransformedMixture):
         return [(weight, replace(m, inner=alone)) for weight, alone in members_of(m.inner)]
     if isinstance(m, predictive.Concatenated):
@@ -187,8 +185,7 @@ def test_quantiles_invert_the_cdf_and_are_ends_of_intervals(kind, shape, global_
     assert m.quantile(0.3).shape == shape
     assert_array_equal(m.interval(0.5).lower, m.quantile(0.25))
     assert_array_equal(m.interval(0.5).upper, m.quantile(0.75))
-    several = np.stack([m.interval(0.5), m.interval(0.8)], axis=2)
-    assert_allclose(m.interval([0.5, 0.8]), several)
+    assert_allclose(m.interval([0.5, 0.8]), np.stack([m.interval(0.5), m.interval(0.8)], axis=2))
     for j, level in enumerate(levels):
         assert_allclose(m.cdf(found[:, j]), level, rtol=1e-7, atol=1e-13)
     probabilities = np.random.default_rng(1).uniform(0.01, 0.99, (4, *shape))
@@ -315,8 +312,7 @@ def test_samples_are_of_the_distribution_and_share_the_member_or_the_model(kind)
     # Outputs are drawn apart.
     m = make(kind, (1, 2), k=3 if kind in ("normal", "two_piece") else 1)
     draws = m.sample(4000, rng=0)[0]
-    ranks = draws.argsort(axis=1).argsort(axis=1)
-    assert abs(np.corrcoef(ranks)[0, 1]) < 5 / np.sqrt(4000)
+    assert abs(np.corrcoef(draws.argsort(axis=1).argsort(axis=1))[0, 1]) < 5 / np.sqrt(4000)
 
 
 @every
@@ -343,9 +339,7 @@ def test_correlated_outputs_keep_their_marginals_and_have_a_gaussian_copula(kind
     plain, y = make(kind, (4, 2)), np.random.default_rng(1).normal(size=(4, 2))
     m = plain.with_correlation([[1, r], [r, 1]])
     if kind == "concatenated":  # of parts, for which the rest is checked
-        assert_array_equal(
-            [part.correlation for part in m.parts], [[[1, r], [r, 1]]] * len(m.parts)
-        )
+        assert_array_equal([p.correlation for p in m.parts], [[[1, r], [r, 1]]] * len(m.parts))
         return
     for found, expected in ((m.cdf(y), plain.cdf(y)), (m.uncertainty(), plain.uncertainty())):
         assert_array_equal(found, expected)
@@ -361,8 +355,7 @@ def test_correlated_outputs_keep_their_marginals_and_have_a_gaussian_copula(kind
     assert_allclose(m.log_prob(y), np.log(total), rtol=1e-6)
     assert_allclose(m.rows([2, 0]).log_prob(y[[2, 0]]), m.log_prob(y)[[2, 0]])
     assert_allclose(m.scaled(2.0).log_prob(m.mean), m.log_prob(m.mean) - np.log(4), rtol=1e-6)
-    again = pickle.loads(pickle.dumps(m))
-    assert_array_equal(again.log_prob(y), m.log_prob(y))
+    assert_array_equal(pickle.loads(pickle.dumps(m)).log_prob(y), m.log_prob(y))
     with np.errstate(over="ignore"):
         assert not np.isnan(m.log_prob([1e200, -1e200])).any()
     # One member, or one model whose parts have equal shares in all outputs, draws the copula.
@@ -402,8 +395,7 @@ def test_tables_hold_values_of_each_row(kind, shape):
     p = np.random.default_rng(0).uniform(0.05, 0.95, (n, 4, *outputs))
     found = m.quantile(p)
     for index in np.ndindex(p.shape):
-        at = index[:1] + index[2:]
-        assert_allclose(found[index], m.quantile(p[index])[at], rtol=1e-9)
+        assert_allclose(found[index], m.quantile(p[index])[index[:1] + index[2:]], rtol=1e-9)
     assert_array_equal(m.quantile(p[:1]), m.quantile(np.repeat(p[:1], n, axis=0)))
 
 

@@ -30,8 +30,7 @@ SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5))
 def test_mixtures_ddof_and_components_of_probability_0(rng):
     # Mean 3, variance 9/2 + 1/4 + 25/4 = 11. Weights 1/2, 1/4, 1/4 are worth 8/3 members.
     m = GaussianMixture([[0.0], [4.0], [8.0]], [[1.0], [2.0], [2.0]], [0.5, 0.25, 0.25])
-    found = np.ravel(m.uncertainty(1)) ** 2
-    assert_allclose(found, [9, 2.5, 11 * 8 / 5, 2.5 + 11 * 8 / 5])
+    assert_allclose(np.ravel(m.uncertainty(1)) ** 2, [9, 2.5, 11 * 8 / 5, 2.5 + 11 * 8 / 5])
     # For two members it is the sample variance, whatever their weights; one here rounds to 1.
     m = GaussianMixture([[0.0], [4.0]], [[1.0], [1.0]], [1.0, 1e-18])
     assert_allclose(m.uncertainty(1).epistemic ** 2, 8)
@@ -82,8 +81,7 @@ def test_epistemic_normal_parts_and_draws_are_those_given(rng):
         for draws in (found.sample(20_000, 0), np.concatenate(blocks)):
             flat = factor * functions.reshape(3, 10)
             expected = flat.T @ flat + np.diag(found.aleatoric_variance.ravel())
-            covariance = np.cov(draws.reshape(10, -1))
-            assert_allclose(covariance, expected, atol=0.05 * expected.max())
+            assert_allclose(np.cov(draws.reshape(10, -1)), expected, atol=0.05 * expected.max())
     assert_array_equal(m.output(1).functions, functions[..., 1])
 
 
@@ -166,9 +164,8 @@ def test_mode_and_values_are_of_the_average_and_of_scipys_entropies(global_rando
     # To second order the mutual information is the sum of variance / (2 mean).
     step = 1e-7
     m = CategoricalMixture([[[0.3 + step, 0.7 - step]], [[0.3 - step, 0.7 + step]]])
-    expected = step**2 * (1 / 0.3 + 1 / 0.7) / 2
     # A difference of entropies would be good to 1e-2: 1e-16 of 2e-14.
-    assert_allclose(m.uncertainty().epistemic, expected, rtol=1e-8)
+    assert_allclose(m.uncertainty().epistemic, step**2 * (1 / 0.3 + 1 / 0.7) / 2, rtol=1e-8)
     # Probabilities at their limits
     m = CategoricalMixture([[[1.0, 5e-324]], [[1.0, 0.0]]])  # half of 5e-324 is 0
     assert_array_equal(m.uncertainty().epistemic, 0)
@@ -200,8 +197,7 @@ def test_draws_have_the_frequencies_and_one_member_for_all_rows(global_random_se
     error = 5 * np.sqrt(m.mean * (1 - m.mean) / 20_000) + 1e-12  # five standard errors
     assert (np.abs(shares - m.mean) <= error).all()
     # A draw is one member for all rows.
-    certain = CategoricalMixture([[[1.0, 0.0]] * 4, [[0.0, 1.0]] * 4])
-    draws = certain.sample(200, rng=0)
+    draws = CategoricalMixture([[[1.0, 0.0]] * 4, [[0.0, 1.0]] * 4]).sample(200, rng=0)
     assert (np.ptp(draws, axis=0) == 0).all()  # rows agree on the member
     assert 0.3 < draws[0].mean() < 0.7
     alike = CategoricalMixture([[[0.5, 0.5]] * 400]).sample(2000, rng=0)
@@ -268,8 +264,7 @@ def test_quasi_random_normals_have_exact_moments_and_are_evenly_spread(global_ra
     normals = quasi_random_normals(128, 16, np.random.default_rng(global_random_seed))
     # Kolmogorov's distance of 128 chance draws is 0.075 in the median; one in every 128th
     # quantile has 1/128, and the shift and the scale move it by a little.
-    distance = max(stats.kstest(column, "norm").statistic for column in normals.T)
-    assert distance < 0.03
+    assert max(stats.kstest(column, "norm").statistic for column in normals.T) < 0.03
     for shape in ((1, 3), (8, 0)):
         with pytest.raises(ValueError, match="n_draws must be at least 2"):
             quasi_random_normals(*shape, np.random.default_rng(0))

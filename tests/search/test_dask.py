@@ -48,7 +48,6 @@ def noted(folder, sleep=0.0):
 
 
 def begun(folder):
-    """(process, seed) of each trial that has begun, in that order."""
     names = sorted((path.name.split("-") for path in folder.iterdir()), key=lambda n: int(n[2]))
     return [(int(pid), int(seed)) for pid, seed, _ in names]
 

@@ -11,6 +11,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -243,10 +244,8 @@ def test_folders_with_something_else_are_refused_and_stay(tmp_path, name, data, 
 
 
 def test_a_lock_is_free_after_any_error_and_a_beginning_cut_off_is_new(tmp_path, monkeypatch):
-    def full(path, data):
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
+        full = Mock(side_effect=OSError(28, "No space left on device"))
         patch.setattr("skuq.search._folder.atomic_write", full)
         folder = CatalogFolder(tmp_path, PARTS)
         with pytest.raises(OSError, match="No space"):

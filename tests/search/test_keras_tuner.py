@@ -58,8 +58,7 @@ def test_a_trial_with_an_infinite_score_is_a_failure_for_the_forest():
     oracle = AgEBOOracle(max_trials=9, hyperparameters=keras_tuner.HyperParameters(), seed=1)
     trial = keras_tuner.engine.trial.Trial(keras_tuner.HyperParameters(), status="COMPLETED")
     for trial.score in (0.5, np.inf, -np.inf):
-        record = oracle._record(0, trial, skuq.networks.Space(), 1)
-        assert record.failed is (trial.score != 0.5)
+        assert oracle._record(0, trial, skuq.networks.Space(), 1).failed is (trial.score != 0.5)
 
 
 def evaluate(configuration, seed):

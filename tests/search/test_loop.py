@@ -26,8 +26,6 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # so that processes
 
 
 class Evaluate:
-    """Evaluation whose score is x; k decides whether it fails."""
-
     def __init__(self, fail=(), sleep=0.0):
         self.fail, self.sleep = fail, sleep
 
@@ -80,8 +78,6 @@ def test_a_process_is_replaced_after_many_trials_and_starts_none_itself(monkeypa
 
 
 class Counting:
-    """k is the number of the proposal."""
-
     def __init__(self):
         self.numbers = itertools.count()
 
@@ -223,8 +219,6 @@ def test_a_proposer_that_raises_or_an_interrupt_in_writing_loses_nothing():
 
 
 class Learning(RandomProposer):
-    """Its proposals depend on all that has finished."""
-
     def ask(self, history, running, rng):
         drawn = super().ask(history, running, rng)
         return {**drawn, "x": drawn["x"] * (1 + sum(r.score for r in history if r.completed))}
@@ -270,8 +264,7 @@ def test_a_trial_that_does_not_end_costs_itself_only():
         return always(configuration, seed)
 
     # A new process takes a while to start, hence the grace.
-    limits = Limits(trial_timeout=1.0, grace=9.0)
-    records = search_within(limits, processes(evaluate, 2), 12)
+    records = search_within(Limits(trial_timeout=1.0, grace=9.0), processes(evaluate, 2), 12)
     stuck = [r for r in records if r.configuration["k"] == 4]
     assert len(records) == 12 and stuck
     assert {r.message for r in stuck} == {"TimeoutError: stopped after trial_timeout=1 s."}
@@ -386,8 +379,7 @@ def test_what_time_the_next_trial_gets(monkeypatch, elapsed, history, options, e
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + elapsed)
     options = {"max_time": 100, **options}
     known = {name: options.pop(name) for name in ("n_known", "most") if name in options}
-    found = Limits(**options).time_of_next_trials(history, 1000.0, **known)
-    assert found == (*expected, 1)[:3]
+    assert Limits(**options).time_of_next_trials(history, 1000.0, **known) == (*expected, 1)[:3]
 
 
 class Timed:
@@ -416,8 +408,6 @@ def test_trials_get_the_time_that_is_left(monkeypatch):
 
 
 class Folder(Kept):
-    """A store in memory that has refits, too."""
-
     def __init__(self, *refits):
         super().__init__()
         self.refitted = list(refits)

@@ -30,7 +30,6 @@ NES = {1000: (50, 10), 400: (50, 10), 200: (25, 10), 80: (10, 5), 64: (8, 4), 12
 
 
 def make_proposer(strategy, decisions, n_trials, **settings):
-    """Make the proposer of a strategy with those of the settings that it has."""
     strategy = clone(STRATEGIES[strategy])
     known = strategy.get_params()
     strategy.set_params(**{k: v for k, v in settings.items() if k in known})
@@ -76,8 +75,7 @@ def test_forest_std_is_the_law_of_total_variance(rng):
     trees = forest.estimators_
     assert_allclose(mean, np.mean([t.predict(x[:9]) for t in trees], axis=0))
     within = np.mean([t.tree_.impurity[t.apply(x[:9])] for t in trees], axis=0)
-    between = np.var([t.predict(x[:9]) for t in trees], axis=0)
-    assert_allclose(std, np.sqrt(within + between))
+    assert_allclose(std, np.sqrt(within + np.var([t.predict(x[:9]) for t in trees], axis=0)))
 
 
 def proposed(history, running=(), failed=(), **settings):
@@ -189,8 +187,7 @@ def test_random_search_of_tables_compiles_few_programs():
     one, other = (space.build(r.configuration, (3,), 4).to_json() for r in (one, other))
     assert without_names(one) == without_names(other)
     # Trials that differ in nothing but their architecture do not share it.
-    alone = search.RandomSearch(vary="architecture").proposer(problem)
-    assert alone.n_trainings == 1
+    assert search.RandomSearch(vary="architecture").proposer(problem).n_trainings == 1
 
 
 @cases(

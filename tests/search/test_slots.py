@@ -48,8 +48,7 @@ def test_a_stopped_process_gives_its_slot_back(tmp_path):
         assert slots.stop(0) is True and slots.stop(0)  # twice
         # Not `join`: another thread of the pool may have waited for it, and not said so yet.
         wait_until(lambda: not all(process.is_alive() for process in running))
-        again = slots.submit(0, {"k": 0}, 1)
-        pid = slots.result(0, again).pid
+        pid = slots.result(0, slots.submit(0, {"k": 0}, 1)).pid
         assert time.monotonic() - started < 300 and pid not in pids
         assert slots.result(1, other).pid in pids  # undisturbed
 

@@ -28,7 +28,6 @@ def test_sklearn_contract(estimator, check):
 
 @pytest.fixture
 def mixed():
-    """Columns of every common kind, of six rows."""
     columns = {
         "age": [20.0, NAN, 30.0, 60.0, 40.0, NAN],
         "rooms": [1, 2, 3, 4, 5, 6],
@@ -40,7 +39,6 @@ def mixed():
 
 
 def columns_of(X, encoder=None):
-    """Encoded columns, by their names."""
     encoder = encoder or TablePreprocessor().fit(X)
     return dict(zip(encoder.get_feature_names_out().tolist(), encoder.transform(X).T.tolist()))
 
@@ -139,8 +137,7 @@ def test_many_categories_and_numbers_that_name_classes_become_codes(rng):
     codes = encoder.transform(X)
     assert_array_equal(codes[:, 0], X["size"])
     assert codes[:3, 1].tolist() == [0, 0, 13]
-    expected = np.searchsorted(letters, city[3:].to_numpy(dtype=str)) + 1
-    assert_array_equal(codes[3:, 1], expected)
+    assert_array_equal(codes[3:, 1], np.searchsorted(letters, city[3:].to_numpy(dtype=str)) + 1)
     unseen = pd.DataFrame({"city": ["zz", None, "b"], "size": [0.0, 0.0, 0.0]})
     with pytest.warns(TableWarning, match="33.3 % of the rows"):
         assert encoder.transform(unseen)[:, 1].tolist() == [0, 13, 2]

@@ -180,7 +180,6 @@ def test_only_constants_are_narrowed():
 
 
 def found(*columns):
-    """Rows and columns of the far values."""
     far = _columns.find_far_values(np.column_stack(columns))
     return [] if far is None else list(zip(far.rows.tolist(), far.columns.tolist()))
 
@@ -196,8 +195,7 @@ def test_far_values_are_slips_and_sentinels_and_the_first_are_named(rng):
     assert found(x, replace(x, {17: 1e30})) == [(17, 1)]
     assert found(replace(x, {17: -1e300, 900: 1e300})) == [(17, 0), (900, 0)]
     assert found(replace(5e8 + 1e-3 * x, {3: 0.0})) == [(3, 0)]
-    mostly_zero = np.where(x > 1, x, 0.0)
-    assert found(replace(mostly_zero, {5: 1e12})) == [(5, 0)]
+    assert found(replace(np.where(x > 1, x, 0.0), {5: 1e12})) == [(5, 0)]
     assert found(replace(np.round(x), {5: 99999999.0})) == [(5, 0)]
     # Ordinary columns have none.
     columns = [x, np.exp(2 * x), (x > 2.5) * 1.0, 1e300 * x, np.full(1000, 7.0)]

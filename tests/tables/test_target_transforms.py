@@ -25,8 +25,7 @@ def targets():
     """Skewed, normal, whole numbers with ties, and half zeros."""
     rng, n = np.random.default_rng(0), 1000
     columns = [rng.gamma(2, 30, n), rng.normal(-4, 2, n), rng.poisson(3, n)]
-    zeros = np.where(rng.random(n) < 0.5, 0, rng.lognormal(size=n))
-    return np.column_stack([*columns, zeros])
+    return np.column_stack([*columns, np.where(rng.random(n) < 0.5, 0, rng.lognormal(size=n))])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -187,8 +187,7 @@ def loop_of_nomu(table, initial, drawn, *, connect_gradient, l2, batches):
         for rows in batches:
             artificial = next(drawn)
             with tf.GradientTape() as tape:
-                out = model(table.x[rows])
-                loss = tf.reduce_sum((out[:, :1] - table.y[rows]) ** 2)
+                loss = tf.reduce_sum((model(table.x[rows])[:, :1] - table.y[rows]) ** 2)
                 r_rows = _raw_uncertainty(model, table.x[rows], connect_gradient)
                 r_apart = _raw_uncertainty(model, artificial, connect_gradient)
                 loss += PI_SQR * tf.reduce_sum(r_rows**2)

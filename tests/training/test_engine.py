@@ -123,7 +123,6 @@ def recurrent():
 
 @pytest.mark.parametrize(("make", "n_biases"), [(recurrent, 6), (attention, 5)])
 def test_first_weights_of_special_layers_are_as_in_keras(make, n_biases):
-    """Forget gates begin open, and attention has a scale of its own."""
     variables = drawn_variables(make())
     assert sum(variable.name == "bias" for variable, _, _ in variables) == n_biases
     for variable, of_keras, drawn in variables:
@@ -136,7 +135,6 @@ def test_first_weights_of_special_layers_are_as_in_keras(make, n_biases):
 
 
 def untrained(model, seed=1):
-    """A member with first weights."""
     flat, state = draw_variables(model, seed)
     history = {"loss": np.ones(1), "val_loss": np.ones(1), "learning_rate": np.ones(1)}
     return Member(model.to_json(), flat, tuple(state), history, 0, None, seed, 0.0, "graph")
@@ -250,8 +248,7 @@ def test_vectors_of_many_categories_train(jit):
     model = build_tabular((1,), 2, hidden_units=(16,), categories={0: 10_001}, activation="tanh")
     recipe = Recipe(learning_rate=0.03, batch_size=80, epochs=40, **PLAIN)
     member = train_member(model, HEAD, recipe, table, 1, jit=jit)
-    raw = predict_members([member], x)[0]
-    assert np.sqrt(np.mean((raw[:, :1] - y) ** 2)) < 0.3
+    assert np.sqrt(np.mean((predict_members([member], x)[0][:, :1] - y) ** 2)) < 0.3
     seed = int(np.random.SeedSequence(1).generate_state(1)[0])
     plan = make_plan(model.to_json())
     first, last = (plan.split(w)[0] for w in (draw_variables(model, seed)[0], member.weights))
@@ -331,10 +328,8 @@ def test_numbers_are_normal_or_uniform_and_independent():
     n = numbers.size
     for power, mean, variance in ((1, 0, 1), (2, 1, 2), (4, 3, 96)):
         assert abs((numbers**power).mean() - mean) < 4 * np.sqrt(variance / n)
-    correlations = np.corrcoef(numbers.reshape(-1, 16).T) - np.eye(16)
-    assert abs(correlations).max() < 4.5 / np.sqrt(n / 16)
-    following = np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]
-    assert abs(following) < 4 / np.sqrt(n)
+    assert abs(np.corrcoef(numbers.reshape(-1, 16).T) - np.eye(16)).max() < 4.5 / np.sqrt(n / 16)
+    assert abs(np.corrcoef(numbers[:-1].ravel(), numbers[1:].ravel())[0, 1]) < 4 / np.sqrt(n)
     numbers = draw([1, 2, 3, 2**31])
     assert numbers.shape == (4, 200, 50) and numbers.min() >= 0 and numbers.max() < 1
     # 40 000 numbers; the test's level is 1e-4, and the draw is fixed.
@@ -351,13 +346,10 @@ def test_numbers_are_normal_or_uniform_and_independent():
 
 
 def check(network):
-    """Build a network of three inputs and two raw outputs."""
     return build_checked(network, (3,), 2, "`network`")
 
 
 def ends_with(*last):
-    """Build a network that ends with these layers or functions."""
-
     def network(shape, n):
         inputs = keras.Input(shape)
         value = Dense(n)(Dense(4)(inputs))
@@ -369,8 +361,6 @@ def ends_with(*last):
 
 
 def frozen(between):
-    """Build a network one variable of which does not train."""
-
     def network(shape, n):
         inputs, layer = keras.Input(shape), Dense(4, name="half")
         hidden = layer(inputs)
@@ -387,8 +377,7 @@ def two_inputs(shape, n):
 
 def sum_of_wide_and_narrow(shape, n):
     inputs = keras.Input(shape)
-    total = layers.Add()([Dense(8)(inputs), Dense(1)(inputs)])
-    return keras.Model(inputs, Dense(n)(total))
+    return keras.Model(inputs, Dense(n)(layers.Add()([Dense(8)(inputs), Dense(1)(inputs)])))
 
 
 @keras.saving.register_keras_serializable("skuq_tests")

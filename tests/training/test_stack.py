@@ -60,7 +60,6 @@ def job_of(n_members, recipes=RECIPE, model=noisy, head=HEAD, **fields):
 
 
 def one_by_one(job, data):
-    """Train each member of a stack in a program of its own."""
     starts, members = job.start or [None] * len(job.seeds), []
     for recipe, seed, start in zip(job.recipes, job.seeds, starts):
         fields = {"recipes": [recipe], "seeds": [seed], "start": start and [start]}
@@ -150,7 +149,6 @@ def test_seeds_and_settings_share_one_program_and_compiling_first_changes_no_mem
 
 @cases(("n", "sizes"), (1, [1]), (7, [7]), (8, [4, 4]), (10, [5, 5]), (12, [4, 4, 4]))
 def test_groups_are_of_equal_size_and_of_four_at_least(n, sizes):
-    """Every field of a member goes with it."""
     recipes = [replace(RECIPE, learning_rate=0.01 * (k + 1)) for k in range(n)]
     splits = [(np.arange(k, k + 30), np.arange(3)) for k in range(n)]
     start = [draw_variables(small(), k) for k in range(n)]
@@ -230,7 +228,6 @@ def test_groups_that_train_in_turn_divide_the_time_by_what_they_need(data, monke
 
 
 def test_a_training_that_is_cancelled_while_its_program_waits_compiles_nothing(data):
-    """Programs compile one after the other."""
     answers, n_made = itertools.chain([False], itertools.repeat(True)), _train.programs.n_made
     with pytest.raises(InterruptedError):
         train(job_of(2, replace(RECIPE, batch_size=19)), data, cancelled=lambda: next(answers))
@@ -238,8 +235,7 @@ def test_a_training_that_is_cancelled_while_its_program_waits_compiles_nothing(d
 
 
 def test_a_deadline_leaves_a_first_epoch_and_begins_no_slice_that_ends_later(data, monkeypatch):
-    job = job_of(8, replace(RECIPE, epochs=1000))
-    members = train(job, data, deadline=time.monotonic() - 1)
+    members = train(job_of(8, replace(RECIPE, epochs=1000)), data, deadline=time.monotonic() - 1)
     # A slice is of one epoch until it is known how long they take.
     assert [member.n_epochs for member in members] == [1] * 8
     for found, expected in zip(members, train(job_of(8, replace(RECIPE, epochs=1)), data)):
@@ -426,7 +422,6 @@ def test_rows_of_an_epoch_are_drawn_anew_without_repeats_or_are_all_rows(data):
 
 
 def test_stacks_keep_the_epoch_and_the_temperature_that_are_best_for_all(data):
-    """The epoch of the least mean loss, and its weights."""
     recipe = replace(RECIPE, learning_rate=0.05, epochs=60, optimizer="rmsprop")
     job = job_of(3, recipe, model=small, splits=THIRDS)
 
@@ -733,8 +728,7 @@ def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_s
         assert_array_equal(one.history["val_loss"], other.history["val_loss"])
     priced = replace(trainer, objective=lambda trial: trial.score + 1e-3 * trial.n_weights)
     outcome = priced(CONFIGURATION, 3, TrialBudget())
-    n_networks = len(outcome.result.networks)
-    assert outcome.result.n_weights == n_networks * ((3 + 1) * 8 + (8 + 1) * 2)
+    assert outcome.result.n_weights == len(outcome.result.networks) * ((3 + 1) * 8 + (8 + 1) * 2)
     assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
     broken = replace(trainer, objective=lambda trial: trial.scor)
     with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):

@@ -113,9 +113,7 @@ def _predict_held_out(
         fit_y = column_or_1d(y, warn=True) if is_column else y
         shared = estimator.estimator, predict, rows.X, fit_y, fit_params
         every = np.arange(len(y)), None
-        calls = (
-            delayed(_out_of_fold.fit_and_predict)(*shared, *split) for split in [*splits, every]
-        )
+        calls = (delayed(_out_of_fold.fit_and_predict)(*shared, *at) for at in [*splits, every])
         progress = estimator.verbose, "calibration", "fit", len(splits) + 1
         *folds, model = _out_of_fold.run(calls, estimator.n_jobs, *progress)
     mixtures, tests = zip(*folds)

@@ -54,9 +54,7 @@ def _fit_seeds(estimator: Any, given: _base.Given) -> _base.Fit:
         # None: validation rows are common to all members, or there are none.
         parts = parts or [(np.arange(len(task.data.x)), None)] * n_members
         rngs = [generator(task.entropy, "bootstrap", k) for k in range(n_members)]
-        parts = [
-            (rng.choice(rows, size=len(rows)), valid) for rng, (rows, valid) in zip(rngs, parts)
-        ]
+        parts = [(rng.choice(rows, len(rows)), valid) for rng, (rows, valid) in zip(rngs, parts)]
     data, padded = shared.pad_parts(task, parts)
     job = TrainingJob.of_model(
         model, task.targets.head, recipe, task.seeds(n_members), stacked=True, splits=padded

@@ -325,8 +325,7 @@ class _Errors(NamedTuple):
 
     def at(self, candidates: slice) -> _Errors:
         """Return the errors of some of the candidate noises."""
-        of_candidates = (values[candidates] for values in self[:4])
-        return _Errors._make([*of_candidates, self.weight])
+        return _Errors._make([*(values[candidates] for values in self[:4]), self.weight])
 
     def of_group(self, members: np.ndarray) -> _Errors:
         """Return the errors of one noise group, given as a mask (n,)."""
@@ -404,8 +403,7 @@ def learn_noiseless_prior(members, make_process, y, importance, unseen, groups, 
         found = _learn_noiseless(errors, here, n_functions)
         priors.put_noiseless(k, found)
         squares += errors.weight[here] @ errors.network[found.mean][here]
-    size = importance[seen] @ y[seen] ** 2 or 1.0
-    error = float(np.sqrt(squares / size))
+    error = float(np.sqrt(squares / (importance[seen] @ y[seen] ** 2 or 1.0)))
     return *recall_prior(priors.by_group, groups, std, n_functions), error
 
 
@@ -626,8 +624,7 @@ def _likeliest_factor(squares, epistemic, variance, weight):
         return nll + log_factor**2  # standard normal prior, as in `fit_factor_and_floor`
 
     bounds = (-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR)
-    found = optimize.minimize_scalar(loss, bounds=bounds, method="bounded")
-    return np.exp(found.x / 2)
+    return np.exp(optimize.minimize_scalar(loss, bounds=bounds, method="bounded").x / 2)
 
 
 def _errors_left_out(members, make_process, y, importance, unseen, noises):

@@ -393,8 +393,7 @@ def train_ensemble(trainer, *, n_members, prior_scale, subsample):
     values, _ = trainer.head.values(ARRAYS, draws.raw(trainer.data.x, draws.index))
     unseen = np.repeat(left_out, trainer.n_queries, axis=1)[..., None]
     # The mean over the members that have not seen a value predicts it.
-    n_unseen = unseen.sum(axis=0)
-    mean = (values * unseen).sum(axis=0) / np.maximum(n_unseen, 1)
+    mean = (values * unseen).sum(axis=0) / np.maximum(unseen.sum(axis=0), 1)
     weight = trainer.weight * left_out.any(axis=0)
     error = trainer.data.y - mean
     return draws, fit_widths(error**2, values.var(axis=0), weight, trainer.noise.shape)

@@ -199,8 +199,7 @@ class NomuTrainer:
         )
         held_out = self.task.validation if stops_early else None
         data = self._data(self.rows, self.task.targets.transform(self.rows.y), validation=held_out)
-        if not stops_early:
-            parts = [(train, None) for train, _ in parts]
+        parts = parts if stops_early else [(train, None) for train, _ in parts]
         recipe = functools.partial(self._mean_recipe, epochs=epochs)
         seed = trial_seed(self.task.entropy, _MEAN)
         members = self._train_stacks(parts, template, data, head, recipe, seed)

@@ -263,8 +263,7 @@ def make_folds(
         # The most folds of which each can have a row of the commonest class.
         classes = kind != "numbers"
         most = np.unique(y[some], return_counts=True)[1].max() if classes else len(some)
-        n_folds = cv or int(np.clip(most, 2, _N_FOLDS))
-        cv = KINDS_OF_FOLDS[classes, groups is not None](n_folds)
+        cv = KINDS_OF_FOLDS[classes, groups is not None](cv or int(np.clip(most, 2, _N_FOLDS)))
     # Folds are numbered among `some`, and translated to positions in X below.
     table = X if len(some) == len(y) else _params.safe_indexing(X, some)
     splits = out_of_fold_splits(

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from numbers import Real
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -133,7 +134,8 @@ class SearchEstimator(Predictor):
         task = read_task(self, plan.inputs, plan.targets, given, min_rows=2)
         validation, n_used = _search_plan.resolve_validation(self, plan, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
-        splits = task.make_splits(validation) if _search_plan.is_splitter(validation) else None
+        is_splitter = not isinstance(validation, Real | str | None)
+        splits = task.make_splits(validation) if is_splitter else None
         folds = None if splits is None else splits.parts
         parts = functools.partial(_search_store.identify, self, plan, task, folds)
         with _search_store.open_store(self, parts, time_left(self, task)) as store:
@@ -481,9 +483,7 @@ def time_left(estimator: Any, task: Task) -> float | None:
     return None if estimator.max_time is None else max(0.01, task.seconds_left(estimator.max_time))
 
 
-def _run_options(
-    estimator: Any, name: str, number: Any, score_name: str, **limits: Any
-) -> RunOptions:
+def _run_options(estimator: Any, name: str, number: Any, score: str, **limits: Any) -> RunOptions:
     """Make the options of a search, or of a training after it, with these limits.
 
     `number` is what the user gave for the number of trials: "auto" with a limit of time means as
@@ -491,7 +491,7 @@ def _run_options(
     """
     is_open = isinstance(number, str) and limits.get("max_time") is not None
     all_limits = Limits(trial_timeout=estimator.trial_timeout, **limits)
-    return RunOptions(estimator.n_jobs, all_limits, estimator.verbose, name, score_name, is_open)
+    return RunOptions(estimator.n_jobs, all_limits, estimator.verbose, name, score, is_open)
 
 
 def _make_proposer(

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -206,11 +206,6 @@ def resolve_rule(estimator: Any) -> SelectionRule:
         rule = FunctionSelection(rule, list(arrays.values()))
     rule.check(estimator.n_members, is_classifier(estimator))
     return rule
-
-
-def is_splitter(validation: Any) -> bool:
-    """Tell whether `validation` is neither a share nor a number of folds."""
-    return not isinstance(validation, Real | str | None)
 
 
 def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:

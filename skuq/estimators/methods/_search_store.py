@@ -39,7 +39,7 @@ SELECTION_PARAMETERS = ("n_members", "selection", "calibrate")
 # Parameters that do not change trials: they can differ from one fit to the next.
 _NOT_IN_FINGERPRINT = {
     *SELECTION_PARAMETERS,
-    *("n_trials", "refit", "repeats", "n_jobs", "verbose"),
+    *("n_trials", "refit", "n_jobs", "verbose"),
     *DURABLE_CONSTRAINTS,
 }
 

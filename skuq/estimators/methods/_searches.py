@@ -110,7 +110,7 @@ class AutoDEUQRegressor(SearchEstimator, UncertaintyRegressor):
         Rule that selects the members: "greedy" is `skuq.ensembles.GreedySelection`, which adds them
         one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`,
         "stacking" `skuq.ensembles.StackingSelection`, and the others are
-        `skuq.ensembles.ForwardSelection`. "auto" is "stacking" where folds predict every row, and
+        `skuq.ensembles.ForwardSelection`. "auto" is "stacking" where folds hold rows out, and
         otherwise the paper's "greedy". An object sets the loss to minimise and the least number of
         members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``, or of classes
         ``(y, proba, n_members, sample_weight=...)``: class codes (n_rows,) and probabilities
@@ -323,7 +323,7 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
         Rule that selects the members: "greedy" is `skuq.ensembles.GreedySelection`, which adds them
         one by one, "top" `skuq.ensembles.TopSelection`, "hq" `skuq.ensembles.HQSelection`,
         "stacking" `skuq.ensembles.StackingSelection`, and the others are
-        `skuq.ensembles.ForwardSelection`. "auto" is "stacking" where folds predict every row, and
+        `skuq.ensembles.ForwardSelection`. "auto" is "stacking" where folds hold rows out, and
         otherwise the paper's "greedy". An object sets the loss to minimise and the least number of
         members. A callable gets ``(y, loc, scale, n_members, sample_weight=...)``, or of classes
         ``(y, proba, n_members, sample_weight=...)``: class codes (n_rows,) and probabilities
@@ -605,7 +605,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     Networks are trained one by one, each a mutation of a network that improves the ensemble of
     the others. From this pool, the members are chosen whose *averaged* probabilities have the
     lowest negative log likelihood on validation rows: by forward selection, and where folds
-    predict every row of a table, by stacking with a prior. With validation rows of shifted data,
+    hold rows out, by stacking with a prior. With validation rows of shifted data,
     the ensemble is selected to be robust to such a shift. `from_paper` has the paper's settings.
 
     Parameters
@@ -641,8 +641,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         Rule that selects the members: "forward", "replacement" and "quick" are
         `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
         mixture, "hq" `skuq.ensembles.HQSelection`, "greedy" `skuq.ensembles.GreedySelection` and
-        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" where folds predict
-        every row, and otherwise the paper's "forward". An object sets the loss to minimise, which
+        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" where folds hold
+        rows out, and otherwise the paper's "forward". An object sets the loss to minimise, which
         the evolution minimises, too. A callable gets
         ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
         and returns a `skuq.ensembles.Selection`.
@@ -908,8 +908,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         Rule that selects the members: "forward", "replacement" and "quick" are
         `skuq.ensembles.ForwardSelection`, "top" is `skuq.ensembles.TopSelection` by the loss of the
         mixture, "hq" `skuq.ensembles.HQSelection`, "greedy" `skuq.ensembles.GreedySelection` and
-        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" where folds predict
-        every row, and otherwise the paper's "forward". An object sets the loss to minimise, which
+        "stacking" `skuq.ensembles.StackingSelection`. "auto" is "stacking" where folds hold
+        rows out, and otherwise the paper's "forward". An object sets the loss to minimise, which
         the evolution minimises, too. A callable gets
         ``(log_likelihood, n_members, sample_weight=...)`` with log likelihoods (n_trials, n_rows)
         and returns a `skuq.ensembles.Selection`.

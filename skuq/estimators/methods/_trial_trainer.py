@@ -226,9 +226,11 @@ class MemberTrainer:
             members, share = train_jointly(jobs, cancelled=cancelled, deadline=deadline)
         outcomes: list[Any] = []
         for k in range(len(seeds)):
-            own = [member for member, owner in zip(members, owners) if owner == k]
+            own: list[Any] = [m for m, owner in zip(members, owners) if owner == k]
             diverged = [member for member in own if isinstance(member, FloatingPointError)]
-            outcome: Any = diverged[0] if diverged else self._result(own, end)
+            outcome: Any = (diverged or own)[0]
+            if self.folds is not None and not diverged:
+                outcome = self.join(own, end)
             if budget is not None and not diverged:
                 try:
                     outcome = TrialOutcome(outcome, self._objective(outcome, share), share)
@@ -265,14 +267,9 @@ class MemberTrainer:
             return [(make_job([seed]), data.split_rows(*fold)) for fold, seed in zip(folds, seeds)]
         data, splits = pad_splits(data, folds)
         # Stacks of nearly equal sizes, as few as possible.
-        n_stacks = math.ceil(len(seeds) / _LARGEST_STACK)
-        parts = np.array_split(np.arange(len(seeds)), n_stacks)
+        parts = np.array_split(np.arange(len(seeds)), math.ceil(len(seeds) / _LARGEST_STACK))
         stacks = [([seeds[k] for k in part], [splits[k] for k in part]) for part in parts]
         return [(make_job(s, stacked=True, splits=rows), data) for s, rows in stacks]
-
-    def _result(self, networks: Sequence[Any], deadline: float) -> Member | FoldedMember:
-        """Make the trial's record."""
-        return networks[0] if self.folds is None else self.join(networks, deadline)
 
     def join(self, networks: Sequence[Member], deadline: float) -> FoldedMember:
         """Make the record of a trial with one network per fold.
