@@ -27,16 +27,13 @@ rule_of, template_of = _program.rule_of, _job.template_of
 programs = _engine.programs  # the compiled ones in memory
 
 
-def split_table(n_train, *parts):
-    return TrainingData(*(a[:n_train] for a in parts), *(a[n_train:] for a in parts))
-
-
 def make_data(n_train=45, n_valid=20, n_outputs=1, seed=0):
     """Noisy sines of the first of three columns, with weights."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n_train + n_valid, 3))
     y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(n_train + n_valid, n_outputs))
-    return split_table(n_train, x, y, rng.uniform(0.2, 3, n_train + n_valid))
+    parts = x, y, rng.uniform(0.2, 3, n_train + n_valid)
+    return TrainingData(*(a[:n_train] for a in parts), *(a[n_train:] for a in parts))
 
 
 def train_stack(model, head, recipes, data, seeds, *, report=None, cancelled=None, **fields):

@@ -259,8 +259,7 @@ class Recipe:
 
         Steps are counted from 0. The result has shape (count,).
         """
-        steps = np.arange(first, first + count)
-        n_warm = self.warmup * total
+        steps, n_warm = np.arange(first, first + count), self.warmup * total
         # The schedule runs over the steps after the warmup, from 0 to 1.
         rest = np.clip((steps - n_warm) / max(total - n_warm, 1), 0, 1)
         factors: np.ndarray = _schedule_factors(self.schedule, rest, self.final_lr_factor)
