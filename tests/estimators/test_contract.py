@@ -216,7 +216,8 @@ def assert_keras_says_the_same(model, rows=NEW):
     return network
 
 
-def test_uncertainty_is_finite_and_never_zero(model):
+def test_uncertainty_is_finite_and_never_zero_and_that_of_the_model_of_keras(model):
+    assert_keras_says_the_same(model)
     *parts, _ = predictions(model)
     assert all(np.isfinite(part).all() for part in parts)
     if is_classifier(model):
@@ -444,10 +445,6 @@ def test_predictions_have_the_shape_of_y(trained):
     assert all(m.predict_distribution(NEW).correlation is not None for _, m in singles)
     for again in (loads(dumps(trained)), pickle.loads(pickle.dumps(trained))):
         assert_array_equal(again.sample_y(NEW, 400, random_state=0), draws)
-
-
-def test_the_model_of_keras_says_the_same(model):
-    assert_keras_says_the_same(model)
 
 
 @cases(("loss", "n_members", "n_outputs"), ("mse", 1, 2), ("gaussian-mixture", 3, 3))

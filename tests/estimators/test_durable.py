@@ -50,8 +50,7 @@ NOWHERE = {"catalog_dir": None}
 @pytest.fixture
 def trained(monkeypatch):
     """Seeds of the networks that are trained, in their order."""
-    seeds = []
-    train = MemberTrainer.together
+    seeds, train = [], MemberTrainer.together
 
     def noted(self, given, of_trials, *arguments, **changes):
         seeds.extend(of_trials)

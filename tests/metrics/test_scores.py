@@ -32,10 +32,6 @@ def data_of(kind, rng, *outputs):
     }[kind]
 
 
-def sum_of(curve):
-    return lambda *args, **kwargs: float(np.sum(curve(*args, **kwargs)[1:]))
-
-
 def mixture_crps(y, loc, scale, weights=None, **weight):
     return metrics.crps_loss(y, GaussianMixture(loc, scale, weights), **weight)
 
@@ -65,7 +61,7 @@ NUMBERS = [
 OTHERS = [
     (metrics.retention_auc, "errors"),
     (lambda *a, **weight: metrics.error_retention_curve(*a, **weight)[1][-1], "errors"),
-    (sum_of(metrics.quantile_calibration_curve), "normals"),
+    (lambda *a, **w: float(sum(metrics.quantile_calibration_curve(*a, **w)[1])), "normals"),
     (partial(metrics.brier_loss, **KNOWN), "classes"),
     (partial(metrics.ece_loss, **KNOWN), "classes"),
     (partial(metrics.ensemble_nll_loss, **KNOWN), "members"),
