@@ -90,10 +90,8 @@ def test_methods_state_the_defaults_of_their_signatures(page):
 
 
 TEXT = "\n".join(page.read_text() for page in PAGES)
-GUIDES = [page for page in PAGES if page not in results_tables.ENTRANCES]
-SECTIONS = re.split(
-    r"^(?=##? )", "\n".join(page.read_text() for page in GUIDES), flags=re.MULTILINE
-)
+GUIDES = "\n".join(page.read_text() for page in PAGES if page not in results_tables.ENTRANCES)
+SECTIONS = re.split(r"(?m)^(?=##? )", GUIDES)
 LABEL = "**At `before-half`.**"
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 

@@ -456,7 +456,7 @@ def test_the_model_of_keras_has_every_head(loss, n_members, n_outputs):
     assert (model.predict_uncertainty(NEW).epistemic == 0).all() == (n_members == 1)
 
 
-def test_the_model_of_keras_is_a_copy_that_keeps_the_digits_of_large_offsets():
+def test_the_model_of_keras_is_a_copy_with_the_digits_of_large_offsets_and_transforms_no_y():
     rows = X + [1e7, 1.7e9, 0]
     rows["constant"] = 7.0
     model = skuq.TabularEnsembleRegressor(2, loss="crps", **TABULAR).fit(rows, Y + 1e8)
@@ -466,9 +466,6 @@ def test_the_model_of_keras_is_a_copy_that_keeps_the_digits_of_large_offsets():
     for variable in copied.variables:
         variable.assign(variable * 0)
     assert_array_equal(model.predict(rows), before)
-
-
-def test_the_model_of_keras_cannot_transform_targets():
     model = skuq.DeepEnsembleRegressor(2, **SMALL, target_transform="yeo-johnson").fit(X, Y)
     model.set_params(target_transform="standard")  # what was fitted counts
     with pytest.raises(ValueError, match="to_keras.*yeo-johnson.*skuq.save"):

@@ -49,8 +49,6 @@ class TwoLines(RegressorMixin, BaseEstimator):
 
 
 WEIGHT = {"sample_weight": np.random.default_rng(0).uniform(size=40)}
-NAMES = "nll gaussian_nll nll_min crps coverage_width_auc calibration_error coverage_error_80"
-NAMES = ["coverage_80", *(f"neg_{name}" for name in f"{NAMES} interval_80 mean_width_80".split())]
 
 
 def normals(model):
@@ -88,7 +86,6 @@ def test_regressors_are_scored_by_their_distributions_or_normals(table, model, c
         "neg_interval_80": -metrics.interval_loss(y, low, high, 0.8, **WEIGHT),
         "neg_mean_width_80": -metrics.mean_width(low, high, **WEIGHT),
     }
-    assert list(expected) == NAMES
     for name, value in expected.items():
         assert_allclose(get_scorer(name)(model, X, y, **WEIGHT), value, tolerance, err_msg=name)
 
