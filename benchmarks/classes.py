@@ -118,7 +118,6 @@ PACKAGES |= {"realmlp": "pytabkit", "tabm": "pytabkit"}
 
 
 def classified(data, make, seed):
-    """Scores of a classifier."""
     X, y, X_test, y_test = data
     model = make()
     if isinstance(model, HistGradientBoostingClassifier | CalibratedClassifierCV):

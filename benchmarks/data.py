@@ -29,7 +29,6 @@ FEW = (10, 20, 50, 100)  # rows
 
 
 def folder():
-    """The folder of the data sets."""
     return Path(os.environ["SKUQ_DATA_DIR"])
 
 

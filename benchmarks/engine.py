@@ -102,7 +102,6 @@ def train(model, recipe, data, seeds, head=None, **settings):
 
 
 def median_seconds(call, n_calls):
-    """Median time of a warm call."""
     for _ in range(1 + n_calls // 10):
         call()
     times = []

@@ -25,7 +25,6 @@ BLOCK = re.compile(r"<!-- begin: (.+?) -->\n(.*?)<!-- end -->", re.DOTALL)
 
 
 def block(call):
-    """A table with its markers."""
     name, *arguments = call.split()
     return f"<!-- begin: {call} -->\n\n{TABLES[name](*arguments)}\n\n<!-- end -->"
 

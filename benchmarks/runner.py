@@ -132,7 +132,6 @@ def run(name, benchmark, problems=None, methods=None, seeds=None, again=False, f
 
 
 def found(name, benchmark, problem, methods, seed, kept=()):
-    """Pairs of methods and rows."""
     if benchmark.alone is not None:
         for method in methods:
             yield method, in_own_process(name, benchmark.alone, problem, method, seed)

@@ -108,7 +108,6 @@ def image_data():
 
 
 def extras(X, y, seed=0):
-    """Weights and groups of rows."""
     rng = np.random.default_rng(seed)
     return {"sample_weight": rng.uniform(0.2, 2, len(y)), "groups": rng.integers(0, 8, len(y))}
 

@@ -84,7 +84,6 @@ def durability():
 
 
 def side(problem, method, column="seconds"):
-    """The median of the repeats."""
     return np.median([r[column] for r in rows("engine", problem, method) if column in r])
 
 

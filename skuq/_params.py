@@ -391,8 +391,7 @@ def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def reshape_like_prediction(y: Any, mean: Any) -> np.ndarray:
     """Reshape targets to the prediction's shape: some estimators drop an axis of length 1."""
-    targets = as_floats(y)
-    shape = np.shape(mean)
+    targets, shape = as_floats(y), np.shape(mean)
     fits = targets.size == np.prod(shape) and targets.shape[:1] == shape[:1]
     return targets.reshape(shape) if fits else targets
 
@@ -439,8 +438,7 @@ def class_probabilities(
     by the tolerance, as those of half precision do. More than rounding is divided out.
     """
     proba = np.asarray(model.predict_proba(X), dtype=float)
-    known = class_codes(model.classes_, classes)
-    sums = proba.sum(axis=-1)
+    known, sums = class_codes(model.classes_, classes), proba.sum(axis=-1)
     is_sound = (proba >= 0).all() and (abs(sums - 1) < tolerance).all()  # NaN fails
     if proba.shape[1:] != known.shape or not is_sound:
         raise ValueError(

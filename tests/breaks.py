@@ -22,12 +22,9 @@ from pathlib import Path
 from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parents[1]
-SWAPS = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-    ast.And: ast.Or, ast.Or: ast.And,
-}  # fmt: skip
+PAIRS = ["Add Sub", "Mult Div", "Lt LtE", "Gt GtE", "Eq NotEq", "Is IsNot", "In NotIn", "And Or"]
+PAIRS = [[getattr(ast, name) for name in pair.split()] for pair in PAIRS]
+SWAPS = {one: other for pair in PAIRS for one, other in (pair, pair[::-1])}
 
 
 def changed(node):

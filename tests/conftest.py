@@ -4,7 +4,6 @@ import gc
 import os
 import re
 import sys
-from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -123,15 +122,6 @@ def iris():
     X, y = load_iris(return_X_y=True)
     order = np.random.RandomState(0).permutation(150)
     return X[order], np.array(["setosa", "versicolor", "virginica"])[y[order]]
-
-
-@pytest.fixture(scope="session")
-def data_dir():
-    """Folder of the real benchmark data; tests that want it skip where it is missing."""
-    folder = Path(os.environ.get("SKUQ_DATA_DIR", "data"))
-    if not (folder / "uci_regression").is_dir():
-        pytest.skip(f"no benchmark data in {folder} (set SKUQ_DATA_DIR)")
-    return folder
 
 
 def pytest_make_parametrize_id(config, val, argname):

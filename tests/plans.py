@@ -3,16 +3,14 @@
 import numpy as np
 
 from skuq.backend import keras, ops
-from skuq.networks import _keras_models, _plan
-from skuq.networks import _operations as _plan_parts
-from skuq.networks import _tabular_network as _tabular
+from skuq.networks import _keras_models, _operations, _plan, _tabular_network
 from skuq.training import _network_checks as _networks
 
-ACTIVATIONS, SLOPES = _plan_parts.ACTIVATIONS, _plan_parts.SLOPES
-ARRAYS, tensors, Run = _plan_parts.ARRAYS, _plan_parts.tensors, _plan_parts.Run
+ACTIVATIONS, SLOPES = _operations.ACTIVATIONS, _operations.SLOPES
+ARRAYS, tensors, Run = _operations.ARRAYS, _operations.tensors, _operations.Run
 make_plan, without_names = _plan.make_plan, _plan.without_names
 draw_variables, keras_model = _networks.draw_variables, _networks.keras_model
-bin_edges = _tabular.bin_edges
+bin_edges = _tabular_network.bin_edges
 rebuild, wrong_sum = _keras_models.rebuild, _keras_models.wrong_sum
 
 

@@ -2,13 +2,11 @@
 
 import numpy as np
 
-from skuq.ensembles import _pruning as _hq
-from skuq.ensembles import _selection as _likelihood
-from skuq.ensembles import _teams
+from skuq.ensembles import _pruning, _selection, _teams
 
-SELECTORS, select_by = ("forward", "replacement", "quick", "top"), _likelihood.select_by
-likelihood_statistics = _likelihood.likelihood_statistics
-select_hq = _hq.select_hq
+SELECTORS, select_by = ("forward", "replacement", "quick", "top"), _selection.select_by
+likelihood_statistics = _selection.likelihood_statistics
+select_hq = _pruning.select_hq
 
 
 def diversity_score(right, *, measure):

@@ -4,6 +4,7 @@ import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from processes import run_python
@@ -110,8 +111,7 @@ def test_folder_is_the_users_alone_bounded_and_of_one_version_and_setting(folder
 
 def tensorflow(monkeypatch, is_used=False):
     """Return TensorFlow as `set_flags` sees it, and a list that gets the flags as they are set."""
-    names = ("_context_handle", "_physical_devices", "_intra_op_parallelism_threads")
-    used = SimpleNamespace(**dict.fromkeys(names) | {names[0]: is_used})
+    used = Mock(_context_handle=is_used, _physical_devices=0, _intra_op_parallelism_threads=0)
     context, flags = SimpleNamespace(context=lambda: used), []
     monkeypatch.setitem(sys.modules, "tensorflow.python.eager.context", context)
     monkeypatch.setattr(os, "putenv", lambda name, value: flags.append(value))

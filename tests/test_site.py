@@ -90,13 +90,10 @@ def test_methods_state_the_defaults_of_their_signatures(page):
 
 
 TEXT = "\n".join(page.read_text() for page in PAGES)
-GUIDES = [page for page in PAGES if page not in results_tables.ENTRANCES]
-SECTIONS = re.split(
-    r"^(?=##? )", "\n".join(page.read_text() for page in GUIDES), flags=re.MULTILINE
-)
+GUIDES = "\n".join(page.read_text() for page in PAGES if page not in results_tables.ENTRANCES)
+SECTIONS = re.split(r"(?m)^(?=##? )", GUIDES)
 LABEL = "**At `before-half`.**"
 NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
-CODE = r"`[^`]*`"
 
 
 def paragraphs(text):
@@ -131,6 +128,6 @@ def test_decimals_of_the_text_are_in_the_tables_of_the_section(section):
     tables = "\n".join(found[0] for found in BLOCK.finditer(section))
     numbers = [float(n) for n in re.findall(rf"(?<![\w.]){NUMBER}", tables)]
     stored = [p for p in paragraphs(section) if not p.startswith((LABEL, "|"))]
-    prose = re.sub(CODE, "", "\n".join(stored))
+    prose = re.sub(r"`[^`]*`", "", "\n".join(stored))
     figures = re.findall(r"(?<![\w.§-])-?\d+\.\d+(?!\.?\d)", prose)
     assert not [figure for figure in figures if not is_told(figure, numbers)]

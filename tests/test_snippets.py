@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPET = re.compile(r"(?ms)^```python\n(.*?)^```$(?:\s*^```(?:text)?\n(.*?)^```$)?")
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")
-PICTURE = re.compile(r"savefig\(\"(.+?)\"")
 
 
 class Snippet(NamedTuple):
@@ -89,7 +88,7 @@ def test_snippets_are_python():
     for page, found in SNIPPETS.items():
         for snippet in found:
             compile(snippet.code, f"{page}:{snippet.line}", "exec")
-        saved = [name for snippet in found for name in PICTURE.findall(snippet.code)]
+        saved = [name for one in found for name in re.findall(r'savefig\("(.+?)"', one.code)]
         text = (ROOT / page).read_text()
         assert all(f"images/{name})" in text for name in saved), page
     code = {page: "\n".join(snippet.code for snippet in found) for page, found in SNIPPETS.items()}

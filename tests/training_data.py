@@ -10,8 +10,7 @@ from skuq.estimators.methods import _trial_trainer as _trainer
 from skuq.networks import _space
 from skuq.search import _records
 from skuq.tables import TrainingData, _inputs, _scaling, _splits, _targets
-from skuq.training import _job, _program
-from skuq.training import _train as _engine
+from skuq.training import _job, _program, _train
 
 OPTIMIZERS = _space.OPTIMIZERS
 Rows, NumberTargets, make_splits = _inputs.Rows, _targets.NumberTargets, _splits.make_splits
@@ -24,11 +23,7 @@ INDEX_STREAM, normal, uniform = _program.INDEX_STREAM, _program.normal, _program
 STEADY = {"reduce_lr_patience": None, "early_stopping_patience": None}
 PLAIN = {**STEADY, "keep": "last"}
 rule_of, template_of = _program.rule_of, _job.template_of
-programs = _engine.programs  # the compiled ones in memory
-
-
-def split_table(n_train, *parts):
-    return TrainingData(*(a[:n_train] for a in parts), *(a[n_train:] for a in parts))
+programs = _train.programs  # the compiled ones in memory
 
 
 def make_data(n_train=45, n_valid=20, n_outputs=1, seed=0):
@@ -36,7 +31,8 @@ def make_data(n_train=45, n_valid=20, n_outputs=1, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n_train + n_valid, 3))
     y = np.sin(x[:, :1]) + 0.3 * rng.normal(size=(n_train + n_valid, n_outputs))
-    return split_table(n_train, x, y, rng.uniform(0.2, 3, n_train + n_valid))
+    parts = x, y, rng.uniform(0.2, 3, n_train + n_valid)
+    return TrainingData(*(a[:n_train] for a in parts), *(a[n_train:] for a in parts))
 
 
 def train_stack(model, head, recipes, data, seeds, *, report=None, cancelled=None, **fields):

@@ -85,7 +85,6 @@ def flatten_layers(model: Any, include_self: bool = True) -> list[Any]:
 
 
 def _check_backend(name: str) -> None:
-    """Raise RuntimeError if Keras does not compute with TensorFlow."""
     if name != "tensorflow":
         raise RuntimeError(
             f"skuq needs Keras with the backend 'tensorflow'. Got {name!r}: set "

@@ -177,7 +177,6 @@ class SelectionRule(Settings):
         raise NotImplementedError
 
     def _select_by(self, candidates: Candidates, n_members: int, method: str) -> Selection:
-        """Select by a method of `select_by`, for rules that have `use_best`."""
         return _selection.select_by(
             *candidates.statistics(self.loss),
             n_members,

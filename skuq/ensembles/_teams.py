@@ -47,8 +47,7 @@ def extend_teams(alive: np.ndarray, most: int) -> np.ndarray:
     `alive` (n_teams, S) are the teams that were not pruned. By induction the new teams contain no
     team that was pruned at any size. Raise ValueError if there are more than `most`.
     """
-    size = alive.shape[1]
-    teams = list(map(tuple, alive.tolist()))
+    size, teams = alive.shape[1], list(map(tuple, alive.tolist()))
     known, extended = set(teams), []
     # As in the Apriori algorithm, two teams that differ only in the last model are joined.
     for prefix, group in groupby(teams, key=lambda team: team[:-1]):

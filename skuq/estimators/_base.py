@@ -125,7 +125,6 @@ def _is_of_script(value: Any) -> bool:
 
 
 def _make_with_layers(layers: dict[str, Any], make: Any, arguments: tuple[Any, ...]) -> Any:
-    """Register layers, and make an empty estimator."""
     register_again(layers)
     return make(*arguments)
 

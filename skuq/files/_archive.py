@@ -103,7 +103,6 @@ class TreeEncoder:
         ]
 
     def _part(self, array: np.ndarray) -> str:
-        """Return the name of the part that holds an array."""
         if id(array) not in self._names:
             name, buffer = f"arrays/{len(self.arrays)}.npy", io.BytesIO()
             # NumPy does not read strings of no characters.

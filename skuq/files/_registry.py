@@ -134,7 +134,6 @@ class PickledByValue:
 
 
 def _describe_record(record: Any) -> str:
-    """Represent a dataclass by its fields, each in a few words."""
     fields = [
         f"{field.name}={_brief(getattr(record, field.name))}"
         for field in dataclasses.fields(record)

@@ -306,13 +306,8 @@ def _collect_masks(passes: Any, plan: Plan, variables: list[np.ndarray]) -> list
     if passes is None:
         return []
     masks: dict[int, np.ndarray] = {}
-
-    def record_mask(number: int, rate: float, shape: tuple[int, ...]) -> np.ndarray:
-        masks[number] = passes(number, rate, shape)
-        return masks[number]
-
-    row = np.zeros((1, *plan.input_shape))
-    _output(plan, iter(variables), row, Run(dropout_mask=record_mask))
+    record = Run(dropout_mask=lambda k, *of: masks.setdefault(k, passes(k, *of)))
+    _output(plan, iter(variables), np.zeros((1, *plan.input_shape)), record)
     return [masks[number] for number in sorted(masks)]
 
 

@@ -340,8 +340,7 @@ class FittedEnsemble(Fitted):
 
         mean = _average(proba, weights, ops)
         # Total entropy is the members' mean entropy plus mutual information (`CategoricalMixture`).
-        total = entropy(mean)
-        aleatoric = _average(entropy(proba), weights, ops)
+        total, aleatoric = entropy(mean), _average(entropy(proba), weights, ops)
         epistemic = ops.maximum(total - aleatoric, 0.0)
         return {
             "proba": mean,

@@ -297,7 +297,6 @@ def _predict_mixture(networks: Sequence[Member], x: np.ndarray, head: Any) -> np
 
 
 def _mean_scores(candidates: Candidates) -> list[float]:
-    """Average the scores of each candidate over its rows, by their weights."""
     head, y, weight = candidates.head, candidates.y, candidates.sample_weight
     scores = (head.scores(y, raw.astype("float64")) for raw in candidates.raw)
     return [float(np.average(score, weights=weight)) for score in scores]

@@ -326,7 +326,6 @@ def crps(predicted):
 
 
 def _score_intervals(kind, predicted, weight, coverage):
-    """Compute one of the `_INTERVAL_SCORES` of central intervals."""
     ends = predicted.interval(coverage)
     y = reshape_like_prediction(predicted.target, ends[0])
     if kind == "neg_mean_width":

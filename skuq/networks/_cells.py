@@ -494,7 +494,6 @@ def _edges(configuration, kind, k) -> list[tuple[str, int]]:
 
 
 def _node_decisions(kind, k, edges) -> dict:
-    """Make the decisions that describe the two edges of node k."""
     # Edges in the order of their nodes, so that equal cells have equal decisions.
     (op_a, low), (op_b, high) = sorted(edges, key=lambda edge: edge[1])
     prefix = f"{kind}_{k}"

@@ -99,7 +99,6 @@ class KerasTunerSpace(Settings):
         return self._training(_hyperparameters(configuration))
 
     def _training(self, hp):
-        """Call the user's training function, and check its result."""
         recipe = _call("training callable of the space", self.training, hp)
         if not isinstance(recipe, Mapping):
             raise SearchSpaceError(
@@ -119,7 +118,6 @@ def _call(name, function, *arguments):
 
 
 def _hyperparameters(configuration):
-    """Make Keras-Tuner's hyperparameters with the values of a configuration."""
     hp = backend.keras_tuner.HyperParameters()
     # Decisions that the user's function declares then return these values.
     hp.values = dict(configuration)
@@ -170,7 +168,6 @@ def space_from_keras_tuner(declared) -> _space.Space:
 
 
 def _from_keras_tuner(hp):
-    """Convert a hyperparameter of Keras-Tuner to a decision."""
     kind, config = type(hp).__name__, hp.get_config()
     if kind == "Boolean":
         return _space.Categorical(hp.name, (False, True), default=hp.default)

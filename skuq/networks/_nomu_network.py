@@ -204,7 +204,6 @@ def _copy(model, x, prefix=_MEAN, frozen=False):
 
 
 def _copy_operation(operation, prefix, frozen):
-    """Copy a layer, or a function of keras.ops."""
     if not isinstance(operation, backend.keras.layers.Layer):
         return type(operation).from_config(operation.get_config())
     name = operation.name

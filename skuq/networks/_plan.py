@@ -233,7 +233,6 @@ def _sources(layer, positions):
 
 
 def _read_layer(layer, shapes):
-    """Read the specification of a layer with inputs of these shapes."""
     config = layer["config"]
     if layer.get("module", "keras.layers") == "keras.layers":
         read = _READERS.get(layer["class_name"])
@@ -251,7 +250,6 @@ def _read_layer(layer, shapes):
 
 
 def _policy(config):
-    """Return the name of a layer's dtype policy."""
     dtype = config.get("dtype") or "float32"
     return dtype["config"]["name"] if isinstance(dtype, dict) else dtype
 

@@ -184,7 +184,6 @@ class PredictionBandDisplay(_display.Display):
 
 
 def _only_feature(X, name):
-    """Return the single column of `X` as an array of shape (n_samples,)."""
     if np.ndim(X) != 2 or np.shape(X)[1] != 1:
         raise ValueError(f"`{name}` must have shape (n_samples, 1). Got {np.shape(X)}.")
     return as_floats(X, name)[:, 0]

@@ -193,7 +193,6 @@ class SearchHistoryDisplay(_display.Display):
 
 
 def _mark(ax, x, height, defaults, label, given):
-    """Mark trials at one height; return None without trials."""
     if not len(x):
         return None
     look = {**defaults, "linestyle": "none", "label": f"{label} ({len(x)})"}

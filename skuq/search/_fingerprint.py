@@ -78,7 +78,6 @@ def _name_of(kind: Any) -> str:
 
 
 def _enclosed(function: Any) -> list[Any]:
-    """List the values of the variables that a function encloses."""
     values = []
     for cell in function.__closure__ or ():
         try:

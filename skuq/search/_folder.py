@@ -244,8 +244,7 @@ class CatalogFolder:
         folder = Path(catalog_dir).expanduser().resolve()
         self.path = folder if has_search(folder) else folder / _fingerprint(parts)
         self._parts = json.loads(json.dumps(parts))  # the form in which parts are read from disk
-        self._max_wait = max_wait
-        self._lock = FileLock(self.path / _LOCK)
+        self._max_wait, self._lock = max_wait, FileLock(self.path / _LOCK)
 
     @property
     def entropy(self) -> int | None:
@@ -427,7 +426,6 @@ def catalog_dir_of(path: Path) -> Path:
 
 
 def _fingerprint(parts: dict[str, Any]) -> str:
-    """Compute the name of a search's folder from its parts."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -435,7 +433,6 @@ _OTHER_VALUES = "other values"
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
-    """Describe each difference between two searches in one line."""
     lines = []
     for name in sorted({*there, *here}):
         values = there.get(name), here.get(name)

@@ -94,7 +94,6 @@ class AgEBOOracle(keras_tuner.Oracle):  # type: ignore[misc]
         return {"status": _STATUS.RUNNING, "values": values}
 
     def _record(self, number: int, trial: Any, space: Space, sign: int) -> TrialRecord:
-        """Make skuq's record of one of Keras-Tuner's trials."""
         configuration = self._configuration(trial, space)
         if trial.status == _STATUS.COMPLETED and np.isfinite(trial.score):
             return TrialRecord(number, configuration, score=sign * trial.score)

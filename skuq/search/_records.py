@@ -425,7 +425,6 @@ class TrialLog:
         return self._options.limits.seconds_left(self.started)
 
     def _add(self, record: TrialRecord) -> None:
-        """Add a record to the store and to the history."""
         # After an interrupt, which can come at any moment, a record can be added twice.
         if self.history and self.history[-1] is record:
             return

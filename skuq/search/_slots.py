@@ -552,7 +552,6 @@ def _find_worker(key: str, dask_scheduler: Any) -> tuple[str, bool] | None:
 
 
 def _run_dask_trial(name: str, *arguments: Any) -> Outcome:
-    """Run a trial in a worker."""
     import distributed
 
     plugin: Any = distributed.get_worker().plugins.get(name)

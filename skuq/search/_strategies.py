@@ -221,7 +221,6 @@ class OracleProposer:
         return self._space.restrict(trial.hyperparameters.values)
 
     def _create_trial(self) -> Any:
-        """Ask the oracle for a trial; raise RuntimeError if it proposes none."""
         tuner_id = f"skuq-{threading.get_ident()}-{len(self._trials)}"
         with keep_random_state():  # of which Keras-Tuner makes the trial's name
             trial = self._oracle.create_trial(tuner_id)
@@ -638,7 +637,6 @@ def _propose_by(make: Callable[[Space], Proposer], decisions: Decisions, vary: s
 
 
 def _keep_varied(decisions: Decisions, vary: str) -> Decisions:
-    """Restrict the decisions that do not vary to their defaults."""
     architecture, hyperparameters = decisions
     if vary in ("hyperparameters", "initialisation"):
         architecture = architecture.pin(architecture.default())

@@ -148,7 +148,6 @@ class Columns:
         return NUMBER if numbers else CATEGORY
 
     def _refuse_times(self, inferred, k):
-        """Raise ValueError if pandas infers dates or times in column k."""
         if inferred in _TIMES:
             days = advise_on_times(self.expression(k), inferred)
             raise ValueError(

@@ -168,7 +168,6 @@ class TableInputs(Inputs):
         return numbers if self._limits is None else np.clip(numbers, *self._limits)
 
     def _names(self, n_columns: int) -> Sequence[Any]:
-        """List the names of the encoded columns, for messages."""
         preprocessor, names = self.preprocessor, self.feature_names
         if isinstance(preprocessor, TablePreprocessor):
             names = preprocessor.get_feature_names_out()
@@ -177,7 +176,6 @@ class TableInputs(Inputs):
         return [f"x{k}" for k in range(n_columns)] if names is None else [repr(n) for n in names]
 
     def _fit_preprocessor(self, X: Any, y: Any) -> np.ndarray:
-        """Fit the preprocessor, and encode the same rows."""
         preprocessor = self.preprocessor
         if isinstance(preprocessor, str):
             max_categories = None if self.embed else _MAX_ONE_HOT_CATEGORIES
@@ -461,8 +459,7 @@ def read_validation_rows(
             f"`{name}` must be a tuple (X, y) or (X, y, sample_weight). Got {type(data).__name__}."
         )
     X, y, *weight = data
-    X = inputs.encode(inputs.validate(X, estimator))
-    values = targets.encode(y)
+    X, values = inputs.encode(inputs.validate(X, estimator)), targets.encode(y)
     X, _ = check_X_y(X, values, dtype="float64", multi_output=True)
     given = weight[0] if weight else None
     # All weights 0, or all class weights 0: there is no row to validate on.

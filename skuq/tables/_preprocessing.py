@@ -132,7 +132,6 @@ class TablePreprocessor(TransformerMixin, BaseEstimator):
         return self.encode(self._fit_columns(X, y))
 
     def _fit_columns(self, X, y=None) -> Columns:
-        """Read the columns of a table, and learn from them."""
         self.__dict__.pop("n_codes_", None)  # learnt last: a fit that fails leaves none of another
         columns = Columns(read_table(self, X), getattr(self, "feature_names_in_", None))
         kinds = np.array([columns.kind_to_fit(k) for k in range(columns.n)])

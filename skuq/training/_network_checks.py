@@ -40,8 +40,7 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
     keep their values. Variables without an initializer keep theirs, too, with a warning if they are
     trained and not constant, because all members then start from them.
     """
-    rng = np.random.default_rng(seed)
-    starts = _starts(model, with_frozen=True)
+    rng, starts = np.random.default_rng(seed), _starts(model, with_frozen=True)
     values: dict[int, np.ndarray] = {}  # by identity: nested models may repeat a path
     for variable in model.variables:
         # Drawn for every variable, so that a seed depends only on the variable's position.

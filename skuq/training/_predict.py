@@ -97,8 +97,7 @@ def predict_members(
     >>> predict_members(train(job, data), x[:3]).shape
     (1, 3, 2)
     """
-    x = np.asarray(x, dtype="float64")
-    run = Run(dropout_mask=dropout_mask)
+    x, run = np.asarray(x, dtype="float64"), Run(dropout_mask=dropout_mask)
     return np.stack([_predict(member, x, run, n_draws, cache) for member in members])
 
 

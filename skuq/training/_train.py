@@ -117,7 +117,6 @@ _SLICE_SECONDS = 1.0
 
 
 def _raise_if(cancelled: Callable[[], bool] | None) -> None:
-    """Raise InterruptedError if a training is cancelled."""
     if cancelled is not None and cancelled():
         raise InterruptedError("Training was cancelled.")
 
@@ -331,7 +330,6 @@ class TrainingRun:
         backend.to_host(self._call(0)[1])
 
     def _call(self, n_epochs: int, cancelled: Any = None) -> tuple[dict[str, Any], Any]:
-        """Call the program for the next epochs."""
         program = programs.get(self.key, functools.partial(self._compile, cancelled))
         return program(*self._arguments(n_epochs))
 
@@ -363,7 +361,6 @@ class TrainingRun:
         return backend.to_tensors((self._carry, self._tables, feed, {**self._scalars, **counts}))
 
     def _compile(self, cancelled: Callable[[], bool] | None) -> Any:
-        """Compile the program."""
         # Programs compile one after the other: the training may be cancelled while this one waits.
         _raise_if(cancelled)
         from skuq.training._program import TrainingProgram
@@ -504,12 +501,12 @@ def train_jointly(
                 left[k] = n_left
                 report(n_epochs, sum(left))
 
-        def is_cancelled() -> bool:
-            return ended.is_set() or (cancelled is not None and cancelled())
-
         run = TrainingRun(*groups[k])
-        limit = min(deadline, time.monotonic() + limits[k])
-        run.advance(cancelled=is_cancelled, report=report_group, deadline=limit)
+        run.advance(
+            cancelled=lambda: ended.is_set() or (cancelled is not None and cancelled()),
+            report=report_group,
+            deadline=min(deadline, time.monotonic() + limits[k]),
+        )
         # Only the small records are kept, and the run's arrays are freed before the next group.
         return run.members(), run.share
 

@@ -43,7 +43,6 @@ from skuq.tables._inputs import TableInputs
 X = np.array([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [0.5, 2.0]])
 NETWORKS, CLASSES = skuq.DeepEnsembleRegressor(), skuq.DeepEnsembleClassifier()
 FUNCTIONS, IMAGES = skuq.NEONRegressor(), skuq.NESClassifier()
-TEAM = skuq.HQEnsembleSelector([("a", LogisticRegression()), ("b", LogisticRegression())])
 FIRST_MASKED = [1, 0, 0, 0]
 PICTURES = np.ones((4, 2, 2, 1))
 SURE = skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2)
@@ -104,7 +103,7 @@ def test_validation_rows_in_other_units_are_told(argument, scale, shift, y_shift
     (skuq.HyperDeepEnsembleRegressor(3, min_members=4), TOO_MANY),
     (skuq.AutoDEUQRegressor(n_members=3, selection=GreedySelection(min_members=4)), TOO_MANY),
     (skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=LEAKY), SHARED),
-    (clone(TEAM).set_params(cv=LEAKY), SHARED),
+    (skuq.HQEnsembleSelector([(n, LogisticRegression()) for n in "ab"], cv=LEAKY), SHARED),
     (skuq.NOMURegressor(validation=LEAKY), SHARED),
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
 )
@@ -247,14 +246,10 @@ def rows():
     return X, X @ [1.0, 2.0, 0.0] + 0.3 * rng.normal(size=80)
 
 
-@pytest.fixture(scope="module")
-def pipeline(rows):
-    steps = StandardScaler(), SelectKBest(f_regression, k=2)
-    return make_pipeline(*steps, CalibratedUncertaintyRegressor(TooSure(), cv=3)).fit(*rows)
-
-
-def test_pipeline_has_the_methods_of_the_last_step(rows, pipeline):
+def test_pipeline_has_the_methods_of_the_last_step(rows):
     X, y = rows
+    steps = StandardScaler(), SelectKBest(f_regression, k=2)
+    pipeline = make_pipeline(*steps, CalibratedUncertaintyRegressor(TooSure(), cv=3)).fit(X, y)
     transformed, last = pipeline[:-1].transform(X), pipeline[-1]
     assert transformed.shape == (80, 2)
     for name, *arguments in (

@@ -216,7 +216,8 @@ def assert_keras_says_the_same(model, rows=NEW):
     return network
 
 
-def test_uncertainty_is_finite_and_never_zero(model):
+def test_uncertainty_is_finite_and_never_zero_and_that_of_the_model_of_keras(model):
+    assert_keras_says_the_same(model)
     *parts, _ = predictions(model)
     assert all(np.isfinite(part).all() for part in parts)
     if is_classifier(model):
@@ -446,10 +447,6 @@ def test_predictions_have_the_shape_of_y(trained):
         assert_array_equal(again.sample_y(NEW, 400, random_state=0), draws)
 
 
-def test_the_model_of_keras_says_the_same(model):
-    assert_keras_says_the_same(model)
-
-
 @cases(("loss", "n_members", "n_outputs"), ("mse", 1, 2), ("gaussian-mixture", 3, 3))
 def test_the_model_of_keras_has_every_head(loss, n_members, n_outputs):
     """Keras takes a column of three offsets for a bias where another axis has three entries."""
@@ -459,7 +456,7 @@ def test_the_model_of_keras_has_every_head(loss, n_members, n_outputs):
     assert (model.predict_uncertainty(NEW).epistemic == 0).all() == (n_members == 1)
 
 
-def test_the_model_of_keras_is_a_copy_that_keeps_the_digits_of_large_offsets():
+def test_the_model_of_keras_is_a_copy_with_the_digits_of_large_offsets_and_transforms_no_y():
     rows = X + [1e7, 1.7e9, 0]
     rows["constant"] = 7.0
     model = skuq.TabularEnsembleRegressor(2, loss="crps", **TABULAR).fit(rows, Y + 1e8)
@@ -469,9 +466,6 @@ def test_the_model_of_keras_is_a_copy_that_keeps_the_digits_of_large_offsets():
     for variable in copied.variables:
         variable.assign(variable * 0)
     assert_array_equal(model.predict(rows), before)
-
-
-def test_the_model_of_keras_cannot_transform_targets():
     model = skuq.DeepEnsembleRegressor(2, **SMALL, target_transform="yeo-johnson").fit(X, Y)
     model.set_params(target_transform="standard")  # what was fitted counts
     with pytest.raises(ValueError, match="to_keras.*yeo-johnson.*skuq.save"):

@@ -143,8 +143,7 @@ def test_it_is_learnt_where_it_can_be_and_next_to_nothing_inside(model):
     assert_allclose(found, skewed.fitted_.far.look(np, 5 * X)[1][:, 0], rtol=1e-6)
     fars = [learn(model, X[k], Y[k]).fitted_.far for k in (np.arange(20), np.arange(200) % 20)]
     assert_allclose(*(far.reach for far in fars), rtol=0.1)  # copies are no neighbours
-    for k in (slice(9), [3] * 50):
-        assert learn(model, X[k], Y[k]).fitted_.far is None
+    assert all(learn(model, X[k], Y[k]).fitted_.far is None for k in (slice(9), [3] * 50))
     more, weight = (np.append(X, 5 + X[:40], axis=0), Y[np.arange(240) % 200]), np.ones(240)
     assert np.mean(added(learn(model, *more), more[0][200:]) > 0) < 0.2
     weight[200:] = 0  # rows that do not count

@@ -89,8 +89,7 @@ def test_make_splits_trains_on_every_class():
     # If only some folds are used, they are folds that train on every class.
     labels = np.repeat([0, 1, 2], [30, 29, 1])
     rows = Rows(np.zeros((60, 1)), np.zeros((60, 1)), np.ones(60))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # no row is left out
+    with warnings.catch_warnings(action="error"):  # no row is left out
         splits = make_splits(rows, 0, 10, labels=labels, n_used=9)
     assert all(59 in train for train, _ in splits.parts)
     assert splits.n_valid == splits.tested.sum() == 54
@@ -176,8 +175,7 @@ def test_fit_refits_as_train_member_does(tiny_space, rows):
     n_epochs = 1 + model.catalog_.member(k).best_epoch
     recipe = Recipe(**tiny_space.recipe(configuration), epochs=n_epochs, **training_data.PLAIN)
     network, data = tiny_space.build(configuration, (2,), 2), TrainingData.without_validation
-    seed = model.catalog_[k].seed
-    every = data(x, y, np.ones(60))
+    seed, every = model.catalog_[k].seed, data(x, y, np.ones(60))
     alone = training_data.train_member(network, GaussianHead(), recipe, every, seed)
     assert_allclose(member.weights, alone.weights, rtol=1e-4, atol=1e-5)
 

@@ -174,8 +174,7 @@ def test_nomu_regressor_draws_inputs_among_the_columns_of_numbers(rows):
     assert_array_equal(_predictions(by_table, X), _predictions(by_array, X))
 
 
-@pytest.fixture(scope="module")
-def levels():
+def make_levels():
     """300 rows with one column of 8 categories with effects, and new rows: known, and unseen."""
     rng = np.random.default_rng(1)
     level = rng.integers(8, size=300)
@@ -192,8 +191,8 @@ def levels():
     (skuq.NOMURegressor(readout=FIXED, random_state=0), TablePreprocessor(50)),
     quick=2,
 )
-def test_predict_is_less_sure_of_unseen_categories(model, preprocess, levels):
-    X, y, known, unseen = levels
+def test_predict_is_less_sure_of_unseen_categories(model, preprocess):
+    X, y, known, unseen = make_levels()
     y = y > 0 if hasattr(model, "predict_proba") else y
     model = clone(model).set_params(preprocess=preprocess).fit(X, y)
     with pytest.warns(TableWarning, match=r"'c' \(100 % of the rows; such as \['u', 'v'\]") as told:

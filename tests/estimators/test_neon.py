@@ -35,12 +35,8 @@ def fit_small(**changes):
     return small(**changes).fit(INPUTS, VALUES)
 
 
-@pytest.fixture(scope="module")
-def fitted():
-    return fit_small()
-
-
-def test_predict_takes_the_query_points_of_fit_by_default(fitted):
+def test_predict_takes_the_query_points_of_fit_by_default():
+    fitted = fit_small()
     expected = fitted.predict(FURTHER)
     assert_array_equal(fitted.predict(FURTHER, query_points=QUERIES), expected)
     one = fitted.predict(FURTHER, query_points=QUERIES[3:4])
@@ -155,11 +151,6 @@ def test_fit_takes_relative_errors_of_functions_and_not_of_single_numbers(plan):
     assert_array_equal(weights(VALUES), weights(VALUES, loss="relative"))
 
 
-def with_given(model, **changes):
-    settings = {"training__steps": 100, "learning_rate": 0.02, "pretrained": model}
-    return fit_small(**settings, **changes)
-
-
 def one_input_of_keras():
     keras.utils.set_random_seed(0)
     return sequential((1,), layers.Dense(6, activation="tanh"), layers.Dense(4))
@@ -173,7 +164,8 @@ def one_input_of_keras():
 )
 def test_fit_keeps_a_given_regressor_as_it_is(make, queries):
     given = make()
-    model = with_given(given, query_points=queries)
+    settings = {"training__steps": 100, "learning_rate": 0.02, "pretrained": given}
+    model = fit_small(**settings, query_points=queries)
     posterior = model.fitted_.posterior_of(model.index_)
     assert posterior.key is None
     copied = pickle.loads(pickle.dumps(posterior))

@@ -306,16 +306,11 @@ def wave_model(**changes):
     return build(NEONRegressor, **{**settings, **changes})
 
 
-@pytest.fixture(scope="module")
-def wave():
+def test_fit_closes_the_prior_at_the_data_and_draws_are_functions():
     u = inputs(10)
-    return wave_model().fit(u, waves(u))
-
-
-def test_fit_closes_the_prior_at_the_data_and_draws_are_functions(wave):
+    wave = wave_model().fit(u, waves(u))
     assert wave.fitted_.draws.of_mean().directions.shape[1] == 1
     assert_allclose(wave.predict(NEAR), wave.predict_uncertainty(NEAR).mean, rtol=1e-12, atol=1e-14)
-    u = inputs(10)
     at_data, new = std_of(wave, u).mean(), std_of(wave, NEAR).mean()
     assert at_data < 0.05 * new and std_of(wave, FAR).mean() > 4 * new
     assert np.sqrt(np.mean((wave.predict(u) - waves(u)) ** 2)) < 2e-5 * waves(u).std()

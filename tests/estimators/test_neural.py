@@ -28,7 +28,6 @@ NETWORK = {"network": MLP((16,)), "epochs": 30, "random_state": 0}
 HYPER = {"n_members": 2, "n_trials": 4, "dropout_range": (0.01, 0.2), **NETWORK}
 DEEP, DROPOUT = skuq.DeepEnsembleRegressor(3, **NETWORK), skuq.MCDropoutRegressor(20, **NETWORK)
 HYPER_DEEP, OF_CLASSES = skuq.HyperDeepEnsembleRegressor(**HYPER), skuq.DeepEnsembleClassifier(3)
-HYPER_OF_CLASSES = skuq.HyperDeepEnsembleClassifier(**HYPER)
 KNOWN = {"loss": "mse", "noise_std": 0.1}
 BAD_RANGES = (0.1,), (0.5, 0.1), (0.0, 0.5), (0.1, 1.0)
 HAS_NO_DROPOUT = "`network` must return a model with Dropout layers"
@@ -262,7 +261,7 @@ def test_training_data_keeps_weights_in_all_rows():
     assert len(data.all_rows().x_valid) == 0
 
 
-@pytest.mark.parametrize("estimator", [HYPER_DEEP, HYPER_OF_CLASSES])
+@pytest.mark.parametrize("estimator", [HYPER_DEEP, skuq.HyperDeepEnsembleClassifier(**HYPER)])
 def test_hyper_deep_ensemble_gives_a_second_member_real_weight(estimator, monkeypatch):
     """The first network is right on all validation rows, and the others are wrong."""
     train = training.train

@@ -352,10 +352,9 @@ def test_fit_of_an_epinet_needs_its_network_but_not_its_twin(monkeypatch):
             model.fit(*rows)
         assert model.noise_std_ == 0
     diverging(monkeypatch, 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # nothing is left out: the fit fails
-        with pytest.raises(FloatingPointError, match="The network diverged"):
-            model.fit(*rows)
+    silent = warnings.catch_warnings(action="error")  # nothing is left out: the fit fails
+    with silent, pytest.raises(FloatingPointError, match="The network diverged"):
+        model.fit(*rows)
 
 
 def test_fit_leaves_members_out_that_diverge(monkeypatch):

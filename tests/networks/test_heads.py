@@ -19,7 +19,6 @@ layers = keras.layers
 LIKELIHOODS = [GaussianHead(2), GaussianHead(2, beta=0.5)]
 CRPS = GaussianHead(2, score="crps")
 MIXTURE = GaussianMixtureHead(2)
-HEADS = [*LIKELIHOODS, CRPS, MIXTURE]
 
 
 def numbers(head, rows=(7,), seed=0):
@@ -61,7 +60,7 @@ def test_validation_loss_is_the_score_and_without_beta(head):
         assert_allclose(found, -head.log_likelihood(y, raw) / 2, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("head", HEADS, ids=repr)
+@pytest.mark.parametrize("head", [*LIKELIHOODS, CRPS, MIXTURE], ids=repr)
 def test_moments_are_those_of_the_density_and_wild_raw_numbers_stay_finite(head, rng):
     """Numerical integration of the likelihood of one output, the other's held."""
     y, raw = numbers(head, rows=(), seed=3)

@@ -18,14 +18,13 @@ from tiers import cases
 
 from skuq import plotting
 from skuq.ensembles import select_teams
-from skuq.plotting import PredictionBandDisplay as Band
-from skuq.plotting import QuantileCalibrationDisplay as Calibration
-from skuq.plotting import RetentionDisplay as Retention
 from skuq.plotting import SearchHistoryDisplay, TeamDisplay
 from skuq.predictive import GaussianMixture
 from skuq.search import Catalog, TrialRecord
 
 plt.switch_backend("Agg")
+Band, Retention = plotting.PredictionBandDisplay, plotting.RetentionDisplay
+Calibration = plotting.QuantileCalibrationDisplay
 X = np.linspace(0, 5, 12)[:, None]
 CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
 
@@ -50,10 +49,8 @@ def select(n_models, n_rows, **settings):
 CHOSEN = select(6, 300)
 # Each: a function of `ax` and keywords that draws.
 DRAW = {
-    **{
-        name: partial(getattr(plotting, name).from_predictions, Y, 0.5 * Y, STD)
-        for name in ("QuantileCalibrationDisplay", "RetentionDisplay")
-    },
+    "QuantileCalibrationDisplay": partial(Calibration.from_predictions, Y, 0.5 * Y, STD),
+    "RetentionDisplay": partial(Retention.from_predictions, Y, 0.5 * Y, STD),
     "PredictionBandDisplay": Band(Y, Y, STD, aleatoric=STD / 2).plot,
     "SearchHistoryDisplay": SearchHistoryDisplay([3.0, np.nan, 2.0]).plot,
     "TeamDisplay": partial(TeamDisplay.from_teams, CHOSEN),

@@ -94,8 +94,7 @@ def test_each_search_has_a_folder_of_its_own_whose_name_is_said(tmp_path, caplog
         Catalog.load(tmp_path / "nothing")
     with pytest.raises(NotADirectoryError, match="Use skuq.load for files"):
         Catalog.load(first / "search.skuq")
-    with warnings.catch_warnings(), caplog.at_level(logging.INFO, logger="skuq"):
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(action="error"), caplog.at_level(logging.INFO, logger="skuq"):
         for other in ({"X": "digest:11"}, {"random_state": 8}, {"a": 1, "b": 2, "c": 3}):
             new = begun(tmp_path, (), {**PARTS, **other})
             assert f"a new search starts in {new}" in caplog.text

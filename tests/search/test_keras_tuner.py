@@ -101,16 +101,14 @@ def test_an_oracle_that_has_nothing_left_says_so_and_leaves_no_folder():
     proposer = proposer_of(oracle, DenseSpace(n_nodes=1).decisions())
     folder = Path(oracle._project_dir)
     assert folder.is_dir()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")  # of resources that nobody has released
-        del proposer
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        del proposer  # a warning would be of resources that nobody has released
     assert not caught and not folder.exists()
 
 
 def build(hp, input_shape, n_outputs):
-    stack = [keras.Input(input_shape)]
-    for _ in range(hp.Int("depth", 1, 3)):
-        stack.append(layers.Dense(hp.Choice("units", [4, 8]), activation="relu"))
+    stack, depth = [keras.Input(input_shape)], hp.Int("depth", 1, 3)
+    stack += [layers.Dense(hp.Choice("units", [4, 8]), activation="relu") for _ in range(depth)]
     if hp.Boolean("wide"):
         stack.append(layers.Dense(hp.Int("width", 16, 64, step=16)))
     return keras.Sequential([*stack, layers.Dense(n_outputs)])

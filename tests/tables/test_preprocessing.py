@@ -210,7 +210,6 @@ DATES = [
 ]
 NUMBERS = pd.DataFrame({"x": [1.0, 2.0], "b": [np.inf, 0.0], "c": [0.0, -np.inf]})
 PLAIN = pd.DataFrame({"x": [1.0, 2.0], "y": ["a", "b"]})
-ARRAY = np.arange(4.0).reshape(2, 2)
 BY_NAME = "'bought' holds dates or times.*year, month, weekday"
 INFINITE = r"contains infinity, in columns \['b', 'c'\]"
 # Tables of `fit` and, where that is fine, of `transform`; and the message.
@@ -220,7 +219,7 @@ REFUSED = [
     (PLAIN.assign(bought=[1.0, 2.0]), PLAIN.assign(bought=DATES[0]), BY_NAME),
     (PLAIN.assign(bought=["a", "b"]), PLAIN.assign(bought=DATES[-1]), BY_NAME),
     *[(table, None, INFINITE) for table in (NUMBERS, NUMBERS.assign(w="w"))],
-    (ARRAY, [[1.0, np.inf]], r"contains infinity, in columns \['x1'\]"),
+    (np.eye(2), [[1.0, np.inf]], r"contains infinity, in columns \['x1'\]"),
     (PLAIN, PLAIN.assign(x=["seven", "8"]), "'x' held numbers in fit.*seven"),
     (PLAIN.set_axis(["u", "u"], axis=1), None, r"unique names. Several are named \['u'\]"),
     (PLAIN, PLAIN.iloc[:, ::-1], "same order"),

@@ -730,9 +730,6 @@ def test_a_budget_without_limits_changes_nothing_and_an_objective_replaces_the_s
     outcome = priced(CONFIGURATION, 3, TrialBudget())
     assert outcome.result.n_weights == len(outcome.result.networks) * ((3 + 1) * 8 + (8 + 1) * 2)
     assert outcome.score == outcome.result.score + 1e-3 * outcome.result.n_weights
-    broken = replace(trainer, objective=lambda trial: trial.scor)
-    with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):
-        broken(CONFIGURATION, 3, TrialBudget())
 
 
 def test_trials_side_by_side_are_those_alone_and_one_that_diverges_is_no_loss(trainer):
@@ -748,6 +745,8 @@ def test_trials_side_by_side_are_those_alone_and_one_that_diverges_is_no_loss(tr
     broken = replace(trainer, objective=lambda trial: trial.scor)
     outcomes = broken.together(configurations[:2], (0, 1), TrialBudget())
     assert [type(outcome) for outcome in outcomes] == [ValueError, FloatingPointError]
+    with pytest.raises(ValueError, match="`objective` raised AttributeError: .*'scor'"):
+        broken(CONFIGURATION, 3, TrialBudget())
 
 
 def test_a_shortened_training_leaves_time_for_its_predictions(trainer, monkeypatch):

@@ -66,7 +66,6 @@ class _HeldOut(NamedTuple):
 
 
 def _read_rows(estimator: Any, given: Given, is_kind: Callable[[Any], bool]) -> _Rows:
-    """Check the estimator and the rows, but for y."""
     inner, params = estimator.estimator, dict(given.others)
     model = _out_of_fold.check_estimator(
         "`estimator`", inner, is_kind, isinstance(estimator.cv, str)

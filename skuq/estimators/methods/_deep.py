@@ -47,8 +47,7 @@ def _fit_seeds(estimator: Any, given: _base.Given) -> _base.Fit:
     # Each member validates on other rows, so that nearly every row trains some member.
     task = task.split(estimator.validation, n_members=n_members)
     model = shared.build_network(network, task)
-    recipe = shared.make_recipe(estimator, task, fields)
-    parts = task.splits.parts
+    recipe, parts = shared.make_recipe(estimator, task, fields), task.splits.parts
     # A sample is of the rows that a member may train on; it validates on the others.
     if estimator.bootstrap:
         # None: validation rows are common to all members, or there are none.
@@ -67,7 +66,6 @@ def _fit_seeds(estimator: Any, given: _base.Given) -> _base.Fit:
 
 
 def _fit_dropout(estimator: Any, given: _base.Given) -> _base.Fit:
-    """Train one network, and draw the masks of its passes."""
     network = shared.resolve_network(estimator, drops="dropout")
     fields, is_auto = shared.training_fields(estimator), isinstance(estimator.dropout, str)
     if not isinstance(network, MLP) and not is_auto:
@@ -690,7 +688,6 @@ def _fit_settings(estimator: Any, given: _base.Given) -> _base.Fit:
 
 
 def _check_range(estimator, name, largest=np.inf):
-    """Check the range (low, high) of a setting, and return it as an array."""
     given = getattr(estimator, f"{name}_range")
     try:
         values = np.asarray(given, dtype=float)

@@ -259,8 +259,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             members = [pool[name] for name in team]
         else:
             # The members of the team are fitted on all rows, the others not again.
-            every = np.arange(len(y))
-            fit = delayed(_out_of_fold.fit_fold)
+            every, fit = np.arange(len(y)), delayed(_out_of_fold.fit_fold)
             calls = (fit(pool[name], X, y, fit_params[name], every) for name in team)
             members = [model for model, _ in Parallel(self.n_jobs)(calls)]
         weights = chosen.weights_
@@ -271,7 +270,6 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         return Fit(FittedTeam(tuple(members), classes, ballots, weights), attributes)
 
     def _check_pool(self, prefit):
-        """Check `estimators` and return the models by name, without those dropped."""
         items = self.estimators
         if not all(isinstance(item, tuple | list) and len(item) == 2 for item in items):
             raise ValueError(
@@ -421,7 +419,6 @@ def _check_classes(pool, y, prefit):
 
 
 def _check_has_proba(name, model):
-    """Raise ValueError if a model of the pool has no `predict_proba`."""
     if not hasattr(model, "predict_proba"):
         raise ValueError(
             f"Estimator {name!r} has no predict_proba, which `voting='soft'` needs. "

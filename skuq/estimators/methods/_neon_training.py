@@ -394,8 +394,7 @@ def train_ensemble(trainer, *, n_members, prior_scale, subsample):
     unseen = np.repeat(left_out, trainer.n_queries, axis=1)[..., None]
     # The mean over the members that have not seen a value predicts it.
     mean = (values * unseen).sum(axis=0) / np.maximum(unseen.sum(axis=0), 1)
-    weight = trainer.weight * left_out.any(axis=0)
-    error = trainer.data.y - mean
+    weight, error = trainer.weight * left_out.any(axis=0), trainer.data.y - mean
     return draws, fit_widths(error**2, values.var(axis=0), weight, trainer.noise.shape)
 
 

@@ -423,7 +423,6 @@ class NOMURegressor(UncertaintyRegressor):
 
 
 def _refuse_without_effect(model: Any, readout: NOMUReadout) -> None:
-    """Raise ValueError for parameters that have no effect with this readout."""
     of_kind = isinstance(model.validation, str)
     # Numbers are taken as they are: no rows are held out.
     if not readout.is_chosen:
@@ -451,7 +450,6 @@ def _refuse_without_effect(model: Any, readout: NOMUReadout) -> None:
 
 
 def _is_noiseless(model: Any) -> bool:
-    """Tell whether the parameters say that the data have no noise."""
     return isinstance(model.noise_std, Real) and model.noise_std == 0
 
 

@@ -246,7 +246,6 @@ class NomuTrainer:
         return self._train_sides([every], self._template(mean), data)[0]
 
     def _train_sides(self, parts, template, data, start=None):
-        """Train networks of r, or of f and r, on the data of each part."""
         seed = trial_seed(self.task.entropy, 0)
         return self._train_stacks(parts, template, data, self.head, self._recipe, seed, start)
 
@@ -322,7 +321,6 @@ class NomuTrainer:
         return replace(recipe, **changes)
 
     def _recipe(self, n_train: int) -> Any:
-        """Make the recipe of r, or of f and r together."""
         batch, epochs = self.recipe["batch_size"] or _FULL_BATCH, self.epochs
         if epochs is None:  # few rows get enough steps
             n_steps = _NOISELESS_STEPS if self.noiseless else _FEWEST_STEPS[self.interpolates]
@@ -349,7 +347,6 @@ class NomuTrainer:
 
 
 def _check_completed(members: Sequence[Any]) -> None:
-    """Raise FloatingPointError if a network diverged."""
     wild = [member for member in members if has_diverged(member)]
     if wild:
         reason = f" ({wild[0]})" if isinstance(wild[0], FloatingPointError) else ""

@@ -343,7 +343,6 @@ class MemberTrainer:
         return mean_score(self.head, y, raw, weight, calibrates=self._calibrates)
 
     def _head(self, configuration: Mapping[str, Any]) -> Any:
-        """Select the head that a configuration trains with."""
         decide = getattr(self.space, "head", None)
         return self.head if decide is None else decide(configuration, self.head)
 
