@@ -65,9 +65,9 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
     Raises
     ------
     ValueError
-        If numbers of rows differ, or values are missing.
+        If numbers of rows or outputs differ, or values are missing.
     TypeError
-        If a classifier has no `predict_proba`.
+        If a classifier has no `predict_proba` or `classes_`.
 
     See Also
     --------
@@ -84,7 +84,10 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
     A classifier's coverage is that of the smallest sets of classes whose probabilities sum to at
     least 50, 80, 90 or 95 %; it claims the mean of these sums. The curve of a classifier is that of
     accuracy against confidence, in bins of equally many rows. The worst group is the one whose
-    confidence interval ends farthest on the wrong side, so that a few unlucky rows are not it.
+    confidence interval ends farthest on the wrong side, so that a few unlucky rows are not it: a
+    group needs two rows, and is taken to spread at least as all rows do.
+
+    A standard deviation of 0 predicts a point: its CRPS is the absolute error, its NLL infinite.
 
     References
     ----------
@@ -104,9 +107,19 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
     judged = _judge(model, X_test, y_test)
     reference = judged.reference(judged.y if y_train is None else y_train)
     of, rows = "training" if y_train is not None else "test rows' own", []
+    notes = (*judged.notes, f"The reference predicts the {of} distribution of y for every row.")
+    if np.isinf(judged.losses.get("nll", 0)).any():
+        notes += ("The NLL is infinite where y has no density, as with a standard deviation of 0.",)
     if groups is not None:
         check_consistent_length(groups, y_test)
-        groups = np.asarray(_params.fill_masked(groups))[judged.rows]
+        groups = np.asarray(_params.fill_masked(groups))
+        if groups.size != len(groups):
+            raise ValueError(f"`groups` must have shape (n_samples,). Got {groups.shape}.")
+        codes, labels = pd.factorize(groups.ravel()[judged.rows], use_na_sentinel=False)
+        indices = pd.Series(codes).groupby(codes).indices
+        groups = {labels[code]: of for code, of in indices.items() if len(of) > 1}
+        if alone := len(labels) - len(groups):
+            notes += (f"Groups of one row, of which there are {alone}, cannot be the worst group.",)
     for name in sorted(judged.losses, key=lambda name: name.startswith("coverage")):
         losses = judged.losses[name]
         claimed, other = judged.claimed.get(name, np.nan), reference.losses.get(name)
@@ -116,7 +129,6 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
         if groups is not None and name not in _NO_LOSSES:
             row |= _worst(name, losses, groups, claimed)
         rows.append(row)
-    notes = (*judged.notes, f"The reference predicts the {of} distribution of y for every row.")
     frame = pd.DataFrame(rows).set_index("score")
     name = type(_params.unwrap_estimator(model)[0]).__name__
     return UncertaintyReport(frame, judged.curve, notes, _sentence(name, frame, len(judged.y), of))
@@ -194,20 +206,19 @@ class _Judged:
 def _judge(model, X, y) -> _Judged:
     """Predict, and score each row by whatever the model offers."""
     model, X = _params.unwrap_estimator(model, X)
-    if not _params.classifies(model):
+    labels = any(isinstance(label, str | bytes | bool) for label in np.ravel(y).tolist())
+    # MAPIE's classifiers predict sets, and have no classes.
+    if not (labels or _params.classifies(model) or hasattr(model, "predict_set")):
         return _judge_numbers(model, X, y)
-    if not hasattr(model, "predict_proba"):
-        raise TypeError(f"To be judged, a classifier must have `predict_proba`. Got {model!r}.")
-    y, known = _scorers.known_labels(model, y)
-    proba = _scores.check_proba(np.asarray(model.predict_proba(X))[known])
-    codes = _scores.label_columns(y[known], proba, model.classes_)
+    y, proba, known = _scorers.known_labels(model, X, y)
+    codes = _scores.label_columns(y, _scores.check_proba(proba), model.classes_)
 
     def reference(labels):
         of = _params.class_codes(labels, np.asarray(model.classes_))
         shares = np.bincount(of, minlength=proba.shape[1]) / len(of)
         return _judge_classes(np.tile(shares, (len(codes), 1)), codes)
 
-    return replace(_judge_classes(proba, codes), y=y[known], rows=known, reference=reference)
+    return replace(_judge_classes(proba, codes), y=y, rows=known, reference=reference)
 
 
 def _judge_numbers(model, X, y) -> _Judged:
@@ -267,7 +278,7 @@ def _judge_classes(proba, codes) -> _Judged:
             losses["set_size_90"] = chosen.sum(axis=1)
         name = f"coverage_{100 * level:g}"
         losses[name] = (chosen & (order == codes[:, None])).any(axis=1)
-        claimed[name] = (ranked * chosen).sum(axis=1).mean()
+        claimed[name] = min((ranked * chosen).sum(axis=1).mean(), 1.0)
     n_bins = int(np.clip(len(codes) // _BIN_ROWS, 1, _BINS))
     bins = np.array_split(np.argsort(ranked[:, 0], kind="stable"), n_bins)
     curve = [(ranked[of, 0].mean(), right[of].mean(), len(of)) for of in bins]
@@ -279,11 +290,12 @@ class _Marginal:
 
     def __init__(self, targets, like):
         targets = _params.as_floats(targets, "y_train")
+        if (given := targets[:1].size) != (expected := like[:1].size):
+            raise ValueError(f"`y_train` must have {expected} outputs, as `y_test`. Got {given}.")
         self.targets = targets.reshape(-1, *like.shape[1:])
 
     def predict(self, X, return_std=False):
-        mean, std = self.targets.mean(axis=0), self.targets.std(axis=0)
-        mean, std = (self._repeat(part, X) for part in (mean, np.maximum(std, TINIEST)))
+        mean, std = (self._repeat(of(self.targets, axis=0), X) for of in (np.mean, np.std))
         return (mean, std) if return_std else mean
 
     def predict_interval(self, X, coverage):
@@ -310,28 +322,31 @@ def _wilson(share, n):
     """Compute Wilson's 95 % confidence interval of a share of n rows."""
     centre, shrink = share + _Z**2 / (2 * n), 1 + _Z**2 / n
     half = _Z * np.sqrt(share * (1 - share) / n + (_Z / (2 * n)) ** 2)
-    return (centre - half) / shrink, (centre + half) / shrink
+    low, high = (centre - half) / shrink, (centre + half) / shrink
+    return low if share > 0 else 0.0, high if share < 1 else 1.0  # without rounding
 
 
 def _value(name, rows) -> float:
     return float(np.sqrt(rows.mean()) if name == "rmse" else rows.mean())
 
 
-def _standard_error(rows):
-    with np.errstate(invalid="ignore"):  # infinite intervals
-        return rows.std(ddof=1) / np.sqrt(len(rows)) if len(rows) > 1 else np.nan
+def _standard_error(rows, spread=0.0) -> float:
+    if len(rows) < 2 or not np.isfinite(rows).all():
+        return np.nan if len(rows) < 2 else 0.0  # an infinite mean is certain
+    return max(rows.std(ddof=1), spread) / len(rows) ** 0.5
 
 
-def _summary(name, rows, claimed) -> dict:
-    value, error = _value(name, rows), _standard_error(rows)
+def _summary(name, rows, claimed, spread=0.0) -> dict:
+    value, error = _value(name, rows), float(_standard_error(rows, spread))
     if name == "rmse":  # the delta method
-        error = error / (2 * value) if value else 0.0
+        error /= max(2 * value, TINIEST)
     ends = (value - _Z * error, value + _Z * error)
     if name == "error_rate" or not np.isnan(claimed):
         ends = _wilson(value, len(rows))
     return {"value": value, "standard_error": error, "low": ends[0], "high": ends[1]}
 
 
+@np.errstate(invalid="ignore")  # infinite losses on both sides
 def _verdict(name, row, rows, other) -> str:
     """Compare a coverage with what was claimed, and a loss, row by row, with the reference."""
     if not np.isnan(claimed := row["claimed"]):
@@ -345,12 +360,12 @@ def _verdict(name, row, rows, other) -> str:
 
 def _worst(name, rows, groups, claimed) -> dict:
     """Find the group whose confidence interval ends farthest on the wrong side."""
-    codes, labels = pd.factorize(groups, use_na_sentinel=False)
-    found = [_summary(name, rows[codes == k], claimed) for k in range(len(labels))]
-    ends = [-each["low"] if np.isnan(claimed) else each["high"] for each in found]
-    worst = int(np.argmin(np.where(np.isnan(ends), np.inf, ends)))
-    parts = {"worst": "value", "worst_low": "low", "worst_high": "high"}
-    return {"worst_group": labels[worst], **{k: found[worst][of] for k, of in parts.items()}}
+    # Few rows that agree by chance say little: each group spreads at least as all rows.
+    spread = _standard_error(rows) * len(rows) ** 0.5
+    found = [{"group": g, **_summary(name, rows[of], claimed, spread)} for g, of in groups.items()]
+    worst = max(found, key=lambda s: s["low"] if np.isnan(claimed) else -s["high"], default={})
+    parts = {"worst_group": "group", "worst": "value", "worst_low": "low", "worst_high": "high"}
+    return {column: worst.get(part, np.nan) for column, part in parts.items()}
 
 
 def _sentence(name, frame, n, of) -> str:

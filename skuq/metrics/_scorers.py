@@ -161,14 +161,9 @@ class UncertaintyScorer:
                     f"{self.name!r} is a score of regressors. Scores of classifiers are "
                     f"{sorted(_CLASS_SCORES)}. Got {model!r}."
                 )
-            if not hasattr(model, "predict_proba"):
-                raise TypeError(
-                    f"To be scored, a classifier must have `predict_proba`. Got {model!r}."
-                )
-            proba, loss = np.asarray(model.predict_proba(X)), _CLASS_SCORES[self.name]
-            y, known = known_labels(model, y)
+            y, proba, known = known_labels(model, X, y)
             weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-            return -loss(y[known], proba[known], labels=model.classes_, sample_weight=weight)
+            return -_CLASS_SCORES[self.name](y, proba, labels=model.classes_, sample_weight=weight)
         predicted, level = Predicted(model, X, y), _percentage(self.name)
         if level is not None:
             kind = self.name.rpartition("_")[0]
@@ -216,8 +211,16 @@ class UncertaintyScorer:
         return f"get_scorer({self.name!r})"
 
 
-def known_labels(model, y):
-    """Return labels (n,), and which of them the classifier knows; warn of rows of others."""
+def known_labels(model, X, y):
+    """Return labels and probabilities of rows whose classes the model knows, and which those are.
+
+    Warn of other rows, and refuse models that are no classifiers with probabilities.
+    """
+    if not (classifies(model) and hasattr(model, "predict_proba")):
+        raise TypeError(
+            "To be judged, a classifier must have `predict_proba` and `classes_` (give the one "
+            f"inside of MAPIE's), and a regressor must have numbers as y. Got {model!r}."
+        )
     y = column_or_1d(fill_masked(y))
     known = np.array([label in model.classes_.tolist() for label in y.tolist()], dtype=bool)
     known |= pd.isna(y)  # missing labels are refused
@@ -231,7 +234,7 @@ def known_labels(model, y):
             "two rows.",
             UndefinedMetricWarning,
         )
-    return y, known
+    return y[known], np.asarray(model.predict_proba(X))[known], known
 
 
 def _percentage(name):
@@ -244,8 +247,9 @@ def _percentage(name):
 
 def levels_of_mapie(model):
     """Coverages that MAPIE's regressors were made for, which they do not take as an argument."""
-    alphas = getattr(model, "_alphas", None) if hasattr(model, "conformalize") else None
-    return None if alphas is None else 1 - np.asarray(alphas, dtype=float)
+    made = hasattr(model, "conformalize") or hasattr(model, "fit_conformalize")
+    names = [n for n in ("_alphas", "_alpha", "alpha") if made and hasattr(model, n)]
+    return 1 - np.atleast_1d(getattr(model, names[0])).astype(float) if names else None
 
 
 @dataclass(frozen=True)
@@ -295,7 +299,7 @@ class Predicted:
             return tuple(own(self.X)[1][:, :, same.argmax()].T)
         predict = self.distribution.interval if own is None else partial(own, self.X)
         ends = predict(coverage=coverage)
-        return ends if isinstance(ends, tuple) else np.moveaxis(np.asarray(ends), 1, 0)
+        return ends if isinstance(ends, tuple | list) else np.moveaxis(np.asarray(ends), 1, 0)
 
     def pit(self):
         """Compute values of the predicted cdf at y, (n[, m])."""
@@ -308,7 +312,9 @@ class Predicted:
 def nll(predicted):
     """Compute the negative log likelihood of each row under its distribution, or a normal."""
     if not predicted.offers("log_prob"):
-        return _scores.normal_nll(predicted.y, *predicted.normal)
+        mean, std = predicted.normal
+        # A point has no density.
+        return np.where(std == 0, np.inf, _scores.normal_nll(predicted.y, mean, std + (std == 0)))
     with np.errstate(under="ignore"):
         return -predicted.distribution.log_prob(predicted.y) / predicted.y[0].size
 
@@ -322,7 +328,7 @@ def crps(predicted):
         # The CRPS is twice the pinball loss, averaged over all levels.
         return 2 * _scores.pinball(y, distribution.quantile(_CRPS_LEVELS), _CRPS_LEVELS)
     mean, std = predicted.normal
-    return crps_normal(y - mean, std)
+    return np.where(std == 0, abs(y - mean), crps_normal(y - mean, std + (std == 0)))
 
 
 def _score_intervals(kind, predicted, weight, coverage):

@@ -265,13 +265,20 @@ def test_report_names_the_group_that_is_worst_beyond_its_noise_and_averages_outp
     assert set(frame.worst_group.drop("mean_width_90")) == {"noisy"}
     assert_allclose(frame.worst["rmse"], 3, rtol=0.15)
     assert frame.worst_high["coverage_90"] < 0.6 < 0.85 < frame.low["coverage_90"]
-    with pytest.raises(ValueError, match="inconsistent numbers"):
-        uncertainty_report(model, X, y, groups[1:])
+    column = uncertainty_report(model, X, y, groups[:, None], y_train=y[:, None])
+    assert column.frame.worst.equals(frame.worst) and "there are 1," in column.notes[-1]
+    rows, pairs = slice(160, 240), ["noisy"] * 40 + [f"pair {k // 2}" for k in range(40)]
+    frame = uncertainty_report(model, X[rows], y[rows], pairs).frame  # some pairs are unlucky
+    assert set(frame.worst_group.drop("mean_width_90")) == {"noisy"}
+    assert uncertainty_report(model, X[:9], y[:9], range(9)).frame.worst_group.isna().all()
+    for given in {"groups": groups[1:]}, {"groups": [(1, 2)] * 4000}, {"y_train": X[:, [0, 0]]}:
+        with pytest.raises(ValueError, match="inconsistent|`(groups|y_train)` must have .* Got"):
+            uncertainty_report(model, X, y, **given)
 
 
 @cases(
     ("ends",),
-    (lambda low, high: (low, high),),
+    (lambda low, high: [low, high],),
     (lambda low, high: np.stack([low, high], axis=1),),
     (lambda low, high: np.stack([low, high], axis=1)[..., None],),  # as of MAPIE
 )
@@ -290,19 +297,38 @@ def test_intervals_alone_are_scored(table, ends):
     assert_allclose(frame.value["coverage_50"], metrics.coverage_score(y, low, high))
 
 
+def test_a_standard_deviation_of_zero_is_a_point_without_density(table):
+    X, y = table
+    report, error = uncertainty_report(normals_about_x(0.0), X, y), abs(y - X[:, 0]).mean()
+    assert_allclose(report.frame.value[["crps", "nll"]], [error, np.inf])
+    assert make_scorers()(normals_about_x(0.0), X, y)["neg_nll"] == -np.inf
+    assert report.frame.verdict["nll"] == "worse" and "infinite" in repr(report)
+    model, groups = normals_about_x(np.arange(40) != 25), np.arange(40) // 10
+    frame = uncertainty_report(model, X, y, groups).frame
+    assert frame.worst_group["nll"] == 2 and np.isfinite(frame.value["crps"])
+
+
 def test_report_of_plain_models_and_of_mapie(table):
     X, y = table
     plain = LinearRegression().fit(X, y)
+    for model, of in (plain, y > 0), (plain, y.astype(str)), (SimpleNamespace(predict_set=0), y):
+        with pytest.raises(TypeError, match="must have `predict_proba` and `classes_`.* as y. Got"):
+            uncertainty_report(model, X, of)
     report = uncertainty_report(plain, X, y)
     assert list(report.frame.index) == ["rmse"] and "<svg" not in report._repr_html_()
     assert "CRPS, NLL, coverage of 50%" in repr(report) and "rows' own" in report.sentence
     regression = pytest.importorskip("mapie.regression")
-    mapie = regression.SplitConformalRegressor(plain, confidence_level=[0.9, 0.85])
-    report = uncertainty_report(mapie.conformalize(X, y), X, y)
-    low, high = np.moveaxis(mapie.predict_interval(X)[1], 1, 0)
-    held = ((low <= y[:, None]) & (y[:, None] <= high)).mean(axis=0)
-    assert_allclose(report.frame.value[["coverage_90", "coverage_85"]], held)
-    assert "coverage of 50%, coverage of 80%, coverage of 95%" in report.notes[0]
+    for mapie in (
+        regression.SplitConformalRegressor(plain, [0.9, 0.85]).conformalize(X, y),
+        regression.CrossConformalRegressor(plain, [0.9, 0.85]).fit_conformalize(X, y),
+        regression.JackknifeAfterBootstrapRegressor(plain, [0.9, 0.85]).fit_conformalize(X, y),
+        regression.ConformalizedQuantileRegressor().fit(X, y).conformalize(X, y),
+        regression.CrossConformalizedQuantileRegressor().fit_conformalize(X, y),
+    ):
+        report = uncertainty_report(mapie, X, y)
+        held = [metrics.coverage_score(y, *ends) for ends in mapie.predict_interval(X)[1].T]
+        assert_allclose(report.frame.value[["coverage_90", "coverage_85"][: len(held)]], held)
+        assert "coverage of 50%, coverage of 80%, coverage of 95%" in report.notes[0]
 
 
 def test_report_of_classes():
@@ -316,9 +342,11 @@ def test_report_of_classes():
     assert_allclose(frame.value[["nll", "error_rate"]], found)
     low = stats.binomtest(round(100 * wrong), 100).proportion_ci(method="wilson").low
     assert_allclose([frame.reference["nll"], frame.low["error_rate"]], [np.log(2), low])
-    two = SimpleNamespace(predict_proba=lambda X: [[0.6, 0.3, 0.1]] * 4, classes_=np.arange(3))
+    two = SimpleNamespace(predict_proba=lambda X: [[0.6, 0.3, 0.1]] * len(X), classes_=np.arange(3))
     frame = uncertainty_report(two, X[:4], [0, 1, 1, 2]).frame
     assert_allclose(frame.value[COVERAGES], [0.25, 0.75, 0.75, 1])
     assert_allclose(frame.claimed[COVERAGES], [0.6, 0.9, 0.9, 1])
     assert frame.value["set_size_90"] == 2 and frame.verdict["brier"] == "no clear difference"
+    for frame in (uncertainty_report(two, X[:n], [0] * n).frame for n in (10, 12, 25, 28)):
+        assert (frame.verdict["coverage_95"], frame.low["error_rate"]) == ("as claimed", 0)
     assert report.frame.verdict["nll"] == "better"
