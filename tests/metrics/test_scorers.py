@@ -276,6 +276,7 @@ def test_report_names_the_group_that_is_worst_beyond_its_noise_and_averages_outp
 
 @cases(
     ("ends",),
+    (lambda low, high: (low, high),),
     (lambda low, high: [low, high],),
     (lambda low, high: np.stack([low, high], axis=1),),
     (lambda low, high: np.stack([low, high], axis=1)[..., None],),  # as of MAPIE
