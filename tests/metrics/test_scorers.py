@@ -260,6 +260,7 @@ def test_report_names_the_group_that_is_worst_beyond_its_noise_and_averages_outp
     assert_frame_equal(uncertainty_report(model, X, y).frame, two.frame)
     groups = np.where(np.arange(4000) < 200, "noisy", "calm").astype(object)
     y[:200] = X[:200, 0] + 3 * (y - X[:, 0])[:200]
+    y[200:202], groups[200:202] = X[200:202, 0] + 2.9, "two"  # with equal errors, by chance
     y[-1], groups[-1] = 9.0, "alone"  # one row, which is outside of all intervals
     frame = uncertainty_report(model, X, y, groups).frame
     assert set(frame.worst_group.drop("mean_width_90")) == {"noisy"}
@@ -267,9 +268,6 @@ def test_report_names_the_group_that_is_worst_beyond_its_noise_and_averages_outp
     assert frame.worst_high["coverage_90"] < 0.6 < 0.85 < frame.low["coverage_90"]
     column = uncertainty_report(model, X, y, groups[:, None], y_train=y[:, None])
     assert column.frame.worst.equals(frame.worst) and "there are 1," in column.notes[-1]
-    rows, pairs = slice(160, 240), ["noisy"] * 40 + [f"pair {k // 2}" for k in range(40)]
-    frame = uncertainty_report(model, X[rows], y[rows], pairs).frame  # some pairs are unlucky
-    assert set(frame.worst_group.drop("mean_width_90")) == {"noisy"}
     assert uncertainty_report(model, X[:9], y[:9], range(9)).frame.worst_group.isna().all()
     for given in {"groups": groups[1:]}, {"groups": [(1, 2)] * 4000}, {"y_train": X[:, [0, 0]]}:
         with pytest.raises(ValueError, match="inconsistent|`(groups|y_train)` must have .* Got"):
@@ -278,6 +276,7 @@ def test_report_names_the_group_that_is_worst_beyond_its_noise_and_averages_outp
 
 @cases(
     ("ends",),
+    (lambda low, high: (low, high),),
     (lambda low, high: [low, high],),
     (lambda low, high: np.stack([low, high], axis=1),),
     (lambda low, high: np.stack([low, high], axis=1)[..., None],),  # as of MAPIE
@@ -297,15 +296,17 @@ def test_intervals_alone_are_scored(table, ends):
     assert_allclose(frame.value["coverage_50"], metrics.coverage_score(y, low, high))
 
 
+@np.errstate(all="raise", under="ignore")
 def test_a_standard_deviation_of_zero_is_a_point_without_density(table):
     X, y = table
-    report, error = uncertainty_report(normals_about_x(0.0), X, y), abs(y - X[:, 0]).mean()
-    assert_allclose(report.frame.value[["crps", "nll"]], [error, np.inf])
+    report = uncertainty_report(normals_about_x(0.0), X, y, y_train=y[:1])
+    assert_allclose(report.frame.value[["crps", "nll"]], [abs(y - X[:, 0]).mean(), np.inf])
     assert make_scorers()(normals_about_x(0.0), X, y)["neg_nll"] == -np.inf
-    assert report.frame.verdict["nll"] == "worse" and "infinite" in repr(report)
+    assert report.frame.verdict["nll"] == "no clear difference" and "infinite" in repr(report)
     model, groups = normals_about_x(np.arange(40) != 25), np.arange(40) // 10
-    frame = uncertainty_report(model, X, y, groups).frame
-    assert frame.worst_group["nll"] == 2 and np.isfinite(frame.value["crps"])
+    frame = uncertainty_report(model, X, np.where(groups, y, X[:, 0]), groups).frame
+    assert frame.worst_group["nll"] == 2 and frame.worst_group["rmse"] > 0  # group 0 is perfect
+    assert frame.verdict["nll"] == "worse" and frame.verdict["crps"] == "better"
 
 
 def test_report_of_plain_models_and_of_mapie(table):
@@ -342,10 +343,10 @@ def test_report_of_classes():
     assert_allclose(frame.value[["nll", "error_rate"]], found)
     low = stats.binomtest(round(100 * wrong), 100).proportion_ci(method="wilson").low
     assert_allclose([frame.reference["nll"], frame.low["error_rate"]], [np.log(2), low])
-    two = SimpleNamespace(predict_proba=lambda X: [[0.6, 0.3, 0.1]] * len(X), classes_=np.arange(3))
+    two = SimpleNamespace(predict_proba=lambda X: [[0.6, 0.3, 0.1001]] * len(X), classes_=np.r_[:3])
     frame = uncertainty_report(two, X[:4], [0, 1, 1, 2]).frame
     assert_allclose(frame.value[COVERAGES], [0.25, 0.75, 0.75, 1])
-    assert_allclose(frame.claimed[COVERAGES], [0.6, 0.9, 0.9, 1])
+    assert_allclose(frame.claimed[COVERAGES], [0.6, 0.9, 0.9, 1])  # not 1.0001
     assert frame.value["set_size_90"] == 2 and frame.verdict["brier"] == "no clear difference"
     for frame in (uncertainty_report(two, X[:n], [0] * n).frame for n in (10, 12, 25, 28)):
         assert (frame.verdict["coverage_95"], frame.low["error_rate"]) == ("as claimed", 0)
