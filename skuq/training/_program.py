@@ -566,7 +566,7 @@ class TrainingProgram:
             else:  # as in Keras, callbacks then watch the training loss
                 valid, watched = ops.full_like(loss, np.nan), loss
             row = ops.stack([loss, valid, rate])[None]  # (1, 3, ..)
-            history = ops.slice_update(history, [epoch, 0] + [0] * len(key.lead), row)
+            history = ops.scatter_update(history, ops.reshape(epoch, (1, 1)), row)
             return epoch + 1, self._end_epoch(watched, finite, scalars, carry), history
 
         _, carry, history = ops.while_loop(go_on, body, (np.int32(0), carry, history))
