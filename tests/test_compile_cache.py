@@ -39,7 +39,7 @@ LIMITED = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, -1
 
 @slow
 @pytest.mark.smoke
-def test_later_processes_load_programs_and_remove_what_is_damaged(tmp_path):
+def test_later_processes_load_programs_and_mend_what_is_damaged(tmp_path):
     names = {cache.VARIABLE: "", "XDG_CACHE_HOME": str(tmp_path), "TF_NUM_INTRAOP_THREADS": "1"}
 
     def run(code):
@@ -138,7 +138,6 @@ def test_flags_of_the_user_stay(start, monkeypatch, asked, given, is_on):
 
 
 def test_a_folder_that_comes_too_late_or_is_of_no_use_warns(start, monkeypatch):
-    monkeypatch.setenv(cache.VARIABLE, "")
     assert compile_program and cache_compiled_programs(start.parent.parent / "it's") is None
     assert cache._start == start.parent.parent / "it's" / start.name  # from now on
     start.parent.chmod(0o777)  # others could put programs there
