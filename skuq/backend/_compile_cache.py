@@ -133,8 +133,7 @@ def keep_program(make: Any, example: Any, key: Any, quiet: Any) -> Callable[...,
         path = Path(f"{_start}-{code}-{number}.pb")
         with contextlib.suppress(OSError):
             # A file has a checksum, its name in memory, and what TensorFlow has written there.
-            content = path.read_bytes()
-            if content[:32] == hashlib.sha256(content[32:]).digest():
+            if (content := path.read_bytes())[:32] == hashlib.sha256(content[32:]).digest():
                 name, _, written = content[32:].partition(b"\n")
                 files.GFile(name.decode(), "wb").write(written)
         before = files.glob(f"{_MEMORY}/*.pb")  # programs of the user, too
