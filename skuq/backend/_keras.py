@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import joblib
 import numpy as np
 
+from skuq._messages import warn_user
 from skuq.backend import _compile_cache, _scopes
 from skuq.backend._scopes import check_fork, without_collection
 
@@ -72,8 +73,7 @@ def quiet_stderr() -> Iterator[None]:
 def wake_xla() -> None:
     """Run XLA's first compilation without its messages, which ignore the log level."""
     with quiet_stderr():
-        add = functools.partial(tf.function, lambda x: x + 1.0, jit_compile=True, autograph=False)
-        _compile_cache.keep_program(add, [tf.constant(1.0)], "wake_xla")(tf.constant(1.0))
+        tf.function(lambda x: x + 1.0, jit_compile=True, autograph=False)(tf.constant(1.0))
 
 
 def flatten_layers(model: Any, include_self: bool = True) -> list[Any]:
@@ -102,7 +102,7 @@ with quiet_stderr(), without_collection():
     import tensorflow as tf
 
     _scopes.check_mode(tf)
-    _is_late = _compile_cache.set_flags(tf, is_own=not _is_loud)
+    _cache_problem = _compile_cache.set_flags(tf, is_own=not _is_loud)
     # Several processes can share a GPU if its memory is allocated on demand.
     for _gpu in tf.config.list_physical_devices("GPU"):
         with contextlib.suppress(RuntimeError):  # already in use, with the user's settings
@@ -167,8 +167,8 @@ def compile_program(
     kept it is called once, and later processes load it by `key`, on which it depends.
     """
     check_fork()
-    if _is_late:
-        _compile_cache.warn_if_off()
+    if _cache_problem:
+        warn_user(_cache_problem)
     if jit:
         wake_xla()
     make = functools.partial(tf.function, program, jit_compile=jit, autograph=False)

@@ -546,6 +546,7 @@ class TrainingProgram:
         """
         key = self.key
         history = ops.full((key.epochs_per_call, 3, *key.lead), np.float32(np.nan), "float32")
+        epochs = np.arange(key.epochs_per_call, dtype="int32").reshape(-1, 1, *[1] * len(key.lead))
 
         def go_on(epoch: Any, carry: Any, history: Any) -> Any:
             going = ops.logical_not(ops.all(carry["stopped"]))
@@ -565,8 +566,8 @@ class TrainingProgram:
                 )
             else:  # as in Keras, callbacks then watch the training loss
                 valid, watched = ops.full_like(loss, np.nan), loss
-            row = ops.stack([loss, valid, rate])[None]  # (1, 3, ..)
-            history = ops.slice_update(history, [epoch, 0] + [0] * len(key.lead), row)
+            # `ops.slice_update` would send a part of a plain graph through XLA.
+            history = ops.where(epochs == epoch, ops.stack([loss, valid, rate]), history)
             return epoch + 1, self._end_epoch(watched, finite, scalars, carry), history
 
         _, carry, history = ops.while_loop(go_on, body, (np.int32(0), carry, history))

@@ -89,13 +89,14 @@ def cache_compiled_programs(folder: str | os.PathLike[str] | None = None) -> Non
     Parameters
     ----------
     folder : str or path, optional
-        By default ``skuq`` in the user's cache folder, ``$XDG_CACHE_HOME`` or ``~/.cache``.
+        By default ``skuq`` in the user's cache folder, ``$XDG_CACHE_HOME`` or ``~/.cache``. Later
+        calls change the folder for programs that are compiled from then on.
 
     Notes
     -----
-    A folder is not used if it belongs to another user or others can write to it. It holds up to
-    256 MB, after which the oldest programs are removed, in subfolders for the version of
-    TensorFlow and the kind of processor. Programs of your own that XLA compiles are kept, too.
+    A folder is not used if it belongs to another user, or others can write to it or move it. It
+    holds up to 256 MB, after which the oldest programs are removed. Programs for another version
+    of TensorFlow or another kind of processor are not loaded.
 
     Examples
     --------
@@ -105,7 +106,7 @@ def cache_compiled_programs(folder: str | os.PathLike[str] | None = None) -> Non
     asked = "1" if folder is None else os.path.abspath(os.path.expanduser(folder))
     os.environ[_compile_cache.VARIABLE] = asked
     if backend.loaded("skuq.backend._keras"):
-        _compile_cache.warn_if_off()
+        _compile_cache.change_folder(asked)
 
 
 #: Compiled training programs of this process, by their keys.
