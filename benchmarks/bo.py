@@ -215,7 +215,7 @@ OPERATORS = {
     "rpn_lei": own(random_priors),
     "gp": own(process, composite=False),
     "gp_composite": own(processes),
-    # Of the interferometer, whose visibility is 0.0001 nearly everywhere.
+    # For the interferometer, whose visibility is 0.0001 nearly everywhere: they learn logarithms.
     "gp_log": own(process, composite=False, transform=np.log),
     "neon_log": own(neon_of_numbers, composite=False, transform=np.log),
 }

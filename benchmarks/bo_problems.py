@@ -86,7 +86,7 @@ def stored_start(seed):
 def operator_task(name, start, n_evaluations, seed, q=1, block=None):
     """Surrogates learn few cells of a field, one of each block; values are those of all.
 
-    Of images they learn the means of blocks, which have the same visibility; samples have another.
+    For the interferometer they learn means of blocks of pixels, which keep the visibility.
     `start` is the number of points of a Latin hypercube, or the points.
     """
     operator = make_operator_problem(name)

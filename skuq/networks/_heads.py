@@ -298,13 +298,10 @@ class GaussianHead(NormalsHead):
         """
         return np.concatenate([mean, inverse_softplus(std - self.min_scale)], axis=-1)
 
-    def widened(self, raw, variance, shift=0.0) -> np.ndarray:
-        """Compute raw numbers of means plus `shift`, and of variances plus `variance`.
-
-        Both are numbers or arrays (.., n_outputs).
-        """
+    def widened(self, raw, variance) -> np.ndarray:
+        """Compute raw numbers of the same means, with `variance` (.., n_outputs) added."""
         mean, std = self.distribution(raw)
-        return self.raw_of(mean + shift, np.sqrt(std**2 + variance))
+        return self.raw_of(mean, np.sqrt(std**2 + variance))
 
     def log_densities(self, y, raw, xp=np):
         """Compute log densities (.., n_outputs) from y (.., n_outputs) and raw (.., n_raw)."""
@@ -484,14 +481,11 @@ class GaussianMixtureHead(NormalsHead):
         # Equal shares need no factor: probabilities are normalised.
         return self.raw_of(*(np.concatenate(parts, axis=-2) for parts in zip(*networks)))
 
-    def widened(self, raw, variance, shift=0.0) -> np.ndarray:
-        """Shift each component and add to its variance, as `GaussianHead.widened`."""
+    def widened(self, raw, variance) -> np.ndarray:
+        """Add `variance` (.., n_outputs) to that of each component, as `GaussianHead.widened`."""
         loc, scale, log_probability = self.distribution(raw)
-        variance, shift = (
-            np.asarray(part)[..., None, :]
-            for part in np.broadcast_arrays(variance, shift, loc[..., 0, :])[:2]
-        )
-        return self.raw_of(loc + shift, np.sqrt(scale**2 + variance), log_probability)
+        scale = np.sqrt(scale**2 + np.asarray(variance)[..., None, :])
+        return self.raw_of(loc, scale, log_probability)
 
     def normals(self, raw: Any, xp: Any = np) -> tuple[Any, Any, Any]:
         """Return the components of each member."""

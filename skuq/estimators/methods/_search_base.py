@@ -315,9 +315,9 @@ class SearchEstimator(Predictor):
         Parameters
         ----------
         every_trial : bool, default=False
-            Return all completed trials of the catalog, without refits, instead of the
-            members. They are the networks that the search compares, to which nothing is added away
-            from the training rows.
+            Return all completed trials of the catalog, without refits, instead of the members.
+            They are the networks that the search compares, to which nothing is added away from the
+            training rows.
 
         Returns
         -------
@@ -462,7 +462,7 @@ class SearchEstimator(Predictor):
 
 
 _MOST_TRIALS = 10_000  # largest number of trials with `max_time`
-_MIN_SHARE = 0.5  # of `max_time`, after which a fit counts as one that it has ended
+_MIN_SHARE = 0.5  # a search that took more of `max_time` ended because of it
 _MOST_FAILURES = 0.25  # share of trials that may fail without a warning
 
 
