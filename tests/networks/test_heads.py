@@ -240,9 +240,9 @@ def net(input_shape, n_outputs):
 
 
 def relu(input_shape, n_outputs, *first):
-    first_weights = keras.initializers.GlorotUniform(seed=0)  # no unit is 0 for all rows
-    hidden = layers.Dense(9, "relu", kernel_initializer=first_weights), layers.Dense(n_outputs)
-    return plans.sequential(input_shape, *first, *hidden)
+    # With these first weights no unit is 0 for all rows.
+    hidden = layers.Dense(9, "relu", kernel_initializer=keras.initializers.GlorotUniform(seed=0))
+    return plans.sequential(input_shape, *first, hidden, layers.Dense(n_outputs))
 
 
 def two_heads(input_shape, n_outputs):
