@@ -5,6 +5,8 @@
   and 10 are chosen on validation rows and judged on test rows: pendigits (other writers), letter,
   electricity and bank (later rows). Beside them scikit-learn's gradient boosting, also calibrated,
   on the training and validation rows together ("temperature" needs scikit-learn 1.8).
+- nes_searches: NES-RE and NES-RS with the defaults on twelve tables, on inner parts of the training
+  rows.
 - nes_images: DARTS cells on a subset of Fashion-MNIST, far smaller than the paper's. NES-RE looks
   at clean and shifted validation images. Ensembles are chosen and judged clean and on severities 1,
   3 and 5, of the paper's families of corruptions, and once more on MNIST digits, which are of no
@@ -22,10 +24,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import sklearn
-from data import folder, table
+from data import MIDDLE, SUITE_CLASSES, folder, table
 from problems import corrupt_images
-from runner import Benchmark
+from rent import inner
+from runner import Benchmark, each
 from scipy.stats import entropy
+from scores import class_scores
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.preprocessing import OneHotEncoder
@@ -182,6 +186,8 @@ def of_tables(data, methods, seed, kept):
             str(m): chosen_scores(likelihood[: m if deep else None], test, parts.test.y, m)
             for m in SIZES
         }
+        predicted = metrics.ensemble_nll_loss(parts.test.y, model.predict_proba(parts.test.X)[None])
+        assert np.isclose(row["sizes"][str(max(SIZES))]["nll"], predicted, atol=1e-5), predicted
         yield name, row
 
 
@@ -196,6 +202,16 @@ def boosted(parts, name, seed):
     seconds = time.perf_counter() - started
     proba = model.predict_proba(parts.test.X)[None]
     return {**scores(parts.test.y, proba, [1.0]), "seconds": seconds}
+
+
+def searched(data, strategy, seed):
+    X, y, X_test, y_test = data
+    started = time.perf_counter()
+    model = NESClassifier(search=strategy, n_jobs=1, random_state=seed).fit(X, y)
+    seconds = time.perf_counter() - started
+    return class_scores(model.predict_proba(X_test), y_test, y, model.classes_) | {
+        "seconds": seconds
+    }
 
 
 # Images
@@ -290,5 +306,11 @@ def judged_images(models, data, chooses):
 SPLITS = {name: partial(split, name) for name in DATASETS}
 BENCHMARKS = {
     "nes": Benchmark(SPLITS, dict.fromkeys(METHODS + BOOSTING), of_tables, 3),
+    "nes_searches": Benchmark(
+        {name: partial(inner, MIDDLE[name], stratify=True) for name in SUITE_CLASSES[:12]},
+        {"NES-RE": "re", "NES-RS": "random"},
+        each(searched),
+        2,
+    ),
     "nes_images": Benchmark({"fashion": fashion}, dict.fromkeys(METHODS[:3]), of_images, 3),
 }

@@ -11,6 +11,8 @@
   on the last tenth and on 2012. Goals: 90 % within two points, NLL not worse by more than 0.005.
 - shift: trained on the outer thirds of a feature (the seed), judged inside, in the gap, and on
   corrupted rows.
+- gaps: tested where a feature (the seed) has its middle third or its outer sixths, trained on all
+  other rows (Joachims 2021, github.com/nnuncert/nnuncert); features of few values are left out.
 - costs: processor seconds of a fit with default settings; the first fit of a process.
 - equal_time: AutoDEUQ in once and three times the recipe's processor time.
 """
@@ -36,6 +38,7 @@ from data import (
     SUITE,
     SUITE_CLASSES,
     bike_rows,
+    parts,
     uci,
     uci_rows,
 )
@@ -297,6 +300,28 @@ def shifted(data, method, seed):
     return row
 
 
+# Gaps and tails
+
+#: Columns of continuous features, as in the published table; None: all.
+CONTINUOUS = dict.fromkeys(("yacht", "concrete", "kin8nm", "power")) | {
+    "boston": [0, 1, 2, *range(4, 13)],
+    "energy": [0, 1, 2, 3, 6],
+    "wine": [*range(7), *range(8, 11)],
+}
+N_FEATURES = {"yacht": 6, "boston": 12, "concrete": 8, "energy": 5, "wine": 10}
+N_FEATURES |= {"kin8nm": 8, "power": 4}
+
+
+def without(kind, name, seed):
+    """Test the middle third, or the outer sixths, of the rows sorted by a feature."""
+    X, y = uci_rows(name)
+    order = np.argsort(X[:, (CONTINUOUS[name] or range(X.shape[1]))[seed]], kind="stable")
+    n = len(y)
+    if kind == "gaps":
+        return parts(X, y, order[n // 3 : 2 * n // 3])
+    return parts(X, y, np.r_[order[: -(-n // 6)], order[5 * n // 6 :]])
+
+
 # Costs
 
 COSTS = {
@@ -402,6 +427,18 @@ BENCHMARKS = {
         each(shifted),
         8,
         lambda problem, method: can_run(SHIFTED[method]),
+    ),
+    "gaps": Benchmark(
+        {
+            f"{name}, {kind}": partial(without, kind, name)
+            for kind in ("gaps", "tails")
+            for name in N_FEATURES
+        },
+        {method: FIELD_METHODS[method] for method in ("tabular", "plain", "gaussian process")}
+        | {"catboost": FIELD_METHODS["catboost"]},
+        each(scored),
+        {f"{name}, {kind}": n for name, n in N_FEATURES.items() for kind in ("gaps", "tails")},
+        lambda problem, method: in_field(problem.split(",")[0], method),
     ),
     "costs": Benchmark(
         {str(n): partial(friedman, n) for n in (1_000, 10_000, 100_000)},

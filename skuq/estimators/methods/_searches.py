@@ -613,9 +613,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
         trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
-        that time (at most 10,000). K in the paper, with a value of 400. In the tabular space the
-        chosen trials are then trained twice more, on other folds, and all their networks predict;
-        with `max_time` as often as fits into the last 40 % of it.
+        that time (at most 10,000). K in the paper, with a value of 400.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="re"
@@ -880,9 +878,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
         trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
-        that time (at most 10,000). K in the paper, with a value of 400. In the tabular space the
-        chosen trials are then trained twice more, on other folds, and all their networks predict;
-        with `max_time` as often as fits into the last 40 % of it.
+        that time (at most 10,000). K in the paper, with a value of 400.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="re"
