@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 from bo_peers import PEERS, Uniform
 from bo_problems import FUNCTIONS, PROBLEMS, SUITE
-from nomu import gaussian_process, nomu
+from nomu import gaussian_process, nomu, rival
 from problems import make_operator_problem
 from runner import Benchmark, each, growing
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -143,6 +143,14 @@ def paper_process(acquisition, task):
     return gaussian_process(0), {"acquisition": acquisition, "maximizer": "direct"}
 
 
+def paper_rival(kind, width, task):
+    """The paper's settings; a hyper deep ensemble tries fewer than its 50 at each step."""
+    model = rival(kind, WIDTH, task.n_evaluations, 0)
+    if kind == "hyper_deep_ensemble":
+        model.set_params(n_trials=10)
+    return model, {"acquisition": bound(width), "maximizer": "direct"}
+
+
 class Own:
     """A search of skuq."""
 
@@ -225,6 +233,9 @@ ON_FUNCTIONS = {
     "nomu_0.5": own(partial(paper_nomu, 0.5)),
     "gp_0.05": own(partial(paper_process, bound(0.05))),
     "pgp": own(partial(paper_process, "ucb")),
+    "mc_dropout_0.05": own(partial(paper_rival, "mc_dropout", 0.05)),
+    "deep_ensemble_0.05": own(partial(paper_rival, "deep_ensemble", 0.05)),
+    "hyper_deep_ensemble_0.5": own(partial(paper_rival, "hyper_deep_ensemble", 0.5)),
 }
 OF_SUITE = {
     "neon": own(neon_of_suite),

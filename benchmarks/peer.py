@@ -16,7 +16,6 @@ import numpy as np
 #: Packages that each peer needs.
 REQUIREMENTS = {
     "catboost": ["catboost", "scikit-learn"],
-    "catboost ensemble": ["catboost", "scikit-learn"],
     "ngboost": ["ngboost"],
     "treeffuser": ["treeffuser", "scikit-learn<1.6"],
 }
@@ -37,25 +36,6 @@ def catboost(X, y):
     def predict(X):
         mean, variance = model.predict(X).T
         return {"mean": mean, "std": np.sqrt(variance)}
-
-    return predict
-
-
-def catboost_ensemble(X, y):
-    """Ten virtual members of one CatBoost model (Malinin et al. 2021)."""
-    from catboost import CatBoostRegressor
-
-    settings = {"verbose": 0, "random_seed": 0, "allow_writing_files": False}
-    model = CatBoostRegressor(
-        loss_function="RMSEWithUncertainty", posterior_sampling=True, **settings
-    )
-    model.fit(X, y)
-
-    def predict(X):
-        mean, knowledge, noise = model.virtual_ensembles_predict(
-            X, prediction_type="TotalUncertainty", virtual_ensembles_count=10
-        ).T
-        return {"mean": mean, "std": np.sqrt(knowledge + noise), "epistemic": np.sqrt(knowledge)}
 
     return predict
 
@@ -92,7 +72,7 @@ def treeffuser(X, y):
 
 if __name__ == "__main__":
     method, source, target = sys.argv[1:]
-    data, fit = np.load(source), globals()[method.replace(" ", "_")]
+    data, fit = np.load(source), globals()[method]
     for package in REQUIREMENTS[method]:  # before the clock starts
         importlib.import_module(package.split("<")[0].replace("scikit-learn", "sklearn"))
     started = time.perf_counter()

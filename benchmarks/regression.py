@@ -1,4 +1,4 @@
-"""Benchmarks on tables of numbers: all regressors, peers, calibration, shift, costs, equal time.
+"""Benchmarks on tables of numbers: all regressors, peers, calibration, gaps, costs, equal time.
 
 - regression: the field. skuq's settings were chosen on inner parts of the training rows of the UCI
   sets (splits 0 to 2) and of bike, those of peers not. Peers of `peer.py` run in virtual
@@ -9,8 +9,6 @@
   training and validation rows, on split 0 of the UCI sets (Table I of the paper).
 - calibration: coverage of 90 % intervals and NLL. Bike is trained on nine tenths of 2011 and judged
   on the last tenth and on 2012. Goals: 90 % within two points, NLL not worse by more than 0.005.
-- shift: trained on the outer thirds of a feature (the seed), judged inside, in the gap, and on
-  corrupted rows.
 - gaps: tested where a feature (the seed) has its middle third or its outer sixths, trained on all
   other rows (Joachims 2021, github.com/nnuncert/nnuncert); features of few values are left out.
 - costs: processor seconds of a fit with default settings; the first fit of a process.
@@ -43,7 +41,6 @@ from data import (
     uci_rows,
 )
 from peer import LEVELS, REQUIREMENTS
-from problems import corrupt_table
 from runner import Benchmark, each
 from scipy.stats import norm
 from scores import Predicted, Quantiles, regression_scores
@@ -51,14 +48,11 @@ from sklearn.datasets import make_friedman1
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import KFold
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skuq
-from skuq.metrics import gaussian_nll_loss
-from skuq.networks import NOMUNetwork
 
 
 def estimator(make):
@@ -250,56 +244,6 @@ def calibrated(data, methods, seed, kept):
     yield from rows.items()
 
 
-# Shift
-
-
-def plain_process(seed):
-    kernel = ConstantKernel() * RBF(1.0) + WhiteKernel(0.1)
-    process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=seed)
-    return make_pipeline(StandardScaler(), process)
-
-
-SHIFTED = {
-    "plain ensemble": seeded("DeepEnsembleRegressor"),
-    "tabular ensemble": seeded("TabularEnsembleRegressor"),
-    "MC dropout": seeded("MCDropoutRegressor"),
-    "NOMU": seeded("NOMURegressor"),
-    "NOMU, folds with gaps": seeded(
-        "NOMURegressor", network=NOMUNetwork(connect_layers=0), validation="gaps"
-    ),
-    "Gaussian process": estimator(plain_process),
-    "CatBoost, ten virtual members": partial(peer, "catboost ensemble"),
-    "NGBoost": partial(peer, "ngboost"),
-}
-
-
-def shifted(data, method, seed):
-    """Train on nine tenths of the outer thirds of a feature, and test on all else."""
-    X, y = data
-    order, third = np.argsort(X[:, seed], kind="stable"), len(y) // 3
-    gap, outer = order[third:-third], np.r_[order[:third], order[-third:]]
-    inside, train = np.split(np.random.default_rng(seed).permutation(outer), [len(outer) // 10])
-    corrupted = corrupt_table(X[inside], "all", 5, reference=X[train], random_state=0)
-    ends = np.cumsum([len(inside), len(gap)])
-    X_test = np.concatenate([X[inside], X[gap], corrupted])
-    predicted = method(X[train], y[train], X_test, seed)
-    row = {"seconds": predicted.fit_seconds + predicted.predict_seconds}
-    mean, std = (np.split(values, ends) for values in (predicted.mean, predicted.std))
-    known = predicted.epistemic is not None
-    epistemic = np.split(predicted.epistemic, ends) if known else None
-    for k, (part, rows) in enumerate([("inside", inside), ("gap", gap), ("corrupted", inside)]):
-        row[part] = {
-            "nll": gaussian_nll_loss(y[rows], mean[k], std[k]),
-            "rmse": float(np.sqrt(np.mean((mean[k] - y[rows]) ** 2))),
-        }
-        if known:
-            both = np.concatenate([epistemic[0], epistemic[k]])
-            is_out = np.arange(len(both)) >= len(epistemic[0])
-            row[part]["epistemic"] = float(np.median(epistemic[k]))
-            row[part]["auc"] = float(roc_auc_score(is_out, both))
-    return row
-
-
 # Gaps and tails
 
 #: Columns of continuous features, as in the published table; None: all.
@@ -420,13 +364,6 @@ BENCHMARKS = {
         dict.fromkeys(CALIBRATIONS),
         calibrated,
         N_CALIBRATED,
-    ),
-    "shift": Benchmark(
-        {name: lambda seed, name=name: uci_rows(name) for name in ("energy", "boston", "concrete")},
-        SHIFTED,
-        each(shifted),
-        8,
-        lambda problem, method: can_run(SHIFTED[method]),
     ),
     "gaps": Benchmark(
         {

@@ -17,7 +17,7 @@ from nes import METHODS as POOLS
 from published import TABLE_I
 from regression import BASELINES, CALIBRATIONS, FIELD
 from tables import rows, values
-from tables_classes import nll_of_ten
+from tables_classes import of_ten
 from tables_functions import OF_SUITE, whole_searches
 from tables_regression import calibrated, common_scores, timed
 from tables_speed import fastest, side
@@ -91,7 +91,7 @@ def results_baselines():
 
 
 def results_nes():
-    gaps = {s: {m: nll_of_ten(s, m) - nll_of_ten(s, "NES-RE") for m in POOLS[1:]} for s in DATASETS}
+    gaps = {s: {m: of_ten(s, m) - of_ten(s, "NES-RE") for m in POOLS[1:]} for s in DATASETS}
     points = {s: {m: gap.mean() for m, gap in row.items()} for s, row in gaps.items()}
     errors = {
         s: {m: gap.std(ddof=1) / np.sqrt(len(gap)) for m, gap in row.items()}

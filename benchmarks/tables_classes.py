@@ -1,6 +1,7 @@
 """Tables of classifiers: HQ, neural ensemble search, small and middle tables."""
 
 import numpy as np
+import pandas as pd
 from data import FEW_ROWS, MIDDLE
 from hq import COLUMNS, MEASURES
 from nes import DATASETS, METHODS
@@ -8,6 +9,7 @@ from published import PUBLISHED
 from tables import (
     by_seed,
     cross,
+    markdown,
     mean,
     mean_error,
     number,
@@ -111,29 +113,40 @@ BOOSTING = {
 }
 
 
-def nll_of_ten(dataset, method):
-    """NLL of ensembles of ten, by seed."""
+def of_ten(dataset, method, score="nll"):
+    """Scores of ensembles of ten, or of boosting, by seed."""
     runs = sorted(rows("nes", dataset, method), key=lambda r: r["seed"])
-    return values([r["sizes"]["10"] for r in runs], "nll")
+    return values([r if method in BOOSTING else r["sizes"]["10"] for r in runs], score)
 
 
 @table
 def nes_methods():
-    """NLL of ensembles of ten: mean and standard error over the seeds."""
+    """NLL of ensembles of ten, mean and standard error over the seeds, and their error rate."""
 
     def cell(method, dataset):
         if dataset == "trained":
             return "" if method in BOOSTING else str(first[method]["networks"]["10"]), np.nan
-        if method in BOOSTING:
-            nll = values(rows("nes", dataset, method), "nll")
-        else:
-            nll = nll_of_ten(dataset, method)
-        return mean_error(nll), nll.mean()
+        nll, error = of_ten(dataset, method), 100 * of_ten(dataset, method, "error").mean()
+        return f"{mean_error(nll)}; {error:.1f} %", nll.mean()
 
     first = {method: rows("nes", DATASETS[0], method)[0] for method in METHODS}
     heads = {s: f"{s} ({span(by_seed('nes', s, 'NES-RE'))})" for s in DATASETS}
     down = dict(zip(METHODS, METHODS)) | BOOSTING
-    return cross("NLL (seeds)", down, heads | {"trained": "networks"}, cell, "down")
+    return cross("NLL; errors (seeds)", down, heads | {"trained": "networks"}, cell, "down")
+
+
+@table
+def nes_searches():
+    """Log loss and errors of NES-RE minus those of NES-RS with the defaults, paired."""
+    found = pd.DataFrame(rows("nes_searches")).pivot(index=["problem", "seed"], columns="method")
+    lines = []
+    for name, score, factor in (("log loss", "nll", 1), ("errors, %", "error", 100)):
+        gap = factor * (found[score, "NES-RE"] - found[score, "NES-RS"])
+        by_set = gap.groupby("problem").mean()
+        means = [factor * found[score, m].mean() for m in ("NES-RE", "NES-RS")]
+        lower = f"{(by_set < 0).sum()} of {len(by_set)}"
+        lines.append([name, *(number(v, 3) for v in means), mean_error(by_set), lower])
+    return markdown(["12 tables", "NES-RE", "NES-RS", "difference", "NES-RE lower on"], lines)
 
 
 @table

@@ -272,6 +272,9 @@ def regrets():
         "nomu_0.5": "NOMU, mean width 0.5",
         "gp_0.05": "Gaussian process, mean width 0.05",
         "pgp": "plain Gaussian process",
+        "mc_dropout_0.05": "MC dropout, mean width 0.05",
+        "deep_ensemble_0.05": "deep ensemble, mean width 0.05",
+        "hyper_deep_ensemble_0.5": "hyper deep ensemble, mean width 0.5",
         "random": "random points",
     }
     heads = {"levy": "Levy", "rosenbrock": "Rosenbrock", "bnn": "Bayesian network"}

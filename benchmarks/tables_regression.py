@@ -1,10 +1,10 @@
-"""Tables of numbers: the field, AutoDEUQ, baselines, the recipe, calibration, equal time, shift."""
+"""Tables of numbers: the field, AutoDEUQ, baselines, the recipe, calibration, gaps, equal time."""
 
 import numpy as np
 import pandas as pd
 from data import LARGE, SMALL, SUITE
-from published import DENSITIES, TABLE_I
-from regression import BASELINES, CALIBRATIONS, FIELD, N_CALIBRATED, N_SPLITS
+from published import DENSITIES, PUBLISHED, TABLE_I
+from regression import BASELINES, CALIBRATIONS, FIELD, N_CALIBRATED, N_FEATURES, N_SPLITS
 from scipy import stats
 from tables import (
     by_seed,
@@ -22,7 +22,8 @@ from tables import (
 )
 
 SIX = (*SMALL, "diabetes")
-PUBLISHED = "{:.2f} ({:.2f})"  # NLL (RMSE)
+BOTH = "{:.2f} ({:.2f})"  # NLL (RMSE)
+GAP_SCORES = ("crps_own", "nll_own", "coverage_95")
 
 # The field
 
@@ -183,7 +184,7 @@ def autodeuq_rivals():
 
     def cell(method, name):
         if method in TABLE_I[name]:
-            return PUBLISHED.format(*TABLE_I[name][method])
+            return BOTH.format(*TABLE_I[name][method])
         found = runs[name]
         if method == "coverage":
             return mean(values(found.values(), method))
@@ -210,7 +211,7 @@ def paper_protocol():
     }
     figures |= {m: {s: TABLE_I[s][m] for s in runs} for m in TABLE_I["yacht"]}
     titles = {m: f"published: {m}" for m in figures} | {"AutoDEUQ here": "**AutoDEUQ here**"}
-    table = [[t, *(PUBLISHED.format(*figures[m][s]) for s in runs)] for m, t in titles.items()]
+    table = [[t, *(BOTH.format(*figures[m][s]) for s in runs)] for m, t in titles.items()]
     minutes = [mean(values(found, "fit_seconds") / 60, 0) for found in runs.values()]
     head = ["NLL (RMSE)", *(f"{s} ({len(found)} of 10 runs)" for s, found in runs.items())]
     return markdown(head, [*table, ["minutes of a search", *minutes]])
@@ -237,7 +238,7 @@ def baselines():
             found = rows("baselines", name, what)
             return f"{mean_error(values(found, 'nll'), 2)} ({mean(values(found, 'rmse'))})"
         if what.startswith("published"):
-            return PUBLISHED.format(*TABLE_I[name][what.removeprefix("published ")])
+            return BOTH.format(*TABLE_I[name][what.removeprefix("published ")])
         found = [values(rows("baselines", name, method), what) for method in BASELINES]
         return ", ".join(mean(column, 2 if what == "coverage" else 1) for column in found)
 
@@ -296,24 +297,27 @@ def calibration():
 
 
 @table
-def shift_epistemic():
-    """NLL and rise of the epistemic standard deviation in a gap and on corrupted rows, by set."""
-    runs = {(r["problem"], r["method"]): r for r in stored("shift")}
-    sets = ("energy", "boston", "concrete")
-    heads = {"inside": "NLL inside", "gap": "NLL in gap", "corrupted": "NLL corrupted"}
-    heads |= {"rise": "rise in gap"}
+def gaps(kind):
+    """CRPS, NLL and share inside 95 %: means over the features that are sorted by."""
+    methods = {"tabular": "**skuq, tabular**", "plain": "skuq, plain"}
+    methods |= {"gaussian process": "Gaussian process", "catboost": "CatBoost"}
+    names = {f"{name}, {kind}": f"{name} ({n})" for name, n in N_FEATURES.items()}
 
-    def cell(method, what):
-        found = [runs[name, method] for name in sets]
-        if what != "rise":
-            return ", ".join(number(run[what]["nll"]) for run in found)
-        if "epistemic" not in found[0]["gap"]:
-            return "-"
-        stds = [(run["gap"]["epistemic"], run["inside"]["epistemic"]) for run in found]
-        return ", ".join(number(gap / inside, 1) for gap, inside in stds)
+    def cell(problem, method):
+        if method in methods:
+            found = rows("gaps", problem, method)
+            assert len(found) in (0, N_FEATURES[problem.split(",")[0]])
+            scores = [values(found, s).mean() for s in GAP_SCORES] if found else ()
+            of = ""
+        else:
+            known = PUBLISHED["gaps"]["table"][problem]
+            name = method or min(known, key=lambda m: known[m][0])
+            scores, of = known[name], "" if method else f" {name}"
+        text = "; ".join(significant(v) if k < 2 else number(v) for k, v in enumerate(scores))
+        return text + of, scores[0] if scores else np.nan
 
-    methods = dict.fromkeys(method for _, method in runs)
-    return cross(", ".join(sets), {m: m for m in methods}, heads, cell)
+    heads = methods | {None: "best of seven, published", "PNN-E": "deep ensemble, published"}
+    return cross("set (features)", names, heads, cell, "across")
 
 
 # Equal time

@@ -1,4 +1,4 @@
-"""Corruptions of images and tables, in five severities.
+"""Corruptions of images, in five severities.
 
 Notation: ``images`` of shape (n, h, w, c) have values from 0 to 1, ``rngs`` holds one RandomState
 for each image, ``severity`` is 1 to 5. Results may leave [0, 1]; `corrupt_images` clips them.
@@ -192,45 +192,3 @@ def pixelate(images, rngs, severity):
         return area_means(n, n_coarse)[((np.arange(n) + 0.5) * n_coarse / n).astype(int)]
 
     return resample(images, means_and_back)
-
-
-TABLE_CORRUPTIONS = ("noise", "missing", "scaling", "permutation")
-# By severity, 1 to 5: standard deviation of the noise in units of the column's, share of the cells
-# that are lost or permuted, and factor of the scaling.
-_STDS = (0.1, 0.2, 0.4, 0.6, 1.0)
-_SHARES = (0.05, 0.1, 0.2, 0.3, 0.5)
-_FACTORS = (1.25, 1.5, 2.0, 3.0, 4.0)
-
-
-def corrupt_table(X, kinds, severity, *, reference, random_state):
-    """Corrupt a table of numbers (n, d); each row gets one of the kinds at random.
-
-    Noise is normal. Lost cells get the mean of the column in the reference. Scaling multiplies or
-    divides the distance of half of the cells from that mean by a factor. Permutation exchanges a
-    share of the cells of each column.
-    """
-    kinds = TABLE_CORRUPTIONS if kinds == "all" else kinds
-    rng = check_random_state(random_state)
-    row_kinds = rng.randint(len(kinds), size=len(X))
-    corrupted, n = X.copy(), len(X)
-    for k, kind in enumerate(kinds):
-        cells = row_kinds == k
-        for column, seen in zip(corrupted.T, reference.T) if cells.any() else ():
-            if kind == "noise":
-                noise = _STDS[severity - 1] * np.std(seen) * rng.standard_normal(n)
-                column[cells] += noise[cells]
-            elif kind == "scaling":
-                factor = _FACTORS[severity - 1]
-                # Half of the cells keep their value, a quarter is stretched and a quarter shrunk.
-                factors = rng.choice([1.0, 1.0, factor, 1 / factor], n)
-                moved = cells & (factors != 1)
-                mean = np.mean(seen)
-                column[moved] = mean + factors[moved] * (column[moved] - mean)
-            else:
-                chosen = cells & (rng.uniform(size=n) < _SHARES[severity - 1])
-                if kind == "missing":
-                    column[chosen] = np.mean(seen)
-                else:
-                    chosen = np.flatnonzero(chosen)
-                    column[chosen] = column[rng.permutation(chosen)]
-    return corrupted

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import corrupt_images, corrupt_table, make_function, make_scarce_regression
+from problems import corrupt_images, make_function, make_scarce_regression
 from problems.corruptions import TEST_CORRUPTIONS, VALIDATION_CORRUPTIONS
 from problems.functions import FUNCTIONS_1D, FUNCTIONS_2D, FUNCTIONS_ND
 from scipy.optimize import rosen
@@ -134,16 +134,3 @@ def test_corrupt_images_of_families_gives_each_image_one_at_random(monkeypatch):
     assert 480 < lower.sum() < 620  # 550, give or take 17
     # Images that follow change nothing.
     assert_array_equal(chosen[:40], corrupt_images(X[:40], "test", 5, random_state=0))
-
-
-def test_corrupt_table_has_the_stated_severities():
-    X, rows = np.random.RandomState(0).normal(size=(20_000, 2)), {"random_state": 0}
-    for k, (std, share) in enumerate(((0.1, 0.05), (0.2, 0.1), (0.4, 0.2), (0.6, 0.3), (1, 0.5))):
-        noise = corrupt_table(X, ["noise"], k + 1, reference=3 * X, **rows) - X
-        assert_allclose(noise.std(), 3 * std * X.std(), rtol=0.025)
-        lost = corrupt_table(X, ["missing"], k + 1, reference=X + 9, **rows) > 8
-        assert_allclose(lost.mean(), share, atol=0.01)
-    moved = corrupt_table(X, ["permutation"], 5, reference=X, **rows)
-    assert_array_equal(np.sort(moved, axis=0), np.sort(X, axis=0))
-    each = corrupt_table(X, "all", 5, reference=X, **rows)
-    assert_allclose((each == X).mean(), 0.375, atol=0.02)  # none, and half of the other three
