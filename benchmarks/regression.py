@@ -5,8 +5,8 @@
   environments of their own, made if they are missing, with ``--peers-dir``.
 - baselines: deep ensembles, hyper deep ensembles, MC dropout.
 - neon: NEON's defaults on tables.
-- autodeuq: searches of the paper's space. In its Table I, of 500 trials (60 on large sets), seeds are
-  those of the split into training and validation rows, on split 0 of the UCI sets.
+- autodeuq: searches of the paper's space. In its Table I, of 500 trials (60 on large sets), seeds
+  are those of the split into training and validation rows, on split 0 of the UCI sets.
 - calibration: coverage of 90 % intervals and NLL. Bike is trained on nine tenths of 2011 and judged
   on the last tenth and on 2012. Goals: 90 % within two points, NLL not worse by more than 0.005.
 - gaps: tested where a feature (the seed) has its middle third or its outer sixths, trained on all
