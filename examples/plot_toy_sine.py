@@ -15,8 +15,7 @@ trials over the whole space find next to nothing. With the default of 30 trials 
 ``--whole-space --n-trials 500`` it is the paper's. Settings otherwise are the paper's:
 three nodes, 200 epochs, batches of up to 32, a third of the rows to validate, five members.
 
-The stored picture was drawn on 21 November 2026, before ensembles had what is now added away from
-the rows: today the bands are wider in the gap and outside.
+The stored picture was drawn on 21 November 2026. Members predict alone, as in the paper.
 """
 
 # %%
