@@ -124,9 +124,9 @@ def dump_foreign(value: Any, where: str) -> np.ndarray:
         ) from error
     if skuq_types:
         raise UnsavableError(
-            f"{where} is a {name} that holds {skuq_types[0]}. Save the "
-            "estimators that it holds by themselves (of a search its best_estimator_, of an "
-            "ensemble its estimators_), or pickle the whole, for readers who trust you."
+            f"{where} is a {name} that holds {skuq_types[0]}. Make pipelines in it by "
+            "sklearn.pipeline.make_pipeline, save other estimators by themselves (of a search its "
+            "best_estimator_, of an ensemble its estimators_), or pickle it if it is trusted."
         )
     return np.frombuffer(data, np.uint8)
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import special
-from sklearn.utils import check_consistent_length
 
 from skuq import _params
 from skuq._formulas import TINIEST
@@ -45,7 +44,7 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
     y_test : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Their targets.
     groups : array-like of shape (n_samples,), optional
-        Group of each row, such as a region or a year. The report then names the worst group.
+        Group of each row, such as a region. The report names the worst; gaps are "missing".
     y_train : array-like of shape (n_train,) or (n_train, n_outputs), optional
         Targets the model was fitted to. The reference predicts their distribution for every row;
         by default it predicts the distribution of `y_test` itself, which is a harder rival.
@@ -111,11 +110,11 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
     if np.isinf(judged.losses.get("nll", 0)).any():
         notes += ("The NLL is infinite where y has no density, as with a standard deviation of 0.",)
     if groups is not None:
-        check_consistent_length(groups, y_test)
-        groups = np.asarray(_params.fill_masked(groups))
-        if groups.size != len(groups):
-            raise ValueError(f"`groups` must have shape (n_samples,). Got {groups.shape}.")
+        groups, n = np.asarray(_params.fill_masked(groups)), len(y_test)
+        if groups.shape not in ((n,), (n, 1)):
+            raise ValueError(f"`groups` must have {n} labels, one a row. Got {groups.shape}.")
         codes, labels = pd.factorize(groups.ravel()[judged.rows], use_na_sentinel=False)
+        labels = ["missing" if pd.isna(label) else label for label in labels]
         indices = pd.Series(codes).groupby(codes).indices
         groups = {labels[code]: of for code, of in indices.items() if len(of) > 1}
         if alone := len(labels) - len(groups):

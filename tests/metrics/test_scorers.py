@@ -258,12 +258,12 @@ def test_report_names_the_group_that_is_worst_beyond_its_noise_and_averages_outp
     model, X, y = simulated("numbers", 1.0)
     two = uncertainty_report(normals_about_x(1, 2), X, np.stack([y, y], axis=1))
     assert_frame_equal(uncertainty_report(model, X, y).frame, two.frame)
-    groups = np.where(np.arange(4000) < 200, "noisy", "calm").astype(object)
+    groups = np.where(np.arange(4000) < 200, None, "calm").astype(object)
     y[:200] = X[:200, 0] + 3 * (y - X[:, 0])[:200]
     y[200:202], groups[200:202] = X[200:202, 0] + 2.9, "two"  # with equal errors, by chance
     y[-1], groups[-1] = 9.0, "alone"  # one row, which is outside of all intervals
     frame = uncertainty_report(model, X, y, groups).frame
-    assert set(frame.worst_group.drop("mean_width_90")) == {"noisy"}
+    assert set(frame.worst_group.drop("mean_width_90")) == {"missing"}
     assert_allclose(frame.worst["rmse"], 3, rtol=0.15)
     assert frame.worst_high["coverage_90"] < 0.6 < 0.85 < frame.low["coverage_90"]
     column = uncertainty_report(model, X, y, groups[:, None], y_train=y[:, None])

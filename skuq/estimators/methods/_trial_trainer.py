@@ -364,16 +364,16 @@ class MemberTrainer:
             if self._cancelled or time.monotonic() <= deadline:
                 raise
             what = "The trial took" if n_members == 1 else f"{n_members} trials together took"
-            each = "" if n_members == 1 else " each"
             raise TimeoutError(
-                f"{what} longer than trial_timeout={self.timeout:g} s{each} and was ended."
+                f"{what} longer than trial_timeout={self.timeout:g} s a trial: training was ended."
             ) from None
 
     def recipe(self, configuration: Mapping[str, Any]) -> Recipe:
         """Make the training recipe of a configuration."""
         fields = {"epochs": self.epochs, **self.space.recipe(configuration)}
-        if self.max_epochs is not None:
-            fields["epochs"] = min(fields["epochs"], self.max_epochs)
+        if unknown := sorted(fields.keys() - (known := Recipe.__dataclass_fields__).keys()):
+            raise TypeError(f"unexpected recipe argument {unknown[0]!r}, not of {', '.join(known)}")
+        fields["epochs"] = min(fields["epochs"], self.max_epochs or math.inf)
         if fields.get("keep") == "best-calibrated" and not self._calibrates:
             fields["keep"] = "best-jointly"
         # A stack without folds has different trials.
