@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import clone, is_regressor
 from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import parameters
@@ -570,34 +570,6 @@ def nes_papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
     return {name: dict(zip(names, values)) | common for name, values in settings.items()}
 
 
-def make_baseline(
-    search: Any, kind: str, severity: int | None, architecture: Mapping[str, Any] | None
-) -> Any:
-    """Make an estimator that the paper compares with; see `NESClassifier.baseline`."""
-    if kind not in _BASELINES:
-        raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
-    vary, selection = _BASELINES[kind]
-    configuration = search.best_configuration(severity)
-    architectures, hyperparameters = search.decisions_
-    if architecture is None:
-        architecture = architectures.restrict(configuration)
-    elif not isinstance(architecture, Mapping):
-        raise ValueError(
-            f"`architecture` must be a dict {{decision name: value}}. Got {architecture!r}."
-        )
-    # What a baseline does not vary is fixed at the best trial's values.
-    fixed = architectures.check(architecture, "architecture")
-    if kind != "hyper-ensemble":
-        fixed |= hyperparameters.restrict(configuration)
-    return clone(search).set_params(
-        search=RandomSearch(vary=vary),
-        selection=selection,
-        n_trials=search.n_members if kind == "deep-ensemble" else search.n_trials,
-        fixed=fixed,
-        calibrate=False,  # members alone, as in the paper
-    )
-
-
 @parameters("estimators.NESClassifier", kind="estimator")
 class NESClassifier(SearchEstimator, UncertaintyClassifier):
     """Ensemble of networks of different architectures, found by neural ensemble search.
@@ -860,7 +832,30 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
             If there is no such kind, set or architecture, or the estimator was pickled, which keeps
             the members alone.
         """
-        return make_baseline(self, kind, severity, architecture)
+        if kind not in _BASELINES:
+            raise ValueError(f"`kind` must be one of {sorted(_BASELINES)}. Got {kind!r}.")
+        vary, selection = _BASELINES[kind]
+        configuration = self.best_configuration(severity)
+        architectures, hyperparameters = self.decisions_
+        if architecture is None:
+            architecture = architectures.restrict(configuration)
+        elif not isinstance(architecture, Mapping):
+            raise ValueError(
+                f"`architecture` must be a dict {{decision name: value}}. Got {architecture!r}."
+            )
+        # What a baseline does not vary is fixed at the best trial's values.
+        fixed = architectures.check(architecture, "architecture")
+        if kind != "hyper-ensemble":
+            fixed |= hyperparameters.restrict(configuration)
+        of_numbers = {"target_transform": "standard"} if is_regressor(self) else {}
+        return clone(self).set_params(
+            search=RandomSearch(vary=vary),
+            selection=selection,
+            n_trials=self.n_members if kind == "deep-ensemble" else self.n_trials,
+            fixed=fixed,
+            calibrate=False,  # members alone, as in the paper
+            **of_numbers,
+        )
 
 
 @parameters("estimators.NESRegressor", kind="estimator")
@@ -1072,58 +1067,5 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
     def _plan(self, X: Any) -> SearchPlan:
         return make_nes_plan(self, X)
 
-    def best_configuration(self, severity=None):
-        """Return the configuration of the best single trial.
-
-        Parameters
-        ----------
-        severity : int or None, default=None
-            Held-out set on which trials are compared: 0 is the clean validation rows, k the k-th
-            set of `shift_validation`. None is all shifted sets together, with the same weight for
-            each, or the clean rows if there are no shifted sets.
-
-        Returns
-        -------
-        dict
-            ``{decision name: value}``.
-
-        Raises
-        ------
-        ValueError
-            If there is no such set, or the estimator was pickled, which keeps the members only.
-        """
-        check_is_fitted(self)
-        return dict(self.fitted_.best_trial(resolve_rule(self).loss, severity).configuration)
-
-    def baseline(self, kind, severity=None, *, architecture=None):
-        """Make an estimator that the paper compares with, on the best configuration of this search.
-
-        Parameters
-        ----------
-        kind : {"deep-ensemble", "deep-ensemble-es", "hyper-ensemble"}
-            "deep-ensemble" trains `n_members` networks that differ in their seeds (DeepEns (RS), if
-            this search was random); "deep-ensemble-es" trains `n_trials` such networks and selects
-            among them (appendix C.3); "hyper-ensemble" trains `n_trials` of random learning rates
-            and L2 penalties and selects (C.4).
-        severity : int or None, default=None
-            Held-out set on which the configuration is the best, see `best_configuration`.
-        architecture : dict or None, default=None
-            Architecture to use instead of the best one; decisions that it does not name have the
-            space's defaults. With the best one in NAS-Bench-201, see
-            `skuq.networks.parse_nas_bench_201`, a deep ensemble is DeepEns (Optimal).
-
-        Returns
-        -------
-        estimator
-            Not fitted yet, and not calibrated. Networks trained in all: those of this search, and
-            its own. With the same `random_state` it splits rows as this search did, but trains
-            other networks.
-
-        Raises
-        ------
-        ValueError
-            If there is no such kind, set or architecture, or the estimator was pickled, which keeps
-            the members alone.
-        """
-        baseline = make_baseline(self, kind, severity, architecture)
-        return baseline.set_params(target_transform="standard")
+    best_configuration = NESClassifier.best_configuration
+    baseline = NESClassifier.baseline
