@@ -72,8 +72,8 @@ def test_words_of_the_recommended_estimators_and_comparisons_are_those_of_result
     assert (found["median"].drop(("three times", "numbers")).abs() < 0.02).all()  # level
     scores = {m: mean_scores("crps").loc[m] for m in ("tabular", "plain")}
     assert "below that of the plain" in skuq.TabularEnsembleRegressor.__doc__
-    assert "each of six sets" in skuq.TabularEnsembleRegressor.__doc__
-    assert all(scores["tabular"][s] < scores["plain"][s] for s in (*SMALL, "diabetes"))
+    assert "five of six sets" in skuq.TabularEnsembleRegressor.__doc__
+    assert sum(scores["tabular"][s] < scores["plain"][s] for s in (*SMALL, "diabetes")) == 5
     assert "on most tables" in skuq.TabularEnsembleClassifier.__doc__
     for part in ("suite", "few"):
         assert np.mean([ratio < 1 for ratio in ratios(part, "plain").values()]) > 0.6

@@ -98,7 +98,7 @@ class TabularEnsembleRegressor(OneArchitecture, UncertaintyRegressor):
     They differ in their seeds and in the rows that they validate on. The average noise that they
     predict is the aleatoric uncertainty, and the disagreement of their means the epistemic
     uncertainty, which grows away from the training rows. Its mean CRPS is below that of the plain
-    network of `DeepEnsembleRegressor` on each of six sets measured, and it is slower to train.
+    network of `DeepEnsembleRegressor` on five of six sets measured, and it is slower to train.
 
     Parameters
     ----------
