@@ -7,6 +7,7 @@ from tables import cross, markdown, number, rows, significant, stored, table, va
 
 COSTS = {
     "tabular": "`TabularEnsembleRegressor`",
+    "tabular, second fit": ".. a second fit of the process",
     "tabular, classes": "`TabularEnsembleClassifier`",
     "plain": "`DeepEnsembleRegressor`",
     "mc dropout": "`MCDropoutRegressor`",
@@ -18,6 +19,7 @@ COSTS = {
     "autodeuq": "`AutoDEUQRegressor`",
     "boosting": "scikit-learn's `HistGradientBoostingRegressor`",
     "gaussian process": "scikit-learn's `GaussianProcessRegressor`",
+    "catboost": "CatBoost, `RMSEWithUncertainty`",
 }
 
 
@@ -27,7 +29,8 @@ def costs():
 
     def cell(method, n_rows):
         found = rows("costs", n_rows, method)
-        return f"{found[0]['processor_seconds']:.0f}" if found else ""
+        seconds = found[0]["processor_seconds"] if found else None
+        return "" if seconds is None else number(seconds, 0 if seconds >= 1 else 1)
 
     sizes = sorted({r["problem"] for r in stored("costs")}, key=int)
     return cross("processor seconds", COSTS, {n: f"{int(n):,} rows" for n in sizes}, cell)
