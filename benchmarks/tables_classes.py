@@ -127,12 +127,12 @@ def nes_methods():
         if dataset == "trained":
             return "" if method in BOOSTING else str(first[method]["networks"]["10"]), np.nan
         nll, error = of_ten(dataset, method), 100 * of_ten(dataset, method, "error").mean()
-        return f"{mean_error(nll)}; {error:.1f} %", nll.mean()
+        return f"{mean_error(nll)}; {error:.1f}", nll.mean()
 
     first = {method: rows("nes", DATASETS[0], method)[0] for method in METHODS}
     heads = {s: f"{s} ({span(by_seed('nes', s, 'NES-RE'))})" for s in DATASETS}
     down = dict(zip(METHODS, METHODS)) | BOOSTING
-    return cross("NLL; errors (seeds)", down, heads | {"trained": "networks"}, cell, "down")
+    return cross("NLL; errors in % (seeds)", down, heads | {"trained": "networks"}, cell, "down")
 
 
 @table
@@ -231,8 +231,7 @@ def in_words(ratio):
     quotients = np.array(list(ratio.values()))
     least, most = (number(end(quotients)) for end in (np.min, np.max))
     middle = number(np.exp(np.log(quotients).mean()))
-    lower = f"lower on {sum(quotients < 1)} of {len(quotients)}"
-    return f"{middle} ({least} to {most}; {lower})"
+    return f"{middle} ({least}–{most}; {sum(quotients < 1)}/{len(quotients)})"
 
 
 @table

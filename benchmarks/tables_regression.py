@@ -313,7 +313,7 @@ def gaps(kind):
             known = PUBLISHED["gaps"]["table"][problem]
             name = method or min(known, key=lambda m: known[m][0])
             scores, of = known[name], "" if method else f" {name}"
-        text = "; ".join(significant(v) if k < 2 else number(v) for k, v in enumerate(scores))
+        text = "/".join(significant(v) if k < 2 else number(v) for k, v in enumerate(scores))
         return text + of, scores[0] if scores else np.nan
 
     heads = methods | {None: "best of seven, published", "PNN-E": "deep ensemble, published"}
