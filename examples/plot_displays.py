@@ -121,7 +121,7 @@ def draw_classification(axes, ensemble, team):
 def draw_search(axes, model):
     plotting.SearchHistoryDisplay.from_estimator(model, score_name="validation NLL", ax=axes[0])
     for name, guided in (("Gaussian process", True), ("random", False)):
-        regret = optimise(0, guided) + 6.020741
+        regret = optimise(1, guided) + 6.020741
         display = plotting.SearchHistoryDisplay(regret, score_name="regret", name=name)
         display.plot(axes[1])
 

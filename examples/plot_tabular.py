@@ -92,7 +92,7 @@ def draw_predictions(axis, name, model, shown=150):
         title=f"{name}\nRMSE {rmse:.0f}, NLL {nll:.2f}, {coverage:.0%} inside",
         xlabel="predicted price (thousands), 90 % interval",
         ylabel="price",
-        xlim=(0, 1000),
+        xlim=(0, 1400),
         ylim=(0, 1400),
     )
 
