@@ -208,10 +208,8 @@ def searched(data, strategy, seed):
     X, y, X_test, y_test = data
     started = time.perf_counter()
     model = NESClassifier(search=strategy, n_jobs=1, random_state=seed).fit(X, y)
-    seconds = time.perf_counter() - started
-    return class_scores(model.predict_proba(X_test), y_test, y, model.classes_) | {
-        "seconds": seconds
-    }
+    row = {"seconds": time.perf_counter() - started}
+    return row | class_scores(model.predict_proba(X_test), y_test, y, model.classes_)
 
 
 # Images

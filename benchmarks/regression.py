@@ -10,7 +10,7 @@
 - calibration: coverage of 90 % intervals and NLL. Bike is trained on nine tenths of 2011 and judged
   on the last tenth and on 2012. Goals: 90 % within two points, NLL not worse by more than 0.005.
 - gaps: tested where a feature (the seed) has its middle third or its outer sixths, trained on all
-  other rows (Joachims 2021, github.com/nnuncert/nnuncert); features of few values are left out.
+  other rows (github.com/nnuncert/nnuncert); features that it takes for categories are left out.
 - costs: processor seconds of a fit with default settings; the first fit of a process.
 - equal_time: AutoDEUQ in once and three times the recipe's processor time.
 """
@@ -66,13 +66,9 @@ def estimator(make):
         mean, std = model.predict(X_test, return_std=True)
         ended = time.perf_counter()
         seconds = fitted - started, ended - fitted
-        if isinstance(model, Pipeline):  # the variance of a process without that of its noise
-            noise = np.sqrt(np.exp(model[-1].kernel_.theta[-1])) * model[-1]._y_train_std
-            epistemic = np.sqrt(np.maximum(std**2 - noise**2, 0))
-            return Predicted(mean, std, *seconds, epistemic=epistemic)
-        epistemic = model.predict_uncertainty(X_test).epistemic
-        distribution = model.predict_distribution(X_test)
-        return Predicted(mean, std, *seconds, distribution, epistemic=epistemic)
+        if isinstance(model, Pipeline):  # a Gaussian process
+            return Predicted(mean, std, *seconds)
+        return Predicted(mean, std, *seconds, model.predict_distribution(X_test))
 
     return predict
 

@@ -23,7 +23,6 @@ class Predicted(NamedTuple):
     predict_seconds: float
     distribution: object = None  # None: a normal
     has_density: bool = True
-    epistemic: np.ndarray | None = None
 
 
 class Quantiles:

@@ -124,9 +124,9 @@ def dump_foreign(value: Any, where: str) -> np.ndarray:
         ) from error
     if skuq_types:
         raise UnsavableError(
-            f"{where} is a {name} that holds {skuq_types[0]}. Make pipelines in it by "
-            "sklearn.pipeline.make_pipeline, save other estimators by themselves (of a search its "
-            "best_estimator_, of an ensemble its estimators_), or pickle it if it is trusted."
+            f"{where} is a {name} that holds {skuq_types[0]}. Put scikit-learn's pipelines in the "
+            "place of skuq's, save other estimators by themselves (of a search its "
+            "best_estimator_, of an ensemble its estimators_), or pickle it."
         )
     return np.frombuffer(data, np.uint8)
 

@@ -44,7 +44,7 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
     y_test : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Their targets.
     groups : array-like of shape (n_samples,), optional
-        Group of each row, such as a region. The report names the worst; gaps are "missing".
+        Group of each row, such as a region. The report names the worst. No label is "missing".
     y_train : array-like of shape (n_train,) or (n_train, n_outputs), optional
         Targets the model was fitted to. The reference predicts their distribution for every row;
         by default it predicts the distribution of `y_test` itself, which is a harder rival.
@@ -112,9 +112,9 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
     if groups is not None:
         groups, n = np.asarray(_params.fill_masked(groups)), len(y_test)
         if groups.shape not in ((n,), (n, 1)):
-            raise ValueError(f"`groups` must have {n} labels, one a row. Got {groups.shape}.")
-        codes, labels = pd.factorize(groups.ravel()[judged.rows], use_na_sentinel=False)
-        labels = ["missing" if pd.isna(label) else label for label in labels]
+            raise ValueError(f"`groups` must have {n} labels, one a row. Got shape {groups.shape}.")
+        groups = pd.Series(groups.ravel()[judged.rows], dtype=object)
+        codes, labels = pd.factorize(groups.where(groups.notna(), "missing"))
         indices = pd.Series(codes).groupby(codes).indices
         groups = {labels[code]: of for code, of in indices.items() if len(of) > 1}
         if alone := len(labels) - len(groups):

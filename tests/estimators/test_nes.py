@@ -83,7 +83,7 @@ def test_fit_evolves_where_it_is_told(tiny_space, iris, monkeypatch):
     severities = [shifted(X[:n], y[:n], by) for n, by in ((30, 0.5), (60, 2.0))]
     for evolve_on, sizes in (("clean", [37]), ("shift", [60]), ("both", [37, 60])):
         seen.clear()
-        model = tiny(tiny_space, 5, epochs=2, search__evolve_on=evolve_on)
+        model = tiny(tiny_space, 5, epochs=2, search="re", search__evolve_on=evolve_on)
         model.fit(X, y, shift_validation=severities)
         assert [len(criterion(list(model.catalog_))[2]) for criterion in seen[0]] == sizes
 
@@ -229,7 +229,7 @@ def setosas(X, y):
     ({}, lambda X, y: [(X, y), X], r"`shift_validation\[1\]` must be a tuple"),
     ({}, lambda X, y: (X[:, :2], y), "expecting 4 features"),
     ({}, lambda X, y: (X, np.where(y == "setosa", "rosa", y)), "unknown classes: .*rosa"),
-    ({"search__evolve_on": "shift"}, None, r'`evolve_on="shift"` of `search` needs `shift_valid'),
+    ({"search": NESEvolution(evolve_on="shift")}, None, r'`evolve_on="shift"` of `search` needs'),
     ({"selection": "hq", "n_members": 1}, None, "`n_members` must be at least 2"),
     ({"selection": lambda y, proba, n: 0}, None, r"a function of \(log_likelihood, n_members, s"),
     ({"class_weight": NEGATIVE}, None, "`class_weight` must have finite numbers >= 0"),
