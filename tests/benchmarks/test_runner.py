@@ -1,6 +1,8 @@
 """The runner: rows are kept as they come, and not run again."""
 
+import numpy as np
 import pytest
+import regression
 import run as command
 from runner import Benchmark, each, growing, read, run, summary
 
@@ -73,3 +75,15 @@ def test_what_the_command_shows_and_refuses(capsys):
     assert "Unknown methods: ['nothing']" in capsys.readouterr().err
     command.main(["baselines", "--summary", "--score", "crps"])
     assert "| yacht " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "tested"), [("gaps", range(6, 13)), ("tails", [0, 1, 2, 3, *range(16, 20)])]
+)
+def test_gaps_and_tails_are_rows_in_the_order_of_a_feature(kind, tested, monkeypatch):
+    X, y = np.zeros((20, 13)), np.arange(20.0)
+    X[:, 4] = y  # the fourth continuous feature: 3 is left out
+    monkeypatch.setattr(regression, "uci_rows", lambda name: (X[::-1], y[::-1]))
+    X_train, y_train, X_test, y_test = regression.without(kind, "boston", 3)
+    assert sorted(y_test) == list(tested) and sorted([*y_train, *y_test]) == list(y)
+    assert (X_test[:, 4] == y_test).all() and (X_train[:, 4] == y_train).all()
