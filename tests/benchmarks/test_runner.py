@@ -77,13 +77,11 @@ def test_what_the_command_shows_and_refuses(capsys):
     assert "| yacht " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("kind", "tested"), [("gaps", range(6, 13)), ("tails", [0, 1, 2, 3, *range(16, 20)])]
-)
-def test_gaps_and_tails_are_rows_in_the_order_of_a_feature(kind, tested, monkeypatch):
+def test_gaps_and_tails_are_rows_in_the_order_of_a_feature(monkeypatch):
     X, y = np.zeros((20, 13)), np.arange(20.0)
     X[:, 4] = y  # the fourth continuous feature: 3 is left out
     monkeypatch.setattr(regression, "uci_rows", lambda name: (X[::-1], y[::-1]))
-    X_train, y_train, X_test, y_test = regression.without(kind, "boston", 3)
-    assert sorted(y_test) == list(tested) and sorted([*y_train, *y_test]) == list(y)
-    assert (X_test[:, 4] == y_test).all() and (X_train[:, 4] == y_train).all()
+    for kind, tested in ("gaps", range(6, 13)), ("tails", [0, 1, 2, 3, *range(16, 20)]):
+        X_train, y_train, X_test, y_test = regression.without(kind, "boston", 3)
+        assert sorted(y_test) == list(tested) and sorted([*y_train, *y_test]) == list(y)
+        assert (X_test[:, 4] == y_test).all() and (X_train[:, 4] == y_train).all()
