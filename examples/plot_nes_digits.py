@@ -71,10 +71,10 @@ TRUTH = np.tile(y_test, 5)
 NOISE = np.random.default_rng(1).normal(X_train.mean(), X_train.std(), size=(500, 64))
 
 SEARCHES = {
-    "dense": NESClassifier(40, space="dense", random_state=0),
+    "dense": NESClassifier(40, search="re", space="dense", random_state=0),
     "cells": NESClassifier(
         10, space=CellSpace(channels=6, n_cells=2, batch_size=32), image_shape=(8, 8),
-        epochs=20, random_state=0,
+        search="re", epochs=20, random_state=0,
     ),
 }  # fmt: skip
 

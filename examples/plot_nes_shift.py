@@ -65,7 +65,7 @@ def divide(X, y):
 # Three share one pool of networks. Whatever they choose on is known when they are used.
 def predict_blocks(train, same, recent, test, n_trials):
     """Distributions on the test blocks, by ensemble; the first block is of the same weeks."""
-    search = NESClassifier(n_trials, space="dense", random_state=0).fit(
+    search = NESClassifier(n_trials, search="re", space="dense", random_state=0).fit(
         *train, shift_validation=recent
     )
     models = {
