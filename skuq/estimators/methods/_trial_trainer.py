@@ -372,7 +372,7 @@ class MemberTrainer:
         """Make the training recipe of a configuration."""
         fields = {"epochs": self.epochs, **self.space.recipe(configuration)}
         if unknown := sorted(fields.keys() - (known := Recipe.__dataclass_fields__).keys()):
-            raise TypeError(f"`training` gives unknown {unknown}. Known: {', '.join(known)}.")
+            raise TypeError(f"`training` has unknown fields {unknown}. Known: {', '.join(known)}.")
         fields["epochs"] = min(fields["epochs"], self.max_epochs or math.inf)
         if fields.get("keep") == "best-calibrated" and not self._calibrates:
             fields["keep"] = "best-jointly"
