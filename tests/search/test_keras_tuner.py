@@ -216,7 +216,7 @@ def raises(hp, *arguments):
     (lambda _: KerasTunerSpace(raises).decisions((3,), 2), SearchSpaceError, "no such luck"),
     (trainer_of(raises).build, SearchSpaceError, "raised ZeroDivisionError.*no such luck"),
     (trainer_of(lambda hp, *_: "a model").build, SearchSpaceError, "a keras.Model. Got str"),
-    (trainer_of(build, lambda hp: {"lr": 0.1}).recipe, TypeError, "`training` has unknown fields \['lr'\]"),
+    (trainer_of(build, lambda hp: {"lr": 0.1}).recipe, TypeError, r"unknown fields \['lr'\]\."),
     (trainer_of(build, lambda hp: 3).recipe, SearchSpaceError, "must return a dict. Got int"),
 )
 def test_unusable_spaces_say_why(act, error, message):
