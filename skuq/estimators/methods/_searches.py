@@ -593,7 +593,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
         training, too, in the tabular space, and the architecture alone in others, as in the paper.
         An object sets more, such as the decisions that vary, the first trials, the size of the
-        population and an objective. Evolution was ahead neither on tables nor on images.
+        population and an objective. Both were level on twelve tables.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
@@ -843,7 +843,7 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
             raise ValueError(
                 f"`architecture` must be a dict {{decision name: value}}. Got {architecture!r}."
             )
-        # What a baseline does not vary is fixed at the best trial's values.
+        # Decisions that a baseline does not vary have the best trial's values.
         fixed = architectures.check(architecture, "architecture")
         if kind != "hyper-ensemble":
             fixed |= hyperparameters.restrict(configuration)
@@ -881,7 +881,7 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
         "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
         training, too, in the tabular space, and the architecture alone in others, as in the paper.
         An object sets more, such as the decisions that vary, the first trials, the size of the
-        population and an objective. Evolution was ahead neither on tables nor on images.
+        population and an objective. Both were level on twelve tables.
     space : str, SearchSpace, callable or pair, default="auto"
         Space of networks. "tabular" ("auto" for tables): `skuq.networks.TabularSpace`, which embeds
         numbers and categories, decides the number of epochs itself, and whose first trials are
