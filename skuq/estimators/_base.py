@@ -26,6 +26,7 @@ from skuq.files._registry import PickledByValue, make_read_only
 from skuq.networks._keras_models import register_again, registered_in_main
 from skuq.predictive import CategoricalMixture, Posterior, _distributions
 from skuq.predictive._distributions import ClassUncertainty, Interval, Uncertainty
+from skuq.tables._functions import FunctionInputs
 from skuq.tables._inputs import add_input_tags
 
 
@@ -87,15 +88,20 @@ def _summarise(
     estimator: Any, X: Any, summary: Callable[[Any], Any], n_levels: int = 1, **query: Any
 ) -> Any:
     """Summarise the predicted distributions of blocks of rows; see `Fitted.summarise`."""
-    fitted = estimator.fitted_
-    X = fitted.inputs.validate(X, estimator)
-    return fitted.summarise(X, summary, n_levels, **query)
+    return estimator.fitted_.summarise(_validate(estimator, X, query), summary, n_levels, **query)
+
+
+def _validate(estimator: Any, X: Any, query: Mapping[str, Any]) -> Any:
+    """Validate X, and refuse keywords that predictions of this model do not take."""
+    inputs = estimator.fitted_.inputs
+    if unknown := {*query} - ({"query_points"} if isinstance(inputs, FunctionInputs) else set()):
+        raise TypeError(f"Predictions of {type(estimator).__name__} take no {min(unknown)!r}.")
+    return inputs.validate(X, estimator)
 
 
 def _oracles_by_value(params: Mapping[str, Any]) -> dict[str, Any]:
     """Wrap parameters that are oracles of Keras-Tuner, which hold lambdas, for a pickle."""
-    keras_tuner = backend.loaded("keras_tuner")  # without it, there can be no oracle
-    oracle: Any = () if keras_tuner is None else keras_tuner.Oracle
+    oracle: Any = getattr(backend.loaded("keras_tuner"), "Oracle", ())  # none without it
     return {name: PickledByValue(v) for name, v in params.items() if isinstance(v, oracle)}
 
 
@@ -281,8 +287,7 @@ class Predictor(_params.CallbackSupportMixin, BaseEstimator):  # type: ignore[mi
 class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
     """Prediction methods of all regressors.
 
-    Methods take the keywords `query` that the fitted model's distribution takes: regressors of
-    functions take `query_points`, others none.
+    Methods' keywords `query` are the `query_points` of regressors of functions; others take none.
 
     Examples
     --------
@@ -311,8 +316,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
             if one exists, `to_tfp()`; for most estimators a `skuq.predictive.GaussianMixture`.
             The values of a function are one row of (n, q * m).
         """
-        fitted = self.fitted_
-        return fitted.distribution(fitted.inputs.validate(X, self), **query)
+        return self.fitted_.distribution(_validate(self, X, query), **query)
 
     def predict_uncertainty(self, X: Any, **query: Any) -> Uncertainty:
         """Predict means, and standard deviations by source.
@@ -354,7 +358,7 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         if return_std:
             parts = self.predict_uncertainty(X, **query)
             return parts.mean, parts.total
-        mean = self.fitted_.predict_mean(self.fitted_.inputs.validate(X, self), **query)
+        mean = self.fitted_.predict_mean(_validate(self, X, query), **query)
         return mean.reshape(len(mean), *self.fitted_.output_shape(**query))
 
     def predict_interval(self, X: Any, coverage: Any = 0.9, **query: Any) -> Interval:
@@ -380,13 +384,12 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         ValueError
             If coverage is outside (0, 1).
         """
-        n_levels = 2 * np.size(coverage)
 
         def interval_of(distribution: Any) -> Interval:
             quantile = functools.partial(self.fitted_.quantile, distribution)
             return _distributions.central_interval(quantile, coverage)
 
-        ends = _summarise(self, X, interval_of, n_levels, **query)
+        ends = _summarise(self, X, interval_of, 2 * np.size(coverage), **query)
         # The values of a function are columns of the distribution, and get their axes back.
         shape = *ends[0].shape[: 1 + np.ndim(coverage)], *self.fitted_.output_shape(**query)
         return Interval(*(end.reshape(shape) for end in ends))
@@ -451,9 +454,8 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
             If `n_samples` is not a positive whole number.
         """
         n_samples = _params.check_count("n_samples", n_samples)
-        fitted = self.fitted_
-        X = fitted.inputs.validate(X, self)
-        return fitted.sample(X, n_samples, random_generator(random_state), **query)
+        X, rng = _validate(self, X, query), random_generator(random_state)
+        return self.fitted_.sample(X, n_samples, rng, **query)
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """Compute the log density of each row's y under its predictive distribution.
@@ -554,8 +556,7 @@ class UncertaintyClassifier(ClassifierMixin, Predictor):  # type: ignore[misc]
             Distribution of class codes, with mean, mode, std, entropies, log_prob, sample and
             `to_tfp()`.
         """
-        fitted = self.fitted_
-        return fitted.distribution(fitted.inputs.validate(X, self))
+        return self.fitted_.distribution(_validate(self, X, {}))
 
     def predict_proba(self, X: Any, return_std: bool = False) -> Any:
         """Predict class probabilities, averaged over the members.

@@ -250,7 +250,6 @@ def test_labels_have_the_spread_of_their_class_and_intervals_are_central_quantil
     quantiles = model.predict_quantiles(NEW, LEVELS)
     interval, several = (model.predict_interval(NEW, coverage) for coverage in (0.6, [0.9, 0.6]))
     assert type(interval) is type(model.predict_distribution(NEW).interval()) is Interval
-    assert_array_equal(interval, (interval.lower, interval.upper))
     assert_array_equal(interval, np.moveaxis(quantiles[:, [1, 3]], 1, 0))
     assert several.lower.shape == (len(NEW), 2)
     assert np.shape(model.predict_interval(NEW, [0.9])) == (2, len(NEW), 1)
@@ -258,6 +257,8 @@ def test_labels_have_the_spread_of_their_class_and_intervals_are_central_quantil
     for wrong in ([0.5, 1.0], [], [[0.5]], 0, [np.nan], 1 - 2**-53):
         with pytest.raises(ValueError, match=r"`coverage` must lie strictly in \(0, 1\)"):
             model.predict_interval(NEW, wrong)
+    with pytest.raises(TypeError, match="Predictions of .* take no 'alpha'"):
+        model.predict_interval(NEW, alpha=0.1)
 
 
 def test_draws_have_the_moments(model):
