@@ -125,7 +125,7 @@ class ExpectedImprovement(Acquisition):
 class LeakyExpectedImprovement(Acquisition):
     """Leaky expected improvement, "lei", which has a slope even if no draw improves.
 
-    For values in [a, b] it differs from expected improvement by less than ``delta * (b - a)``
+    For draws in [a, b] it differs from expected improvement by at most ``delta * (b - a)`` a point
     (Theorem 1).
 
     Parameters

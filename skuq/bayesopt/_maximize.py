@@ -100,7 +100,7 @@ def maximize_acquisition(
         "lbfgs" climbs from all starts at once in compiled programs, "scipy" from one after the
         other with L-BFGS-B. Without gradients (the posterior's key is None) "scipy" climbs from
         the best points of a large sample by forward differences. "direct" is SciPy's DIRECT, not
-        locally biased, as in NOMU's appendix B.3. "auto" is "lbfgs", or "scipy" without gradients.
+        locally biased, as in NOMU's code. "auto" is "lbfgs", or "scipy" without gradients.
     n_restarts : int, default=500
         Number of starts from a Latin hypercube. Without gradients the best of four times as many
         points are improved, at most ten.

@@ -46,7 +46,7 @@ class _Limits:
     failure_reach: float = 0.25
     large_batch: int = 20  # points; for more there is a warning
     n_candidates: int = 2000  # random points, of which the best replaces one that is not available
-    n_widths: int = 20_000  # points over which NOMU's paper averages the width of the bounds
+    n_widths: int = 20_000  # points over which NOMU's code averages the width of the bounds
     # Limits of drawn numbers, in total (512 MB) and in one call, and least number of points.
     entries: int = 2**26
     entries_at_once: int = 2**22

@@ -57,7 +57,7 @@ class MultiStart(_params.Settings):
 
 
 class Direct(_params.Settings):
-    """Maximise acquisition functions by SciPy's DIRECT, as in NOMU's appendix B.3."""
+    """Maximise acquisition functions by SciPy's DIRECT, as in NOMU's code."""
 
     method = "direct"
     n_restarts = 1  # DIRECT takes no starts

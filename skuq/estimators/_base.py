@@ -417,10 +417,8 @@ class UncertaintyRegressor(RegressorMixin, Predictor):  # type: ignore[misc]
         ValueError
             If a probability is outside (0, 1).
         """
-        levels = np.atleast_1d(quantiles)
-        values = _summarise(
-            self, X, lambda d: self.fitted_.quantile(d, levels), levels.size, **query
-        )
+        levels, quantile = np.atleast_1d(quantiles), self.fitted_.quantile
+        values = _summarise(self, X, lambda d: quantile(d, levels), levels.size, **query)
         return values.reshape(*values.shape[:2], *self.fitted_.output_shape(**query))
 
     def sample_y(

@@ -451,10 +451,10 @@ class CellSpace(_ImageSpace):
         """Mutate a configuration as in NES (appendix B.4).
 
         One of the two cells is drawn. With a probability of one third each, nothing changes, one
-        edge gets a different operation, or one edge reads a different node and keeps its
-        operation. If sizes are decisions, each is as likely to be drawn as a cell, and then gets
-        another value; the paper does not search both. Everything else, hyperparameters included,
-        is copied.
+        edge gets a different operation, or one edge reads another node, which the other edge does
+        not read, and keeps its operation. Sizes that are decisions are each as likely to be drawn
+        as a cell, and then get another value; the paper does not search both. Everything else,
+        hyperparameters included, is copied.
 
         Parameters
         ----------

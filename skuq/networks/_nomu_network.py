@@ -285,7 +285,7 @@ _COUNT = Interval(Integral, 1, None, closed="left")
 _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 _CHOSEN = ("auto", "nll")  # values of a readout's numbers that are chosen on held-out rows
 
-#: Candidates of the paper's UCI study for l_min and l_max, in units of the standardised y.
+#: Candidates of the published UCI code for l_min and l_max, in units of the standardised y.
 L_MINS = np.geomspace(0.005, 0.8, 100)
 L_MAXS = np.geomspace(0.8, 10.0, 80)
 

@@ -355,7 +355,7 @@ class ForestOptimizer:
         # The constant liar: failed trials get the worst score, running ones the best.
         targets = scores + [max(scores)] * len(failed) + [min(scores)] * len(running)
         x = self.space.encode([*configurations, *running])
-        # AgEBO's published runs have ten trees.
+        # Ten trees are scikit-optimize's default.
         forest = RandomForestRegressor(10, random_state=int(rng.integers(2**31 - 1)))
         # The acquisition is minimised over random candidates.
         candidates = self.space.sample_many(rng, self.n_candidates)
@@ -658,7 +658,7 @@ def _warn_of_large_population(population_size: int | None, n_trials: int) -> Non
 def _ageing_evolution(strategy: Any, problem: SearchProblem) -> Callable[[Space], Proposer]:
     """Choose population size P and sample size S, and return the function of a space.
 
-    They are the paper's 100 and 10 from 400 trials on. With fewer trials, P is a quarter of the
+    They are the published runs' 100 and 10 from 400 trials on. With fewer, P is a quarter of the
     budget, so that three quarters of the trials evolve, and S is at most a third of P.
     """
     _warn_of_large_population(strategy.population_size, problem.n_trials)
@@ -677,8 +677,8 @@ class AgEBO(SearchStrategy):
     Parameters
     ----------
     population_size, sample_size : int or None, default=None
-        P and S of ageing evolution. None is a quarter of `n_trials`, from 4 to the paper's 100, and
-        a third of that, from 2 to the paper's 10. With ``n_trials="auto"`` they are those of 50
+        P and S of ageing evolution. None is a quarter of `n_trials`, from 4 to 100, and a third of
+        that, from 2 to 10, as in the published runs. With ``n_trials="auto"`` they are those of 50
         trials, 12 and 4, whatever `max_time` is.
     kappa : float, default=0.001
         Weight of the standard deviation in the Bayesian optimisation; larger explores more. Keep it

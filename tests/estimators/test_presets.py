@@ -76,14 +76,14 @@ def test_autodeuq_has_the_paper_s_settings(name, epochs):
 
 def test_nes_has_the_paper_s_settings_and_nothing_is_added_without_calibration(rows):
     expected = {None: (400, 10, 100, 0.2), "fashion-mnist": (400, 10, 15, 1 / 6)}  # B.2, B.3
-    expected |= {"tiny-imagenet": (200, 10, 100, "auto")}
-    expected |= {"imagenet-16-120": (1000, 3, 200, "auto")}
+    expected |= {"tiny-imagenet": (200, 10, 100, "auto"), "imagenet-16-120": (1000, 3, 200, "auto")}
     for name, of_it in expected.items():
         model = skuq.NESClassifier.from_paper(name, random_state=3)
         search = model.search
         assert (search.vary, search.population_size, search.n_parents) == ("architecture", 50, 10)
         assert (model.selection, model.calibrate, model.random_state) == ("forward", False, 3)
         assert (model.n_trials, model.n_members, model.epochs, model.validation) == of_it
+    assert model.fixed == {"learning_rate": 0.1, "l2": 5e-4 / 2}  # NAS-Bench-201's
     assert skuq.NESRegressor.from_paper("dense", n_members=3).n_members == 3
     with pytest.raises(ValueError, match=r"`name` must be .* \['benchmark', 'toy'\]. Got 'uci'"):
         skuq.AutoDEUQRegressor.from_paper("uci")

@@ -40,7 +40,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
     metric : {"ck", "ck-formula-1", "qs", "bd", "fk", "kw", "gd"} or list of these, default="gd"
         Measure of diversity: Cohen's kappa, Cohen's kappa as the paper's Formula 1 prints it, Q
         statistics, binary disagreement, Fleiss' kappa, Kohavi-Wolpert variance or generalised
-        diversity. Generalised diversity gave the paper's best shares of strong teams on CIFAR-10.
+        diversity. The paper singles out generalised diversity on CIFAR-10.
         The scores of several metrics are averaged (the paper uses one at a time).
     diversity : {"hq", "q"}, default="hq"
         Score of a team. "hq" is described above. "q" measures diversity once, on the rows that any

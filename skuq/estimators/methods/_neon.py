@@ -1,8 +1,8 @@
 """NEON and ensembles of operator networks: regressors whose targets are functions.
 
-Settings of NEON's paper stand first, as data. They are those of sections 6.1 to 6.4, and of the
-authors' code where the paper leaves them open. Their optimiser is Optax' Adam, whose epsilon is
-1e-8.
+Settings of NEON's paper stand first, as data. They are those of sections 6.1 to 6.4; what these
+leave open, and the number of steps, is the authors' code's. Their optimiser is Optax' Adam, whose
+epsilon is 1e-8.
 """
 
 import functools
@@ -394,7 +394,7 @@ class NEONRegressor(OperatorRegressor):
 
     @classmethod
     def from_paper(cls, name: str, **changes):
-        """Make a model with the settings of one of the paper's problems.
+        """Make a model with the settings of one of the paper's problems, and its code's steps.
 
         Parameters
         ----------

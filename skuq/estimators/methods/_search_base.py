@@ -340,18 +340,18 @@ class SearchEstimator(Predictor):
     def from_paper(cls, name=None, **changes):
         """Make an estimator with the settings of one of the paper's experiments.
 
-        Its members predict alone, neither calibrated nor with more uncertainty far from the rows,
-        as in the papers. By AutoDEUQ's rule an ensemble may have a single member, whose epistemic
-        uncertainty is 0: `fit` warns, and ``selection="greedy"`` prevents it.
+        Where AutoDEUQ's paper gives no value, its published code does. Members predict alone. By
+        AutoDEUQ's rule an ensemble may have a single member, whose epistemic uncertainty is 0:
+        `fit` warns, and ``selection="greedy"`` prevents it.
 
         Parameters
         ----------
         name : str, optional
             Of AutoDEUQ: "benchmark", the default, is the regression benchmark (500 trials of fully
             connected networks with skip connections, five members), "toy" the one-dimensional task
-            of Fig. 1 and 2. Of NES: the data set, "cifar-10", "cifar-100", "fashion-mnist",
-            "tiny-imagenet" or "imagenet-16-120" (`validation_data` of the last two are their own),
-            or "dense" for tables, which the paper does not have.
+            of Fig. 1 and 2. Of NES: the data set, "cifar-10" (default), "cifar-100",
+            "fashion-mnist", "tiny-imagenet" or "imagenet-16-120" (`validation_data` of the last two
+            are their own), or "dense" for tables, which the paper does not have.
         **changes : dict
             Parameters that differ from those settings, by name.
 

@@ -50,7 +50,7 @@ def make_autodeuq_plan(estimator: Any) -> SearchPlan:
 
 
 def autodeuq_papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
-    """Return the parameters of the paper's experiments: section III, and its toy task."""
+    """Return the parameters of the paper's experiments, and of AgEBO's published runs."""
     common = {
         "n_trials": 500,
         "n_members": 5,
@@ -285,8 +285,8 @@ class AutoDEUQClassifier(SearchEstimator, UncertaintyClassifier):
     `n_trials` networks are trained: for tables, recipes that are good on many of them, then random
     ones. In the paper's space each is proposed on the basis of the finished trials: ageing
     evolution changes the architecture, and Bayesian optimisation the training hyperparameters
-    (AgEBO). From this catalog, a greedy selection on validation rows chooses up to `n_members`,
-    whose averaged probabilities are the prediction. The members' average entropy is the aleatoric
+    (AgEBO). From this catalog, a selection on held-out rows chooses up to `n_members`, whose
+    averaged probabilities are the prediction. The members' average entropy is the aleatoric
     uncertainty, and their disagreement the epistemic uncertainty. The paper has regression only;
     this is its method with the negative log likelihood of classes.
 
@@ -540,25 +540,27 @@ def make_nes_plan(estimator: Any, X: Any) -> SearchPlan:
     else:
         inputs = TableInputs(estimator.preprocess, embed=defaults.embeds)
     strategy = _search_plan.resolve_strategy(estimator, defaults)
-    is_baseline = strategy.vary in _VARY_WITH_ONE_ARCHITECTURE
     targets = defaults.targets(estimator)
     n_steps = None if holds_images and not inputs.flat else _N_STEPS
     return SearchPlan(
-        *(strategy, space, rule, inputs, targets, defaults, n_steps, is_baseline), images=True
+        *(strategy, space, rule, inputs, targets, defaults, n_steps),
+        is_baseline=strategy.vary in _VARY_WITH_ONE_ARCHITECTURE,
+        images=True,
     )
 
 
 def nes_papers(**of_numbers: Any) -> dict[str, dict[str, Any]]:
     """Return the parameters of the paper's data sets, and of tables, which it does not have."""
-    names = "n_trials", "n_members", "epochs", "validation", "space"
+    names = "n_trials", "n_members", "epochs", "validation", "space", "fixed"
     # K, M, epochs, and validation rows: a share of the training rows, or "auto" where the data set
-    # has its own. Trained weights of NAS-Bench-201 are the benchmark's, hence its 200 epochs.
+    # has its own. Trained weights of NAS-Bench-201 are the benchmark's, hence its training.
+    nas_bench = {"learning_rate": 0.1, "l2": 2.5e-4}
     settings: dict[str, tuple] = {
         "cifar-10": (400, 10, 100, 0.2, "darts"),
         "cifar-100": (400, 10, 100, 0.2, "darts"),
         "fashion-mnist": (400, 10, 15, 1 / 6, "darts"),
         "tiny-imagenet": (200, 10, 100, "auto", CellSpace(batch_size=128)),
-        "imagenet-16-120": (1000, 3, 200, "auto", NASBench201Space(batch_size=256)),
+        "imagenet-16-120": (1000, 3, 200, "auto", NASBench201Space(batch_size=256), nas_bench),
         "dense": (400, 5, "auto", 0.25, "dense"),
     }
     common = {
@@ -585,13 +587,13 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
         trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
-        that time (at most 10,000). K in the paper, with a value of 400.
+        that time (at most 10,000). The paper's K: 200 to 1000.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="random"
         Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`),
-        "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
-        training, too, in the tabular space, and the architecture alone in others, as in the paper.
+        "random" is random search (NES-RS, Algorithm 1; ``RandomSearch(vary="auto")``). Both vary
+        the training, too, in the tabular space, and the architecture alone in others, as the paper.
         An object sets more, such as the decisions that vary, the first trials, the size of the
         population and an objective. Both were level on twelve tables.
     space : str, SearchSpace, callable or pair, default="auto"
@@ -810,8 +812,8 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         kind : {"deep-ensemble", "deep-ensemble-es", "hyper-ensemble"}
             "deep-ensemble" trains `n_members` networks that differ in their seeds (DeepEns (RS), if
             this search was random); "deep-ensemble-es" trains `n_trials` such networks and selects
-            among them (appendix C.3); "hyper-ensemble" trains `n_trials` of random learning rates
-            and L2 penalties and selects (C.4).
+            among them (appendix C.3); "hyper-ensemble" trains `n_trials` that differ in their
+            training, in the paper's spaces in learning rate and L2, and selects (C.4).
         severity : int or None, default=None
             Held-out set on which the configuration is the best, see `best_configuration`.
         architecture : dict or None, default=None
@@ -864,22 +866,22 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
 
     Networks that predict a mixture of three normals, in the spaces of the paper one normal, are
     drawn at random, or evolve: each is then a mutation of a network that improves the ensemble of
-    the others. From this pool, forward selection chooses the members whose *averaged* densities
-    have the lowest negative log likelihood on validation rows. With validation rows of shifted
-    data, the ensemble is selected to be robust to such a shift.
+    the others. From this pool, the members are chosen whose *averaged* densities have the lowest
+    negative log likelihood on validation rows: by forward selection, and where folds hold rows out,
+    by stacking. With shifted validation rows, the ensemble is to be robust to such a shift.
 
     Parameters
     ----------
     n_trials : int or "auto", default="auto"
         Number of trials, and size of the catalog. "auto" is 20 in the tabular space, where each
         trains a network for every fold, and 50 in others, or with `max_time` as many as fit into
-        that time (at most 10,000). K in the paper, with a value of 400.
+        that time (at most 10,000). The paper's K: 200 to 1000.
     n_members : int, default=5
         Number of members. The paper has 3 to 30 (M).
     search : {"re", "random"}, SearchStrategy or keras_tuner.Oracle, default="random"
         Search strategy: "re" is evolution (NES-RE, Algorithm 2; `skuq.search.NESEvolution`),
-        "random" is random search (NES-RS, Algorithm 1; `skuq.search.RandomSearch`). Both vary the
-        training, too, in the tabular space, and the architecture alone in others, as in the paper.
+        "random" is random search (NES-RS, Algorithm 1; ``RandomSearch(vary="auto")``). Both vary
+        the training, too, in the tabular space, and the architecture alone in others, as the paper.
         An object sets more, such as the decisions that vary, the first trials, the size of the
         population and an objective. Both were level on twelve tables.
     space : str, SearchSpace, callable or pair, default="auto"
@@ -1019,8 +1021,8 @@ class NESRegressor(SearchEstimator, UncertaintyRegressor):
 
     Notes
     -----
-    Inputs and targets are standardised. Zero-weight rows are dropped; weights count in the training
-    loss and in the selection.
+    Inputs and targets are scaled as in `AutoDEUQRegressor`. Zero-weight rows are dropped; weights
+    count in the training loss and in the selection.
 
     References
     ----------
