@@ -177,16 +177,3 @@ def engine():
     """Ours, the rival, and the goal of their ratio."""
     head = ["work", "against", "skuq", "rival", "ratio", "goal", "met"]
     return markdown(head, [*trial_lines(), *ensemble_lines(), *prediction_lines()])
-
-
-@table
-def engine_trials():
-    """The thirty trials one by one, each against the faster setting of `fit` for it."""
-    ours, rivals = of_trials()
-    ratios, long = rivals / ours, ours > 3
-    spread = (ratios.min(), np.median(ratios), ratios.max())
-    row = [str(len(ours)), number(ours.sum(), 0), str(long.sum()), number(ours[long].sum(), 0)]
-    head = ["trials", "seconds", "trials longer than 3 s", "their seconds"]
-    return markdown(
-        [*head, "ratio: least, median, largest"], [[*row, ", ".join(number(r, 1) for r in spread)]]
-    )
