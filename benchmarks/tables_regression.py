@@ -211,10 +211,8 @@ def paper_protocol():
     figures = {"AutoDEUQ here": ours} | figures
     titles = {m: f"published: {m}" for m in figures} | {"AutoDEUQ here": "**AutoDEUQ here**"}
     table = [[t, *(BOTH.format(*figures[m][s]) for s, _ in found)] for m, t in titles.items()]
-    minutes = [mean(values(runs, "fit_seconds") / 60, 0) for runs in found.values()]
-    trials = [str(n) for _, n in found]
-    head = ["NLL (RMSE)", *(f"{s} ({len(runs)} of 10 runs)" for (s, _), runs in found.items())]
-    return markdown(head, [*table, ["trials", *trials], ["minutes of a search", *minutes]])
+    heads = (f"{s} ({len(runs)}×{n})" for (s, n), runs in found.items())
+    return markdown(["NLL (RMSE)", *heads], table)
 
 
 def mean_of(rows, score):

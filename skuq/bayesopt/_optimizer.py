@@ -23,6 +23,8 @@ from skuq.exceptions import SearchFailedError
 _logger = logging.getLogger("skuq")
 
 _MOST_FAILURES = 10  # evaluations that may fail before the first success
+#: Parameters on which the results so far depend.
+_FIXED = "bounds", "objective", "n_initial", "integer", "categories", "noisy", "random_state"
 _N_STEPS = 64  # over which the threshold of `dynamic_c` falls, until a loop knows it
 
 
@@ -108,7 +110,7 @@ class BayesianOptimizer:
         Best point; None before the first usable result.
     best_value_ : float
         Value of the best point; NaN before the first usable result. With `noisy` it is the mean
-        that the last model predicts, or the result itself before there is a model.
+        that the last model predicts, or the result itself without one, as after a pickle or copy.
     beta_ : float or None
         Value of beta that `mean_width` led to; None before the first step with a model.
     history_ : tuple of StepRecord
@@ -130,8 +132,8 @@ class BayesianOptimizer:
     one asks, the others wait.
 
     A proposal depends only on the results, the pending points and `random_state`: a search that
-    was pickled or copied goes on with the same points. Parameters may be changed between steps by
-    setting the attributes of the same names.
+    was pickled or copied goes on with the same points. `estimator`, `acquisition`, `maximizer`,
+    `n_draws` and `direction` may be changed between steps by setting these attributes.
 
     Failed evaluations (an exception, NaN, inf, numbers beyond 1e150) are recorded, but not
     fitted. If any column is continuous, proposals of the model keep away from failed points.
@@ -165,6 +167,11 @@ class BayesianOptimizer:
 
     _settings = SHORT_FORMS
 
+    def __setattr__(self, name, value):
+        if name in _FIXED and "_log" in vars(self):
+            raise AttributeError(f"`{name}` belongs to the results so far: make a new search.")
+        super().__setattr__(name, value)
+
     def __init__(
         self,
         estimator,
@@ -189,14 +196,15 @@ class BayesianOptimizer:
         self.estimator, self.objective, self.callback = estimator, objective, callback
         self.acquisition, self.maximizer, self.n_draws = acquisition, maximizer, n_draws
         d = self.domain.n_columns
-        self.n_initial = 2 * d + 1 if n_initial is None else n_initial
-        self._n_given = d + 1 if n_initial is None else n_initial  # the same of points of one's own
+        numbers = (2 * d + 1, d + 1) if n_initial is None else (n_initial,) * 2
+        self.n_initial, self._n_given = numbers  # the second of points of one's own
         self.noisy, self.direction, self.verbose = noisy, direction, verbose
         self.model_: Any = None
         self.history_: tuple[StepRecord, ...] = ()
         self._entropy, self._n_steps = draw_entropy(random_state), _N_STEPS
         self._width_and_beta: tuple = None, None  # `mean_width`, and the beta that it led to
-        self._identity = object()  # of compiled programs, see `SignedObjective`
+        # Of compiled programs, see `SignedObjective`.
+        self._identity = None if objective is None else object()
         self._search_settings()  # raises an error if one is wrong
         self._log = ResultLog(self.domain, objective, repeats=bool(noisy))
         self._fits = Fits()
@@ -409,8 +417,7 @@ class BayesianOptimizer:
                 width = getattr(step.acquisition, "mean_width", None)
                 if width is not None and self.beta_ is None:
                     self._width_and_beta = width, step.beta_of_width(width)
-                proposal = step.propose(q, self.beta_, self._fits)
-                seconds = time.perf_counter() - start - proposal.seconds_fit
+                proposal = step.propose(q, self.beta_, self._fits, self._n_before_model())
                 self.model_ = step.surrogate.model
                 record = StepRecord(
                     n_results=step.results.n_told,
@@ -418,11 +425,10 @@ class BayesianOptimizer:
                     beta=proposal.beta,
                     n_doublings=proposal.n_doublings,
                     seconds_fit=step.surrogate.seconds + proposal.seconds_fit,
-                    seconds_acquisition=seconds,
+                    seconds_acquisition=time.perf_counter() - start - proposal.seconds_fit,
                     n_pending=len(step.pending),
                 )
-                self.history_ += (record,)
-                x = proposal.x
+                self.history_, x = (*self.history_, record), proposal.x
             except FIT_ERRORS as error:
                 warn_user(
                     f"The surrogate could not be fitted to {self._log.n_usable} results, with "
@@ -573,9 +579,9 @@ class BayesianOptimizer:
         The next step fits again, with its seed. Results are copied, so that other threads can go on
         while they are pickled, and copies of a search part ways.
         """
-        state = {n: value for n, value in vars(self).items() if n not in ("_lock", "_identity")}
+        state = {name: value for name, value in vars(self).items() if name != "_lock"}
         # Arrays and tuples of the log are replaced, never changed.
         return {**state, "_log": copy.copy(self._log), "_fits": Fits()}
 
     def __setstate__(self, state):
-        vars(self).update(state, _lock=threading.RLock(), _identity=object())
+        vars(self).update(state, _lock=threading.RLock())

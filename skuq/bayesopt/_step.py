@@ -120,10 +120,7 @@ class Step:
         self._entropy = derived_seed(settings.entropy, "step", results.n_told, 0)
         self.posterior = surrogate.posterior
         self._known = np.vstack([results.X, results.failed])  # all evaluated points (k, d)
-        # A search whose objective has been replaced compiles anew.
-        given = settings.objective
-        search = None if given is None else (settings.search, id(given))
-        self.objective = SignedObjective(given, settings.sign, search)
+        self.objective = SignedObjective(settings.objective, settings.sign, settings.search)
         # Distances grow with the square root of the number of encoded columns.
         self._root = math.sqrt(len(self.domain.encoded_bounds))
         # Smallest distance of points without results; on a grid neighbours are far enough.
@@ -136,8 +133,7 @@ class Step:
         if settings.noisy:
             draws = self._draw(results.X)
             # Draws that are not joint say nothing about the largest of several points.
-            joint = self.posterior.joint
-            self._incumbent = draws.max(axis=1) if joint else float(draws.mean(axis=0).max())
+            self._incumbent = draws.max(1) if self.posterior.joint else float(draws.mean(0).max())
 
     def best_known(self) -> tuple[np.ndarray, float]:
         """Find the known point (d,) of the best mean of the draws, and it in the user's sign."""
@@ -158,11 +154,11 @@ class Step:
             )
         return mean_width / (2 * std)
 
-    def propose(self, q: int, beta: float | None, fits: Fits) -> Proposal:
+    def propose(self, q: int, beta: float | None, fits: Fits, n_before: int) -> Proposal:
         """Propose q points that maximise the acquisition, with this `beta` or that of the settings.
 
         With joint draws all points are found at once. Otherwise they are found one after the
-        other, and `fits` fits the surrogate to its own predictions at those before.
+        other, and `fits` fits the surrogate to its predictions; `n_before` results had no model.
 
         Raises
         ------
@@ -184,7 +180,7 @@ class Step:
         if beta is None:
             beta = self.acquisition.beta_at(len(self.results.X))
         if getattr(self.acquisition, "dynamic_c", False):
-            n_steps = max(0, self.results.n_told - settings.n_initial)
+            n_steps = max(0, self.results.n_told - n_before)
             first, last = _Limits.first_threshold, _Limits.last_threshold
             threshold = first * (last / first) ** min(n_steps / settings.n_steps, 1.0)
         if self.posterior.joint:

@@ -25,6 +25,7 @@ from tiers import cases, slow_after
 
 from skuq import CalibratedUncertaintyRegressor, bayesopt
 from skuq.bayesopt import MultiStart, OutputwiseRegressor, UpperConfidenceBound
+from skuq.bayesopt._step import Step
 from skuq.exceptions import SearchFailedError
 
 CALIBRATED = CalibratedUncertaintyRegressor(LinearRegression())
@@ -345,9 +346,19 @@ def test_beta_is_of_mean_width_a_function_or_doubled_up_to_the_first_new_proposa
     bound = UpperConfidenceBound(1e-3, dynamic_c=True)
     optimizer = search([(-1, 1)], bound, n_initial=5)
     optimizer.tell(X, -(X[:, 0] ** 2))
+    with pytest.raises(AttributeError, match="`objective` belongs to the results so far"):
+        optimizer.objective = np.negative
     x, record = optimizer.ask(), optimizer.history_[0]
     assert 0 < record.n_doublings < 15 and record.beta == 1e-3 * 2**record.n_doublings
     assert cdist(x, X).min() > 0.0625  # the first threshold of appendix B.3.2
+
+
+def test_threshold_of_dynamic_c_falls_from_the_first_model_on(recorder, monkeypatch):
+    seen, propose = [], Step._propose_at_once
+    monkeypatch.setattr(Step, "_propose_at_once", lambda *a: seen.append(a[-1]) or propose(*a))
+    bound = UpperConfidenceBound(1.0, dynamic_c=True)
+    search([(-1, 1)] * 2, bound, recorder).maximize(bowl, 9, x0=[[0, 0.1], [0.5, 0.2], [-0.7, 0.8]])
+    assert_allclose(seen, 0.0625 * 0.16 ** (np.arange(6) / 6))  # NOMU, appendix B.3.2
 
 
 def test_warnings_of_points_rounded_by_hand_of_few_calls_and_of_large_batches():
@@ -443,18 +454,6 @@ def test_pending_points_count_by_their_draws_and_are_settled_or_forgotten():
     corner = np.array([0.3, 1001])
     optimizer.tell(corner.astype("float32"), 4.0)  # the nearest number to 0.3 is larger
     assert_array_equal(optimizer.x_[-1], corner)
-
-
-def test_ask_compiles_an_objective_that_replaces_another():
-    settings = {"bounds": [(0, 1)], "n_initial": 5, "objective": np.negative}
-    optimizer = search_by(JointProcess(1.0, compiled=True), "mean", **settings)
-    X = np.linspace(0, 1, 6)[:, None]
-    optimizer.tell(X, X[:, 0].tolist())
-    for best in (0.2, 0.8):
-        optimizer.objective = lambda y, best=best: -((y - best) ** 2)
-        x = optimizer.ask()
-        assert abs(x[0, 0] - best) < 0.03
-        optimizer.tell(x, x[:, 0].tolist())
 
 
 @pytest.mark.parametrize("q", [1, 3])
