@@ -222,8 +222,7 @@ def _judge(model, X, y) -> _Judged:
 
 def _judge_numbers(model, X, y) -> _Judged:
     point = np.asarray(model.predict(X), dtype=float)
-    y = _params.reshape_like_prediction(y, point)
-    y, point = _scores.check_same_shape(y_true=y, prediction=point)
+    y = _scores.targets_like(point, y)
     predicted = Predicted(model, X, y)
     losses, claimed, curve, missing = {"rmse": (y - point) ** 2}, {}, [], []
     for name, score in (("crps", _scorers.crps), ("nll", _scorers.nll)):

@@ -280,8 +280,7 @@ class Predicted:
         """Targets (n[, m]), with the output axis of the prediction."""
         mean = getattr(self.distribution, "mean", None)
         mean = self.normal[0] if mean is None or callable(mean) else mean
-        y = reshape_like_prediction(self.target, mean)
-        return _scores.check_same_shape(mean=mean, y_true=y)[1]
+        return _scores.targets_like(mean, self.target)
 
     def interval(self, coverage):
         """Predict both ends of central intervals, (n[, m]) each."""
@@ -293,9 +292,7 @@ class Predicted:
             return mean - reach, mean + reach
         if own is not None and (levels := levels_of_mapie(self.model)) is not None:
             if not (same := np.isclose(levels, coverage)).any():
-                raise NoUncertaintyError(
-                    f"{self.model!r} has intervals of coverage {levels.tolist()}. Got {coverage}."
-                )
+                raise NoUncertaintyError(f"{self.model!r} has coverages {levels}. Got {coverage}.")
             return tuple(own(self.X)[1][:, :, same.argmax()].T)
         predict = self.distribution.interval if own is None else partial(own, self.X)
         ends = predict(coverage=coverage)

@@ -35,18 +35,14 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
 
 def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndarray]:
-    """Check that arrays have one shape, (n,) or (n, m).
-
-    With `one_output` the shape must be (n,).
-    """
+    """Check that arrays have one shape, (n,) or (n, m), or with `one_output` (n,)."""
     checked = check_arrays(finite=finite, **arrays)
-    first, *others = arrays
-    shape = checked[0].shape
+    first, shape = next(iter(arrays)), checked[0].shape
     if len(shape) > 2:
         raise ValueError(
             f"`{first}` must have shape (n_samples,) or (n_samples, n_outputs). Got {shape}."
         )
-    for name, values in zip(others, checked[1:]):
+    for name, values in zip(arrays, checked):
         if values.shape != shape:
             raise ValueError(
                 f"`{name}` must have the shape of {first}, {shape}. Got {values.shape}."
@@ -56,10 +52,17 @@ def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndar
     return checked
 
 
+def targets_like(mean, y_true) -> np.ndarray:
+    """Check targets, in the shape of a predicted mean, unless it is None or a method."""
+    y = _params.reshape_like_prediction(check_arrays(y_true=y_true)[0], mean)
+    return check_same_shape(finite=False, **({"mean": mean} if np.shape(mean) else {}), y_true=y)[
+        -1
+    ]
+
+
 def check_intervals(lower, upper, **y_true) -> list[np.ndarray]:
     """Check targets (if given) and ends of intervals, all of one shape, which may be infinite."""
-    arrays = {**y_true, "lower": lower, "upper": upper}
-    *y, lower, upper = check_same_shape(finite=False, **arrays)
+    *y, lower, upper = check_same_shape(finite=False, **y_true, lower=lower, upper=upper)
     wrong = np.flatnonzero((lower > upper).reshape(len(lower), -1).any(axis=1))
     if len(wrong):
         raise ValueError(
@@ -465,7 +468,7 @@ def nll_loss(y_true, distribution, *, sample_weight=None):
     >>> round(nll_loss([0.0], two), 4)
     1.4189
     """
-    (y,) = check_arrays(y_true=y_true)
+    y = targets_like(getattr(distribution, "mean", None), y_true)
     return -float(average(distribution.log_prob(y), sample_weight)) / y[0].size
 
 
@@ -501,7 +504,7 @@ def crps_loss(y_true, distribution, *, sample_weight=None):
     >>> round(crps_loss([0.0], GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))), 4)
     0.2337
     """
-    (y,) = check_arrays(y_true=y_true)
+    y = targets_like(getattr(distribution, "mean", None), y_true)
     return float(average(distribution.crps(y), sample_weight).mean())
 
 
@@ -657,9 +660,7 @@ def quantile_loss(y_true, y_quantiles, probabilities, *, sample_weight=None):
     (quantiles,) = check_arrays(y_quantiles=y_quantiles)
     levels = np.atleast_1d(np.asarray(probabilities, dtype=float))
     if levels.ndim != 1 or not len(levels) or not ((levels > 0) & (levels < 1)).all():
-        raise ValueError(
-            f"`probabilities` must be numbers strictly in (0, 1). Got {probabilities}."
-        )
+        raise ValueError(f"`probabilities` must be strictly in (0, 1). Got {probabilities}.")
     expected = (len(y), len(levels), *y.shape[1:])
     if quantiles.shape != expected:
         raise ValueError(f"`y_quantiles` must have shape {expected}. Got {quantiles.shape}.")
@@ -883,7 +884,7 @@ def nll_min_loss(y_true, mean, std, *, sample_weight=None):
     with np.errstate(divide="ignore"):
         # Mean over rows of log(c std) + (z / c)^2 / 2, where the mean of (z / c)^2 is 1.
         losses = LOG_SQRT_2PI + average(np.log(std), sample_weight) + np.log(scale) + 0.5
-    return float(losses.mean())
+        return float(losses.mean())
 
 
 def error_retention_curve(errors, uncertainty, *, sample_weight=None):
