@@ -187,7 +187,7 @@ def searches():
         return f"{significant(abs(found), 4 if optics else 2)} ({n_runs})" if found else ""
 
     heads = {("pollutants", 35): "pollutants, 35", ("brusselator", 30): "Brusselator, 30"}
-    heads |= {("interferometer", n): f"interferometer, {n}" for n in (55, 85)}
+    heads |= {("interferometer", 85): "interferometer, 85"}
     return cross("after", {title: title for title in (*SEARCHES, *THEIRS)}, heads, cell)
 
 
@@ -230,11 +230,15 @@ def suite():
     def cell(name, method):
         task, runs = tasks[name], whole_searches(name, method)
         final = [min(r["values"]) - task.best_known for r in runs]
-        digits = 3 if task.best_value is None else 2
-        return f"{significant(np.median(final), digits)} ({len(runs)})" if runs else ""
+        text = significant(np.median(final), 3 if task.best_value is None else 2) if runs else ""
+        return text if len(runs) in (0, counts[name]) else f"{text} ({len(runs)})"
 
     tasks = {name: make(0) for name, make in SUITE.items()}
-    titles = {n: n if t.best_value is not None else f"{n} (best value)" for n, t in tasks.items()}
+    counts = {name: len(whole_searches(name, "neon")) for name in tasks}
+    best = {
+        name: "" if task.best_value is not None else "best value, " for name, task in tasks.items()
+    }
+    titles = {name: f"{name} ({best[name]}{counts[name]})" for name in tasks}
     return cross("", titles, OF_SUITE, cell)
 
 
@@ -265,17 +269,22 @@ def _factor_on_judged_functions(run):
     return np.sqrt(2 * difference / (run["c"] ** -2 - 1))
 
 
+def regrets_of(problem, method):
+    """Regrets of searches that are complete; the least value is -1."""
+    return [c[64] + 1 for c in curves(rows("bo", problem, method), 8) if len(c) > 64]
+
+
 @table
 def regrets():
     """Mean final regrets by dimension and method; the paper's mean in brackets."""
     titles = {
         "nomu_smooth_0.005": "small NOMU, refined smooth mean",
-        "nomu_0.5": "NOMU, mean width 0.5",
-        "gp_0.05": "Gaussian process, mean width 0.05",
+        "nomu_0.5": "NOMU",
+        "gp_0.05": "Gaussian process",
         "pgp": "plain Gaussian process",
-        "mc_dropout_0.05": "MC dropout, mean width 0.05",
-        "deep_ensemble_0.05": "deep ensemble, mean width 0.05",
-        "hyper_deep_ensemble_0.5": "hyper deep ensemble, mean width 0.5",
+        "mc_dropout_0.05": "MC dropout",
+        "deep_ensemble_0.05": "deep ensemble",
+        "hyper_deep_ensemble_0.5": "hyper deep ensemble",
         "random": "random points",
     }
     heads = {"levy": "Levy", "rosenbrock": "Rosenbrock", "bnn": "Bayesian network"}
@@ -283,13 +292,10 @@ def regrets():
 
     def cell(key, name):
         d, method = key
-        # Regrets of searches that are complete; the least value is -1.
-        runs = curves(rows("bo", f"{name}{d}d", method), 8)
-        final = [c[64] + 1 for c in runs if len(c) > 64]
-        paper = REGRETS.get(method, {}).get(f"{name}{d}d")
+        final, paper = regrets_of(f"{name}{d}d", method), REGRETS.get(method, {}).get(f"{name}{d}d")
         if not final:
             return ""
-        text = significant(np.mean(final), 2)
+        text = significant(np.mean(final), 2) + ", one run" * (len(final) == 1)
         return text if paper is None else f"{text} ({significant(paper[0], 2)})"
 
     down = {(d, m): f"{d}: {title}" for d in (5, 10, 20) for m, title in titles.items()}
