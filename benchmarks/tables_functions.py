@@ -146,16 +146,18 @@ def nomu_functions():
 
 #: Methods of searches by their title and problem.
 SEARCHES = {
-    "**NEON**, leaky EI": ("conditioned_lei", "neon_lei", None),
-    "**NEON** of the visibility's logarithm, leaky EI": (None, None, "neon_log"),
+    "**NEON**, leaky EI (interferometer: of the logarithm)": (
+        "conditioned_lei",
+        "neon_lei",
+        "neon_log",
+    ),
     "NEON, trained EpiNet, leaky EI": ("neon_lei", None, None),
     "`NEONRegressor.from_paper`, leaky EI": ("neon_paper_lei", None, None),
     "Gaussian process for each output, leaky EI": ("gp_composite", None, None),
     "Gaussian process of the value, EI": ("gp", None, "gp"),
     "random points": ("random", "random", "random"),
 }
-THEIRS = ("the authors' NEON, leaky EI", "stored: random points")
-THEIRS += ("stored: HOGP, EI of the composite, smoothed",)
+THEIRS = ("the authors' NEON, leaky EI", "stored: HOGP, EI of the composite, smoothed")
 THEIRS += ("stored: an ensemble with random priors (the paper's NEON: 0.999 at best)",)
 
 

@@ -169,7 +169,7 @@ class BayesianOptimizer:
 
     def __setattr__(self, name, value):
         if name in _FIXED and "_log" in vars(self):
-            raise AttributeError(f"`{name}` belongs to the results so far: make a new search.")
+            raise AttributeError(f"`{name}` cannot be changed: make a new search.")
         super().__setattr__(name, value)
 
     def __init__(
@@ -417,7 +417,8 @@ class BayesianOptimizer:
                 width = getattr(step.acquisition, "mean_width", None)
                 if width is not None and self.beta_ is None:
                     self._width_and_beta = width, step.beta_of_width(width)
-                proposal = step.propose(q, self.beta_, self._fits, self._n_before_model())
+                n_before = self.history_[0].n_results if self.history_ else step.results.n_told
+                proposal = step.propose(q, self.beta_, self._fits, n_before)
                 self.model_ = step.surrogate.model
                 record = StepRecord(
                     n_results=step.results.n_told,
@@ -584,4 +585,4 @@ class BayesianOptimizer:
         return {**state, "_log": copy.copy(self._log), "_fits": Fits()}
 
     def __setstate__(self, state):
-        vars(self).update(state, _lock=threading.RLock())
+        vars(self).update(state, _lock=threading.RLock(), _identity=state["objective"] and object())

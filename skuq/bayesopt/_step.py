@@ -56,7 +56,7 @@ class _Limits:
     # NOMU's dynamic c (Eq. 56): the nearest a proposal may be to a known point without doubling
     # beta, at the first step (a quarter of a side, of length 2, over 8 points) and at the last one.
     first_threshold: float = 1 / 16
-    last_threshold: float = 0.01
+    fall_of_threshold: float = 0.16  # to 0.01 at the last step
     max_moves: int = 50  # of one climb over a grid
     # Moves off faces: distance of near points in unit coordinates, in units of sqrt(D); number of
     # near results at which a search counts as converging; length of a move as a share of the side;
@@ -158,7 +158,7 @@ class Step:
         """Propose q points that maximise the acquisition, with this `beta` or that of the settings.
 
         With joint draws all points are found at once. Otherwise they are found one after the
-        other, and `fits` fits the surrogate to its predictions; `n_before` results had no model.
+        other, and `fits` fits the surrogate to its predictions; `n_before` preceded all models.
 
         Raises
         ------
@@ -180,9 +180,8 @@ class Step:
         if beta is None:
             beta = self.acquisition.beta_at(len(self.results.X))
         if getattr(self.acquisition, "dynamic_c", False):
-            n_steps = max(0, self.results.n_told - n_before)
-            first, last = _Limits.first_threshold, _Limits.last_threshold
-            threshold = first * (last / first) ** min(n_steps / settings.n_steps, 1.0)
+            share = min((self.results.n_told - n_before) / settings.n_steps, 1.0)
+            threshold = _Limits.first_threshold * _Limits.fall_of_threshold**share
         if self.posterior.joint:
             return self._propose_at_once(q, beta, threshold)
         # Without joint draws, pending points count as results, with their predicted values.

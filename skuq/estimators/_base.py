@@ -85,7 +85,7 @@ def _without_results(estimator: Any) -> dict[str, Any]:
 
 
 def _summarise(
-    estimator: Any, X: Any, summary: Callable[[Any], Any], n_levels: int = 1, **query: Any
+    estimator: Any, X: Any, summary: Callable[[Any], Any], n_levels: int = 1, /, **query: Any
 ) -> Any:
     """Summarise the predicted distributions of blocks of rows; see `Fitted.summarise`."""
     return estimator.fitted_.summarise(_validate(estimator, X, query), summary, n_levels, **query)

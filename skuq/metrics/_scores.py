@@ -53,7 +53,7 @@ def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndar
 
 
 def targets_like(mean, y_true) -> np.ndarray:
-    """Check targets, in the shape of a predicted mean, unless it is None or a method."""
+    """Check targets, in the shape of predicted means; a number is one of unknown shape."""
     y = _params.reshape_like_prediction(check_arrays(y_true=y_true)[0], mean)
     return check_same_shape(finite=False, **({"mean": mean} if np.shape(mean) else {}), y_true=y)[
         -1
@@ -468,7 +468,7 @@ def nll_loss(y_true, distribution, *, sample_weight=None):
     >>> round(nll_loss([0.0], two), 4)
     1.4189
     """
-    y = targets_like(getattr(distribution, "mean", None), y_true)
+    y = targets_like(np.broadcast_to(0.0, getattr(distribution, "_shape", ())), y_true)
     return -float(average(distribution.log_prob(y), sample_weight)) / y[0].size
 
 
@@ -504,7 +504,7 @@ def crps_loss(y_true, distribution, *, sample_weight=None):
     >>> round(crps_loss([0.0], GaussianMixture(np.zeros((1, 1)), np.ones((1, 1)))), 4)
     0.2337
     """
-    y = targets_like(getattr(distribution, "mean", None), y_true)
+    y = targets_like(np.broadcast_to(0.0, getattr(distribution, "_shape", ())), y_true)
     return float(average(distribution.crps(y), sample_weight).mean())
 
 
