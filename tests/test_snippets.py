@@ -62,7 +62,6 @@ SHORTER = {
         "NOMURegressor(random_state=0)": "NOMURegressor(epochs=5, random_state=0)"
     },
     "docs/methods/tabular.md": {"max_time=300, n_jobs=2": "n_trials=2"},
-    "docs/start.md": {"n_jobs=2, random_state=0": "n_trials=2, random_state=0"},
 }
 # What cannot run here, by a piece of it.
 ELSEWHERE = {
