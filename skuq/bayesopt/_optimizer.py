@@ -203,7 +203,7 @@ class BayesianOptimizer:
         self.history_: tuple[StepRecord, ...] = ()
         self._entropy, self._n_steps = draw_entropy(random_state), _N_STEPS
         self._width_and_beta: tuple = None, None  # `mean_width`, and the beta that it led to
-        # Of compiled programs, see `SignedObjective`.
+        # It tells compiled programs of this search from others, see `SignedObjective`.
         self._identity = None if objective is None else object()
         self._search_settings()  # raises an error if one is wrong
         self._log = ResultLog(self.domain, objective, repeats=bool(noisy))

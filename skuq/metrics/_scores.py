@@ -53,11 +53,9 @@ def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndar
 
 
 def targets_like(mean, y_true) -> np.ndarray:
-    """Check targets, in the shape of predicted means; a number is one of unknown shape."""
-    y = _params.reshape_like_prediction(check_arrays(y_true=y_true)[0], mean)
-    return check_same_shape(finite=False, **({"mean": mean} if np.shape(mean) else {}), y_true=y)[
-        -1
-    ]
+    """Check targets, and give them the shape of predicted means if `mean` is an array of these."""
+    y = {"y_true": _params.reshape_like_prediction(check_arrays(y_true=y_true)[0], mean)}
+    return check_same_shape(finite=False, **({"mean": mean} | y if np.shape(mean) else y))[-1]
 
 
 def check_intervals(lower, upper, **y_true) -> list[np.ndarray]:

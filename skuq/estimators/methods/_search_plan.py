@@ -75,7 +75,7 @@ def constraints_with(short_forms: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class SearchDefaults:
-    """What searches do where their parameters do not say. The papers' methods, with fewer trials.
+    """What searches do where their parameters do not say: the papers' methods, with fewer trials.
 
     ``estimators/_presets.py`` chooses between them and the tuned ones of the recommended space.
 
