@@ -42,7 +42,7 @@ def uncertainty_report(model, X_test, y_test, groups=None, *, y_train=None):
     X_test : array-like of shape (n_samples, n_features)
         Rows on which nothing was fitted, chosen or calibrated.
     y_test : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Their targets.
+        Their targets; of regressors of functions also (n_samples, n_points, n_components).
     groups : array-like of shape (n_samples,), optional
         Group of each row, such as a region. The report names the worst. No label is "missing".
     y_train : array-like of shape (n_train,) or (n_train, n_outputs), optional

@@ -344,7 +344,9 @@ def _averaged(losses):
 
 
 def _of_normals(loss):
-    return lambda predicted, weight: loss(predicted.y, *predicted.normal, sample_weight=weight)
+    return lambda of, weight: loss(
+        reshape_like_prediction(of.y, of.normal[0]), *of.normal, sample_weight=weight
+    )
 
 
 # Losses of regressors.

@@ -35,13 +35,11 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
 
 def check_same_shape(*, finite=True, one_output=False, **arrays) -> list[np.ndarray]:
-    """Check that arrays have one shape, (n,) or (n, m), or with `one_output` (n,)."""
+    """Check that arrays have one shape, (n,), (n, m) or (n, q, m), or with `one_output` (n,)."""
     checked = check_arrays(finite=finite, **arrays)
     first, shape = next(iter(arrays)), checked[0].shape
-    if len(shape) > 2:
-        raise ValueError(
-            f"`{first}` must have shape (n_samples,) or (n_samples, n_outputs). Got {shape}."
-        )
+    if len(shape) > 3:  # outputs, or the points and components of functions
+        raise ValueError(f"`{first}` must have shape (n,), (n, m) or (n, q, m). Got {shape}.")
     for name, values in zip(arrays, checked):
         if values.shape != shape:
             raise ValueError(

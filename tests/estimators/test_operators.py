@@ -13,26 +13,15 @@ import numpy as np
 import operators
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import (
-    FAR,
-    FURTHER,
-    INPUTS,
-    NEAR,
-    QUERIES,
-    VALUES,
-    WAVE_SETTINGS,
-    inputs,
-    std_of,
-    waves,
-)
-from scipy.optimize import least_squares
+from operators import FAR, FURTHER, INPUTS, VALUES, WAVE_SETTINGS, inputs, std_of, waves
+from scipy import optimize, stats
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 from tiers import cases
 
 import skuq.training
-from skuq import NEONRegressor, OperatorEnsembleRegressor
+from skuq import NEONRegressor, OperatorEnsembleRegressor, metrics
 from skuq.backend import ops
 from skuq.estimators.methods import _neon_training as _training
 from skuq.training import _predict
@@ -54,7 +43,7 @@ def kind(request):
 
 def small(kind, **changes):
     estimator, settings = KINDS[kind]
-    settings = {**operators.SMALL, "query_points": QUERIES, **settings, **changes}
+    settings = {**operators.SMALL, "query_points": operators.QUERIES, **settings, **changes}
     return operators.build(estimator, **settings)
 
 
@@ -72,8 +61,8 @@ def wave(kind, n=40):
 
 def test_fit_predicts_between_query_points_and_is_less_certain_away_from_the_inputs(kind):
     model, between = wave(kind), np.linspace(0.05, 1.9, 9)
-    expected = waves(NEAR, between)
-    error = model.predict(NEAR, query_points=between) - expected
+    expected = waves(operators.NEAR, between)
+    error = model.predict(operators.NEAR, query_points=between) - expected
     assert error.shape == (30, 9) and np.sqrt(np.mean(error**2)) < 0.1 * expected.std()
     assert std_of(model, FAR).mean() > 4 * std_of(model, inputs(40)).mean()
 
@@ -103,20 +92,24 @@ def test_sample_y_draws_smooth_functions(kind):
 def test_predict_has_the_shape_of_y(kind, shape, loss):
     Y = VALUES[:, 1] if shape == () else VALUES[:, : shape[0]]
     Y = Y if len(shape) < 2 else Y[..., None] * np.arange(1, shape[1] + 1)
-    queries = None if shape == () else QUERIES[: shape[0]]
+    queries = None if shape == () else operators.QUERIES[: shape[0]]
     model = small(kind, query_points=queries, loss=loss).fit(INPUTS, Y)
     parts = model.predict_uncertainty(INPUTS)
     assert {part.shape for part in parts} == {(6, *shape)}
     assert (parts.aleatoric > 0).all() == (loss == "nll") and (parts.epistemic > 0).all()
-    assert model.sample_y(INPUTS, 3, 0).shape == (6, *shape, 3)
-    assert model.log_prob(INPUTS, Y).shape == (6,)
+    draws, of_y = model.sample_y(INPUTS, 3, 0), model.log_prob(INPUTS, Y)
+    assert draws.shape == (6, *shape, 3) and of_y.shape == (6,)
     posterior = model.posterior_fn(5)
     assert posterior.output_shape == shape and posterior(INPUTS).shape == (5, 6, *shape)
-    mean = model.predict(INPUTS).reshape(6, -1)
-    expected = r2_score(Y.reshape(6, -1), mean, multioutput="variance_weighted")
-    assert model.score(INPUTS, Y) == pytest.approx(expected)
     lower, upper = model.predict_interval(INPUTS, 0.5)
     assert lower.shape == (6, *shape) and (lower < upper).all()
+    mean, std = model.predict(INPUTS, return_std=True)
+    assert model.score(INPUTS, Y) == pytest.approx(
+        r2_score(Y.reshape(6, -1), mean.reshape(6, -1), multioutput="variance_weighted")
+    )
+    expected = stats.norm(mean, std).logpdf(Y).mean(), ((lower <= Y) & (upper >= Y)).mean()
+    scores = metrics.make_scorers("neg_gaussian_nll", "coverage_50").values()
+    assert_allclose([score(model, INPUTS, Y) for score in scores], expected)
 
 
 def test_fit_trains_a_network_of_ones_own():
@@ -177,7 +170,7 @@ def test_posterior_fn_has_the_moments_of_predictions_and_serves_refits(kind, nam
 def test_posterior_fn_has_exact_gradients(kind, jit):
     u = inputs(4)
     model = small(kind, **WAVE_SETTINGS, training__steps=5).fit(u, waves(u))
-    operators.assert_exact_gradients(model.posterior_fn(8, random_state=0), NEAR[:5], jit)
+    operators.assert_exact_gradients(model.posterior_fn(8, random_state=0), operators.NEAR[:5], jit)
 
 
 NAN = np.where(VALUES > 0.5, np.nan, VALUES)
@@ -185,7 +178,7 @@ CONSTANT, REFINED = {"training__schedule": "constant"}, {"refine": True, "noise_
 GIVEN = LinearRegression().fit(INPUTS, VALUES)
 REFUSALS = [
     # What Y, query points or numbers cannot be.
-    ({"query_points": QUERIES[:2]}, r"one row for each of the 4 .* Got 2"),
+    ({"query_points": operators.QUERIES[:2]}, r"one row for each of the 4 .* Got 2"),
     ({"query_points": []}, "0 sample"),
     ({"Y": VALUES[..., None, None]}, r"Y must have shape .* Got \(6, 4, 1, 1\)"),
     ({"Y": np.full((6, 4, 1), "a")}, "must hold numbers: .*'a'"),
@@ -280,13 +273,15 @@ def test_fit_with_known_noise_has_it_as_the_aleatoric_part():
     model = fit_small("ensemble", noise_std=0.2)
     assert_allclose(model.predict_uncertainty(INPUTS).aleatoric, 0.2)
     assert_allclose(model.noise_std_, [0.2])
-    draws = model.sample_y(INPUTS, 400, 0)
-    assert np.diff(draws, axis=1).std(axis=-1).min() > 0.2  # values have noise of their own
+    # Values have noise of their own.
+    assert np.diff(model.sample_y(INPUTS, 400, 0), axis=1).std(axis=-1).min() > 0.2
     # Each component may have its own, or each column without query points.
-    for Y, queries in ((np.stack([VALUES, 10 * VALUES], axis=-1), QUERIES), (VALUES[:, :2], None)):
+    for Y, queries in (
+        (np.stack([VALUES, 10 * VALUES], axis=-1), operators.QUERIES),
+        (VALUES[:, :2], None),
+    ):
         model = small("ensemble", noise_std=[0.1, 2.0], query_points=queries).fit(INPUTS, Y)
-        aleatoric = model.predict_uncertainty(INPUTS).aleatoric
-        assert_allclose(aleatoric, np.broadcast_to([0.1, 2], Y.shape))
+        assert_allclose(model.predict_uncertainty(INPUTS).aleatoric, 0 * Y + [0.1, 2])
         assert_allclose(np.ravel(model.noise_std_), [0.1, 2.0])
 
 
@@ -294,10 +289,9 @@ def test_fit_learns_noise_and_scale_from_functions_left_out(kind):
     few = fit_small(kind)
     assert few.fitted_.widths is None and (few.noise_std_ == 0).all()
     assert_array_equal(few.predict_uncertainty(INPUTS).aleatoric, 0)
-    X, y = noisy_line()
+    (X, y), (T, t) = noisy_line(), noisy_line(400, seed=1)
     model = line_model(kind).fit(X, y)
     assert_allclose(model.noise_std_, [0.3], rtol=0.3)
-    T, t = noisy_line(400, seed=1)
     low, high = model.predict_interval(T, 0.9)
     assert 0.82 < np.mean((low <= t) & (t <= high)) < 0.97
     mean, std = model.predict(T, return_std=True)
@@ -464,7 +458,9 @@ def test_levenberg_marquardt_finds_scipys_minimum():
 
     start = np.array([0.3, -0.2, 0.5])
     found = _predict.levenberg_marquardt(derivatives, start, targets, root)
-    other = least_squares(lambda w: root * (derivatives(w).raw[:, 0] - targets), start, xtol=1e-14)
+    other = optimize.least_squares(
+        lambda w: root * (derivatives(w).raw[:, 0] - targets), start, xtol=1e-14
+    )
     assert_allclose(found, other.x, rtol=1e-3)  # it ends where little is gained
 
 
@@ -528,7 +524,7 @@ def test_fit_refuses_other_networks_in_a_warm_start(started, changes, message):
 def test_fit_asks_the_given_model_that_it_has_now_in_a_warm_start():
     second = LinearRegression().fit(INPUTS, VALUES + 1)
     model = fit_small("epinet", pretrained=GIVEN, noise_std=0.0, warm_start=True)
-    model.set_params(pretrained=second, query_points=QUERIES + 1).fit(INPUTS, VALUES + 1)
+    model.set_params(pretrained=second, query_points=operators.QUERIES + 1).fit(INPUTS, VALUES + 1)
     assert_allclose(model.predict(INPUTS), second.predict(INPUTS))
 
 

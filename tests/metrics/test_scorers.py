@@ -256,8 +256,13 @@ def test_report_sees_wrong_claims_as_wrong(kind, factor, verdict):
 
 def test_report_names_the_group_that_is_worst_beyond_its_noise_and_averages_outputs():
     model, X, y = simulated("numbers", 1.0)
-    two = uncertainty_report(normals_about_x(1, 2), X, np.stack([y, y], axis=1))
-    assert_frame_equal(uncertainty_report(model, X, y).frame, two.frame)
+    # Several outputs, and components and points of functions.
+    two, functions = (
+        uncertainty_report(normals_about_x(1, *of), X, np.broadcast_to(y, (*of, len(y))).T).frame
+        for of in ((2,), (3, 2))
+    )
+    assert_frame_equal(uncertainty_report(model, X, y).frame, two)
+    assert_frame_equal(functions, two)
     groups = np.array([None] * 100 + ["missing"] * 100 + ["calm"] * 3800, dtype=object)
     y[:200] = X[:200, 0] + 3 * (y - X[:, 0])[:200]
     y[200:202], groups[200:202] = X[200:202, 0] + 2.9, "two"  # with equal errors, by chance

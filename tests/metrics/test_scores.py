@@ -122,7 +122,7 @@ REFUSED = [
     ("gaussian_nll_loss", ([0.0], [0.0], [0.0]), {}, "`std` must be positive"),
     ("gaussian_nll_loss", ([0.0], [0.0], [np.nan]), {}, "`std` must be finite"),
     ("gaussian_nll_loss", ([], [], []), {}, "`y_true` must have at least one row"),
-    ("gaussian_nll_loss", np.ones((3, 1, 1, 1)), {}, "`y_true` must have shape"),
+    ("gaussian_nll_loss", np.ones((3, 1, 1, 1, 1)), {}, "`y_true` must have shape"),
     ("crps_loss", (TWO, GaussianMixture([[0.0] * 3], [[1.0] * 3])), {}, "inconsistent numbers"),
     ("nll_loss", ([[0]], GaussianMixture([[TWO]], [[1 + TWO]])), {}, "must have the shape of mean"),
     ("nll_min_loss", (TWO, [[0.0], [1.0]], [1.0, 1.0]), {}, "`mean` must have the shape"),
