@@ -358,6 +358,10 @@ class NoUncertaintyError(TypeError):
     """A regressor does not say how sure it is of its predictions."""
 
 
+class CoverageError(ValueError):
+    """Calibration rows are too few for an interval of this coverage."""
+
+
 def predict_normal(estimator: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     """Predict mean and standard deviation, each (n[, m]), with a regressor.
 

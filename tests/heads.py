@@ -9,8 +9,7 @@ CategoricalHead, SquaredErrorHead = _heads.CategoricalHead, _heads.SquaredErrorH
 GaussianMixtureHead = _heads.GaussianMixtureHead
 NomuHead, READOUTS = _heads.NomuHead, _nomu.READOUTS
 WidthDepthSpace, build_mlp = _dense.WidthDepthSpace, _dense.build_mlp
-build_tabular = _tabular.build_tabular
-resolve_search_space = _given_spaces.resolve_search_space
+build_tabular, resolve_search_space = _tabular.build_tabular, _given_spaces.resolve_search_space
 class_recipes = _tuned_space.class_recipes
 
 

@@ -5,8 +5,7 @@ import numpy as np
 from skuq.ensembles import _pruning, _selection, _teams
 
 SELECTORS, select_by = ("forward", "replacement", "quick", "top"), _selection.select_by
-likelihood_statistics = _selection.likelihood_statistics
-select_hq = _pruning.select_hq
+likelihood_statistics, select_hq = _selection.likelihood_statistics, _pruning.select_hq
 
 
 def diversity_score(right, *, measure):

@@ -23,8 +23,7 @@ from skuq.tables import TablePreprocessor
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
-Y = X[:, 0] + 0.1 * RNG.normal(size=60)
-ONE = np.arange(60) == 7
+Y, ONE = X[:, 0] + 0.1 * RNG.normal(size=60), np.arange(60) == 7
 MANY = pd.DataFrame({"x": X[:, 0], "city": RNG.choice(list("abcdefghijklmnop"), 60)})
 DAYS = pd.Series(pd.date_range("2020-01-01", periods=60))
 SPARSE, GAP = sparse.csr_array(X), np.where(ONE[:, None], np.nan, X)

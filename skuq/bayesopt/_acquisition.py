@@ -23,6 +23,7 @@ from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, NamedTuple, Self
 
+import joblib
 import numpy as np
 
 from skuq._formulas import UNDER_ROOT
@@ -92,8 +93,10 @@ class Acquisition(Settings):
     @property
     def key(self) -> Hashable:
         """Everything that distinguishes compiled functions, of which beta is an argument."""
-        params = self.get_params().items()
-        return type(self), *sorted((k, v) for k, v in params if k not in _OF_SEARCH)
+        params = {k: v for k, v in self.get_params().items() if k not in _OF_SEARCH}
+        # Lists and arrays cannot be part of a key.
+        values = ((k, v if isinstance(v, Hashable) else joblib.hash(v)) for k, v in params.items())
+        return type(self), *sorted(values)
 
     def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
         raise NotImplementedError

@@ -372,14 +372,12 @@ def _best_allowed(u, values, task, exclude, min_distance):
             f"The acquisition is NaN or infinite at all of {len(u)} points tried: look at the "
             "surrogate's predictions and at the objective."
         )
-    if not len(exclude):
-        return order[0]
     lower, upper = task.bounds.T
     taken = (exclude - lower) / (upper - lower)
     for i in order:
         # (q, k, d): no point of the batch may be near any excluded one.
         offsets = u[i].reshape(-1, 1, len(lower)) - taken
-        if np.linalg.norm(offsets, axis=-1).min() >= min_distance:
+        if np.linalg.norm(offsets, axis=-1).min(initial=math.inf) >= min_distance:
             return i
     raise ValueError(
         f"All of {len(u)} points tried are nearer than min_distance={min_distance} to an excluded "

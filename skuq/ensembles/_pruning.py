@@ -495,7 +495,7 @@ def select_teams(
     """
     pruning = metric, diversity, filters, beta, max_team_size, empty_sizes
     rules = Rules(*pruning, choose, voting, weights)
-    predictions = np.asarray(predictions)
+    predictions = np.asarray(_params.fill_masked(predictions))
     if predictions.ndim not in (2, 3) or not predictions.size:
         raise ValueError(
             "`predictions` must be labels (n_models, n_samples) or probabilities (n_models, "
@@ -508,6 +508,8 @@ def select_teams(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "
             f"({predictions.shape[1]},). Got {y.shape}."
         )
+    if pd.isna(y).any() or (predictions.ndim == 2 and pd.isna(predictions).any()):
+        raise ValueError("`predictions` and `y` must have no missing labels: leave out their rows.")
     weight = _teams.row_weights(sample_weight, len(y))
     proba = None  # to average; without them teams vote by labels
     if predictions.ndim == 3:

@@ -718,6 +718,8 @@ def all_estimators(type_filter: Any = None) -> list[tuple[str, type]]:
     ['AutoDEUQClassifier', 'CalibratedUncertaintyClassifier']
     """
     kinds = [type_filter] if isinstance(type_filter, str) else type_filter
+    if unknown := [kind for kind in kinds or () if kind not in _KINDS]:
+        raise ValueError(f"`type_filter` must be of {sorted(_KINDS)}. Got {unknown}.")
     mixins = (BaseEstimator,) if kinds is None else tuple(_KINDS[kind] for kind in kinds)
     # Packages and functions have lower-case names: they are not loaded for this.
     public = [(n, getattr(skuq, n)) for n in sorted(vars(skuq)["__all__"]) if n[0].isupper()]

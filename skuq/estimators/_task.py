@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from skuq._messages import warn_user
-from skuq._params import Interval, StrOptions, check_weights, safe_indexing
+from skuq._params import Interval, StrOptions, check_weights, column_or_1d, safe_indexing
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
 from skuq.exceptions import ShortTrainingWarning
@@ -21,7 +21,7 @@ from skuq.predictive._calibration import Calibration
 from skuq.tables import _inputs
 from skuq.tables._repeats import find_repeats
 from skuq.tables._splits import Splits, TrainingData, make_splits
-from skuq.tables._targets import Targets
+from skuq.tables._targets import ClassTargets, NumberTargets, Targets
 
 #: Constraints of the parameter `validation` of all estimators that hold rows out.
 VALIDATION: list = [
@@ -133,6 +133,16 @@ class Task:
         return replace(self, splits=splits, data=splits.training_data(self.inputs, self.targets))
 
 
+def make_targets(estimator: Any, loss: str | None = None, of_auto: Any = None) -> Targets:
+    """Make the encoding of y; `of_auto` is the scale that ``target_transform="auto"`` means."""
+    if is_classifier(estimator):
+        return ClassTargets(estimator.class_weight)
+    loss = loss or estimator.loss
+    if estimator.target_transform == "auto":
+        return NumberTargets(loss=loss, scaling=of_auto)
+    return NumberTargets(estimator.target_transform, loss=loss)
+
+
 def read_task(
     estimator: Any, inputs: _inputs.Inputs, targets: Targets, given: Given, *, min_rows: int = 1
 ) -> Task:
@@ -195,7 +205,7 @@ def hold_out(estimator: Any, given: Given) -> Given:
     rows = _inputs.Rows(np.zeros((len(y), 1)), y, weights)
     groups = _inputs.check_groups(given.groups, y)
     units = find_repeats(given.X, rows.used, groups)
-    labels = y if is_classifier(estimator) else None
+    labels = column_or_1d(y) if is_classifier(estimator) else None
     split = 0.2 if isinstance(validation, str) else validation
     splits = make_splits(rows, 0, split, groups=groups, labels=labels, units=units, n_used=1)
     valid: Any = splits.positions if splits.parts is None else rows.used[splits.parts[0][1]]
@@ -293,14 +303,13 @@ def warn_if_worse_than_constant(
         Predictions of validation rows, with the rows: raw outputs (K, n, n_raw), weights (K,) of
         their mixture, standardised y (n, m) and weights (n,).
     """
-    losses, of_constant, weights = [], [], []
     constant = head.constant(data.y, data.weight)
-    for raw, mix, y, weight in parts:
+
+    def losses(raw: Any, mix: Any, y: Any, weight: Any) -> tuple[Any, ...]:
         mean = head.mean(np.asarray(raw, dtype="float64"), mix, calibration)
-        losses.append(head.error(y, mean))
-        of_constant.append(head.error(y, constant))
-        weights.append(weight)
-    warn_if_worse(*map(np.concatenate, (losses, of_constant, weights)))
+        return head.error(y, mean), head.error(y, constant), weight
+
+    warn_if_worse(*map(np.concatenate, zip(*(losses(*part) for part in parts))))
 
 
 def warn_of_short_training(share: float, max_time: float | None, seconds: float) -> None:

@@ -8,6 +8,7 @@ reader sees the old or the new one.
 """
 
 import contextlib
+import errno
 import hashlib
 import importlib
 import io
@@ -214,6 +215,8 @@ def atomic_write(path: str | os.PathLike[str], data: bytes) -> None:
     errors. When this returns, they are on disk and not only in the system's cache.
     """
     path = Path(path)
+    if not path.parent.is_dir():  # an error of the hidden file would name that one
+        raise FileNotFoundError(errno.ENOENT, "There is no such folder", str(path.parent))
     temporary = path.parent / f".{secrets.token_hex(8)}.tmp"
     try:
         # "x" never writes through an existing file or link of this name.

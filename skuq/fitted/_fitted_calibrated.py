@@ -224,9 +224,8 @@ def classifier_distribution(estimator: Any, X: Any, classes: np.ndarray) -> Cate
     if hasattr(model, "predict_distribution"):
         mixture = model.predict_distribution(X)
         proba = np.zeros((*mixture.proba.shape[:2], len(classes)))
-        proba[..., _params.class_codes(model.classes_, classes)] = (
-            mixture.proba
-        )  # a fold may lack a class
+        # A fold may lack a class.
+        proba[..., _params.class_codes(model.classes_, classes)] = mixture.proba
         return CategoricalMixture(proba, mixture.weights)
     if not hasattr(model, "predict_proba"):
         raise TypeError(

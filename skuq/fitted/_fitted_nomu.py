@@ -316,14 +316,12 @@ class FittedNomu(_ensemble.Fitted):
         # r is trained in the box only: outside it is taken at the nearest point of the box.
         if self.box is not None:
             nearest = np.clip(encoded, *self.box.T)
-            step = self.inputs.transform(encoded) - self.inputs.transform(nearest)
+            near = self.inputs.transform(nearest)
+            step = self.inputs.transform(encoded) - near
             distance = np.sqrt((step.astype("float64") ** 2).sum(axis=1))
             if (outside := distance > 0).any():
-                raw = np.where(
-                    outside[:, None],
-                    self.network.predict(nearest, self.inputs, self.targets).raw,
-                    raw,
-                )
+                _, inner = self.network.head.split(predict_members([self.network.member], near)[0])
+                raw = np.where(outside[:, None], inner, raw)
         # Widths are those of the standardised y; mean and noise already are in units of y.
         widths = [y_scale * width for width in readout.widths(raw, distance)]
         noise = np.zeros_like(mean) if noise is None else readout.noise_factor * noise

@@ -51,7 +51,8 @@ class EnsembleRule:
     calibrates : bool
         Whether to calibrate. Without, the members predict alone.
     refits : bool
-        Whether one network refitted on all rows will predict for each trial, also with folds.
+        Whether one network refitted on all rows will predict for each trial, also with folds; or,
+        more generally, as many networks of each as have predicted the rows to choose on.
     """
 
     selection: SelectionRule

@@ -14,7 +14,7 @@ from scipy import special
 
 from skuq import _params
 from skuq._formulas import TINIEST
-from skuq._params import NoUncertaintyError
+from skuq._params import CoverageError, NoUncertaintyError
 from skuq.metrics import _scorers, _scores
 from skuq.metrics._scorers import Predicted
 
@@ -234,7 +234,7 @@ def _judge_numbers(model, X, y) -> _Judged:
     for level in _CURVE if own is None else np.unique([*_LEVELS, *own.round(9)]):
         try:
             ends = predicted.interval(level)
-        except NoUncertaintyError:
+        except (NoUncertaintyError, CoverageError):
             missing += [f"coverage of {level:.0%}"] if level in _LEVELS else []
             continue
         low, high = (_params.reshape_like_prediction(end, y) for end in ends)

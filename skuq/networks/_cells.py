@@ -304,11 +304,9 @@ class _ImageSpace(Settings):
         rate ends at 1e-4 of the first one, where that of DARTS ends at 0: a recipe needs a positive
         factor. The number of epochs is not set.
         """
-        hyperparameters = CELL_HYPERPARAMETERS.default()
-        chosen = {name: configuration[name] for name in hyperparameters if name in configuration}
+        defaults = CELL_HYPERPARAMETERS.default()
         return {
-            **hyperparameters,
-            **chosen,
+            **{name: configuration.get(name, value) for name, value in defaults.items()},
             "optimizer": "sgd",
             "momentum": 0.9,
             "batch_size": self.batch_size,
@@ -392,7 +390,7 @@ class CellSpace(_ImageSpace):
         cells = Space() if self.genotype else _CELLS
         sizes = [
             # The middle choice is the default: 16 channels and 8 cells in NES C.4.
-            Categorical(name, tuple(choices), default=choices[len(choices) // 2])
+            Categorical(name, tuple(choices), *choices[len(choices) // 2 :][:1])
             for name in _SIZES
             if isinstance(choices := getattr(self, name), tuple | list)
         ]
@@ -579,11 +577,9 @@ class NASBench201Space(_ImageSpace):
     n_cells: int = 5
     batch_size: int = 100
 
-    _parameter_constraints = {
-        "channels": [Interval(Integral, 1, None, closed="left")],
-        "n_cells": [Interval(Integral, 1, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-    }
+    _parameter_constraints = dict.fromkeys(
+        ("channels", "n_cells", "batch_size"), [Interval(Integral, 1, None, closed="left")]
+    )
 
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List architecture and training decisions; they do not depend on the data."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from skuq import backend
-from skuq._params import Interval, Settings, StrOptions, parameters
+from skuq._params import Interval, Settings, StrOptions, check_count, parameters
 from skuq.networks._keras_models import check_units
 from skuq.networks._operations import ACTIVATION_NAMES, ARRAYS, SLOPES, Namespace
 from skuq.networks._space import Categorical, Decisions, Integer, Space, training_hyperparameters
@@ -162,9 +162,9 @@ class WidthDepthSpace(Settings):
     def decisions(self, input_shape=None, n_outputs=None) -> Decisions:
         """List width and depth, and the training hyperparameters of AutoDEUQ."""
         # The default is a network of medium size.
-        middle = self.widths[len(self.widths) // 2]
+        widths = tuple(check_count("widths", width) for width in self.widths)
         architecture = (
-            Categorical("width", tuple(self.widths), default=middle),
+            Categorical("width", widths, *widths[len(widths) // 2 :][:1]),
             Integer("depth", 1, self.max_depth, default=min(2, self.max_depth)),
         )
         return Decisions(Space(architecture), training_hyperparameters(self.max_batch_size))

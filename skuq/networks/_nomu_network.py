@@ -419,12 +419,8 @@ class NOMULoss(Settings):
     side_l2: float = 1e-4
 
     _parameter_constraints = {
-        "pi_sqr": [_NOT_NEGATIVE],
-        "pi_exp": [_NOT_NEGATIVE],
-        "c_exp": [_NOT_NEGATIVE],
+        **dict.fromkeys(("pi_sqr", "pi_exp", "c_exp", "l2", "side_l2"), [_NOT_NEGATIVE]),
         "stable": ["boolean"],
-        "l2": [_NOT_NEGATIVE],
-        "side_l2": [_NOT_NEGATIVE],
     }
 
 

@@ -43,6 +43,7 @@ class Categorical:
             raise ValueError(f"Decision {self.name!r} has no choices.")
         if self.default is None:
             object.__setattr__(self, "default", self.choices[0])
+        _check_default(self)
 
     size = property(lambda self: len(self.choices))
 
@@ -65,6 +66,11 @@ class Categorical:
         return (codes[:, None] == np.arange(len(self.choices))).astype(float)
 
 
+def _check_default(decision) -> None:
+    if not decision.contains(decision.default):
+        raise ValueError(f"The default {decision.default!r} does not lie in {decision}.")
+
+
 @dataclass(frozen=True)
 class _Number:
     """A decision for a number in ``[low, high]``; uniform or log-uniform."""
@@ -84,6 +90,7 @@ class _Number:
             )
         if self.default is None:
             object.__setattr__(self, "default", self.low)
+        _check_default(self)
 
     def other(self, value):
         """Get a value that differs from this one."""

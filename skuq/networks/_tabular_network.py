@@ -227,7 +227,8 @@ def bin_edges(x, n_bins: int = 32) -> np.ndarray:
         distinct = np.unique(column)
         if len(distinct) > n_bins + 1:
             # Quantiles coincide at frequent values, which leaves fewer bins.
-            distinct = np.unique(np.quantile(column, np.linspace(0, 1, n_bins + 1)))
+            levels = np.linspace(0, 1, n_bins + 1)
+            distinct = np.unique(np.quantile(column, levels).astype("float32"))
         row[: len(distinct)], row[len(distinct) :] = distinct, distinct[-1]
     return edges
 

@@ -252,7 +252,7 @@ class RetentionDisplay(_display.CurveDisplay):
         -------
         RetentionDisplay
         """
-        y, mean, std = _display.check_rows(y=y, mean=mean, std=std)
+        y, mean, std = _display.check_rows(y=y, mean=mean, uncertainty=std)  # 0 is certain
         display = cls((y - mean) ** 2, std, name=name, error_name="mean squared error")
         return display.plot(ax, **plot_options)
 

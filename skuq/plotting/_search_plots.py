@@ -1,5 +1,6 @@
 """Displays of what was tried: the trials of searches and optimisers, and the teams of a pool."""
 
+import contextlib
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -187,7 +188,8 @@ class SearchHistoryDisplay(_display.Display):
             ylabel=f"{self.score_name} (smaller is better)",
         )
         if by == "trial":
-            ax.xaxis.get_major_locator().set_params(integer=True)
+            with contextlib.suppress(TypeError):  # axes of the user's with ticks of their own
+                ax.xaxis.get_major_locator().set_params(integer=True)
         _display.legend(ax, headroom=0.2, loc="upper left", ncols=2)
         return self
 

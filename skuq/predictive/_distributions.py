@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg, special
 
+from skuq import _params
 from skuq._params import as_floats, check_member_weights, check_probabilities, read_only_copy
 from skuq.files._registry import saved_as
 
@@ -617,7 +618,7 @@ def _radius(coverage: np.ndarray, scores: np.ndarray, reach: np.ndarray) -> np.n
     """Find the smallest score whose interval has the coverage."""
     at = np.searchsorted(reach, coverage - 1e-9)  # 0.9 of ten rows is nine of them, rounded or not
     if (at >= len(scores)).any():
-        raise ValueError(
+        raise _params.CoverageError(
             f"The calibration rows reach a coverage of {reach[-1]:.4g}. Got "
             f'{coverage.max():.4g}: calibrate on more rows, or take method="scale".'
         )

@@ -15,6 +15,11 @@ _LIBRARIES = (
     *("skuq", "sklearn", "tensorflow"),
 )
 
+# Not the seed, which is drawn if none is given, nor the number of trials, which may grow.
+_SETTINGS_OF_ORACLES = {
+    *("alpha", "beta", "factor", "hyperband_iterations", "max_epochs", "num_initial_points"),
+}
+
 
 def digest_of(data: Any) -> Any:
     """Compute a digest of arrays, or of each part of a list."""
@@ -32,10 +37,9 @@ def _digest(value: Any) -> str:
 def describe(value: Any, seen: list[Any] | None = None) -> Any:
     """Describe a parameter in JSON.
 
-    Estimators are described by their parameters, functions by their source, their defaults and the
-    variables that they enclose, objects of users by the source of their class and their attributes,
-    and all else by a digest. `seen` are the functions and objects described so far, in order. It
-    grows: functions may call each other.
+    Estimators are described by their parameters, functions by source, defaults and the variables
+    that they enclose, objects of users by the source of their class and their attributes, all else
+    by a digest. `seen` are functions and objects described so far: they may refer to each other.
     """
     seen = [] if seen is None else seen
     value = value.item() if isinstance(value, np.generic) else value
@@ -63,14 +67,16 @@ def describe(value: Any, seen: list[Any] | None = None) -> Any:
     if isinstance(value, type):
         return [_name_of(value), _source_of(value)]
     kind = type(value)
+    of_user = [] if is_of_library(kind) else [_source_of(kind)]
     if hasattr(value, "get_params"):
-        return [_name_of(kind), within(value.get_params(deep=False))]
-    if hasattr(value, "__dict__") and not _is_of_library(kind):
-        return [_name_of(kind), _source_of(kind), within(vars(value))]
+        return [_name_of(kind), *of_user, within(value.get_params(deep=False))]
+    if hasattr(value, "__dict__") and of_user:
+        return [_name_of(kind), *of_user, within(vars(value))]
     try:
         return _digest(value)
-    except Exception:  # what cannot be pickled, such as a lock
-        return _name_of(kind)
+    except Exception:  # what cannot be pickled, such as a lock, or an oracle, by its settings
+        known = getattr(value, "__dict__", {}).items()
+        return [_name_of(kind), {k: v for k, v in known if k in _SETTINGS_OF_ORACLES}]
 
 
 def _name_of(kind: Any) -> str:
@@ -87,7 +93,7 @@ def _enclosed(function: Any) -> list[Any]:
     return values
 
 
-def _is_of_library(one: Any) -> bool:
+def is_of_library(one: Any) -> bool:
     """Tell whether a function or class is of a library, whose source does not count."""
     return (one.__module__ or "").partition(".")[0] in _LIBRARIES
 
@@ -97,7 +103,7 @@ def _source_of(one: Any) -> str | None:
 
     The name of what is of a library is enough.
     """
-    if _is_of_library(one):
+    if is_of_library(one):
         return None
     is_class = isinstance(one, type)
     # The source of a lambda is its whole line, which may have others.

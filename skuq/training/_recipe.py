@@ -22,36 +22,25 @@ _NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
 _SHARE = Interval(Real, 0, 1, closed="right")
 _BELOW_1 = Interval(Real, 0, 1, closed="left")
 _COUNT = Interval(Integral, 1, None, closed="left")
-_COUNT_OR_0 = Interval(Integral, 0, None, closed="left")
 _REGULARIZATION_SCHEDULE = StrOptions({"constant", "flat-cosine"})
 _CONSTRAINTS: dict[str, list[Any]] = {
+    **dict.fromkeys(("batch_size", "epochs"), [_COUNT]),
+    **dict.fromkeys(("reduce_lr_patience", "steps_per_epoch"), [_COUNT, None]),
+    **dict.fromkeys(("n_artificial", "n_draws"), [Interval(Integral, 0, None, closed="left")]),
+    **dict.fromkeys(("learning_rate", "epsilon"), [_POSITIVE]),
+    **dict.fromkeys(("clip_norm", "largest_input_step"), [_POSITIVE, None]),
+    **dict.fromkeys(("l2", "weight_decay", "adversarial_epsilon"), [_NOT_NEGATIVE]),
+    **dict.fromkeys(("reduce_lr_factor", "final_lr_factor"), [_SHARE]),
+    **dict.fromkeys(("momentum", "beta_2"), [_BELOW_1]),
+    **dict.fromkeys(("weight_decay_schedule", "dropout_schedule"), [_REGULARIZATION_SCHEDULE]),
     "optimizer": [StrOptions(set(OPTIMIZERS))],
-    "learning_rate": [_POSITIVE],
-    "batch_size": [_COUNT],
-    "epochs": [_COUNT],
-    "reduce_lr_patience": [_COUNT, None],
-    "reduce_lr_factor": [_SHARE],
     "early_stopping_patience": [_COUNT, StrOptions({"cycle"}), None],
     "keep": [StrOptions({"best", "last", "best-jointly", "best-calibrated"})],
     "schedule": [StrOptions(set(SCHEDULES))],
-    "final_lr_factor": [_SHARE],
     "warmup": [Interval(Real, 0, 1, closed="both")],
-    "clip_norm": [_POSITIVE, None],
-    "l2": [_NOT_NEGATIVE],
-    "weight_decay": [_NOT_NEGATIVE],
     "dropout": [_BELOW_1, None],
-    "adversarial_epsilon": [_NOT_NEGATIVE],
-    "momentum": [_BELOW_1],
-    "n_artificial": [_COUNT_OR_0],
-    "n_draws": [_COUNT_OR_0],
-    "beta_2": [_BELOW_1],
-    "weight_decay_schedule": [_REGULARIZATION_SCHEDULE],
-    "dropout_schedule": [_REGULARIZATION_SCHEDULE],
     "rate_factors_of_layers": [Mapping, tuple, list],
     "epoch_rates": [tuple, list],
-    "steps_per_epoch": [_COUNT, None],
-    "epsilon": [_POSITIVE],
-    "largest_input_step": [_POSITIVE, None],
 }
 # Fields that may differ between the recipes of one stack.
 _STACKABLE_FIELDS = (

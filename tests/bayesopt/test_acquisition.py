@@ -95,6 +95,7 @@ def test_acquisition_at_and_key(normals):
     assert bayesopt.PosteriorMean().at(3.0).beta_at(5) is None
     keys = [LeakyExpectedImprovement(*delta).key for delta in ((), (0.01,), (0.02,))]
     assert keys[0] == keys[1] != keys[2]
+    assert len({LeakyExpectedImprovement(delta).key for delta in ([0.1], [0.1], [0.2])}) == 2
     assert UpperConfidenceBound(1.0).key == UpperConfidenceBound(2.0).key != absolute.key
 
 

@@ -27,8 +27,7 @@ def made_up_outputs(name, *lead, random_state=0):
 
 @pytest.mark.parametrize("name", OPERATOR_PROBLEMS)
 def test_objective_of_tensors_is_that_of_arrays_with_its_gradient(name):
-    problem = make_operator_problem(name)
-    outputs = made_up_outputs(name, 2, 2).astype("float32")
+    problem, outputs = make_operator_problem(name), made_up_outputs(name, 2, 2).astype("float32")
     direction = made_up_outputs(name, random_state=1)
 
     def total(tensor):

@@ -95,8 +95,7 @@ def test_select_greedy_keeps_min_members_against_the_loss():
     # Repeats of 0 improve what the forced step spoiled.
     assert two.weights[0] > two.weights[1] and two.loss == min(loss for _, loss in two.path[1:])
     # And repeats none where none may be: the loss of the two together is not a number.
-    errors = np.array([[1.0, 1.0], [2.0, 2.0]])
-    options = {"replacement": False, "min_size": 2}
+    errors, options = np.array([[1.0, 1.0], [2.0, 2.0]]), {"replacement": False, "min_size": 2}
     chosen = select_forward([errors], lambda m: np.where(m == 1.5, np.nan, m), 2, **options)
     assert chosen.path == ((0, 1.0),)
 
@@ -423,8 +422,7 @@ def test_select_teams_breaks_ties_and_takes_members_that_are_never_right():
 @pytest.mark.parametrize("voting", ["soft", "hard"])
 def test_select_teams_counts_weights_as_repeated_rows(voting, rng):
     proba, y = pool(0)
-    repeats = rng.integers(0, 4, len(y))
-    settings = {"voting": voting, "metric": [*MEASURES]}
+    repeats, settings = rng.integers(0, 4, len(y)), {"voting": voting, "metric": [*MEASURES]}
     weighted = select_teams(proba, y, sample_weight=1e-200 * repeats, **settings)
     proba, y = np.repeat(proba, repeats, axis=1), np.repeat(y, repeats)
     repeated = select_teams(proba, y, **settings)
@@ -531,6 +529,8 @@ def test_select_teams_counts_teams_before_they_are_made(monkeypatch, rng):
     ({"predictions": [[0, 1, 1]]}, "at least two models"),
     ({"predictions": np.zeros((2, 0)), "y": []}, "at least one row"),
     ({"y": [0, 1]}, "must have shape"),
+    ({"y": [0, np.nan, 1]}, "no missing labels"),
+    ({"predictions": np.ma.masked_equal([[0, 1, 1], [0, 2, 1]], 2)}, "no missing labels"),
     ({"predictions": [["a", "b", "a"]] * 2}, "no label"),
     ({"predictions": 1.8 * HALF}, "probabilities"),
     ({"predictions": HALF, "y": [0, 1, 2]}, "columns"),

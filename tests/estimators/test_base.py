@@ -43,8 +43,7 @@ from skuq.tables._inputs import TableInputs
 X = np.array([[0.0, 1.0], [1.0, 0.0], [-1.0, 0.0], [0.5, 2.0]])
 NETWORKS, CLASSES = skuq.DeepEnsembleRegressor(), skuq.DeepEnsembleClassifier()
 FUNCTIONS, IMAGES = skuq.NEONRegressor(), skuq.NESClassifier()
-FIRST_MASKED = [1, 0, 0, 0]
-PICTURES = np.ones((4, 2, 2, 1))
+FIRST_MASKED, PICTURES = [1, 0, 0, 0], np.ones((4, 2, 2, 1))
 SURE = skuq.CalibratedUncertaintyRegressor(LinearRegression(), cv=2)
 SURE_OF_CLASSES = skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2)
 PAGE = (Path(skuq.__file__).parents[1] / "docs" / "pipelines.md").read_text()
@@ -237,6 +236,8 @@ def test_all_estimators_are_listed_by_name_and_kind():
     assert all(name.endswith("Regressor") for name, _ in regressors)
     assert skuq.all_estimators("transformer") == [("HQEnsembleSelector", skuq.HQEnsembleSelector)]
     assert {*skuq.all_estimators(["regressor", "classifier"])} == {*regressors, *classifiers}
+    with pytest.raises(ValueError, match=r"must be of \['classifier', .*Got \['cluster'\]"):
+        skuq.all_estimators(["regressor", "cluster"])
 
 
 @pytest.fixture(scope="module")

@@ -293,8 +293,7 @@ class ColumnOf(TooSure):
 
 ROWS, VALUES = line(30)
 LINE, FITTED = LinearRegression(), TooSure().fit(ROWS, VALUES)
-LABELS = np.repeat([0, 1, 2], 10)
-SEVEN = GridSearchCV(BayesianRidge(), {}, cv=7)
+LABELS, SEVEN = np.repeat([0, 1, 2], 10), GridSearchCV(BayesianRidge(), {}, cv=7)
 NEAR = GridSearchCV(KNeighborsRegressor(), {"n_neighbors": [2]}, cv=2)
 PIPELINE = make_pipeline(StandardScaler(), BayesianRidge())
 IN_UNITS = TransformedTargetRegressor(BayesianRidge(), transformer=StandardScaler())
@@ -379,14 +378,18 @@ def test_groups_reach_models_and_are_kept_together():
     GroupedBayes.given.clear()
     skuq.HQEnsembleSelector(pool, cv=3).fit(X, y > 3, groups=groups)
     assert GroupedBayes.given == [(40, 40, 8)] * 3 + [(60, 60, 12)]
+    folds = np.array([*model_selection.KFold(2, shuffle=True, random_state=0).split(X)])
+    others = skuq.HQEnsembleSelector([*pool[1:], ("bayes", GaussianNB())], cv=folds)
+    assert others.fit(X, y > 3).score(X, y > 3) > 0.8
     by_group = model_selection.GroupKFold(2)
     search = model_selection.GridSearchCV(LinearRegression(), {"positive": [False]}, cv=by_group)
     inside = calibrated(search, cv=3).fit(X, y, groups=groups)
     assert inside.scale_ == calibrated(LinearRegression(), cv=3).fit(X, y, groups=groups).scale_
     labels, groups = y > 3, np.array(groups)
     model = calibrated().fit(X, y, groups=groups)
-    by_hand = calibrated(cv=list(model_selection.GroupKFold(5).split(X, y, groups)))
-    assert model.scale_ == by_hand.fit(X, y).scale_
+    for some, n_folds in (groups, 5), (groups // 4, 3):  # no more folds than groups
+        by_hand = calibrated(cv=list(model_selection.GroupKFold(n_folds).split(X, y, some)))
+        assert calibrated().fit(X, y, groups=some).scale_ == by_hand.fit(X, y).scale_
     with config_context(enable_metadata_routing=True):
         assert calibrated().fit(X, y, groups=groups).scale_ == model.scale_
     folds = list(model_selection.StratifiedGroupKFold(5).split(X, labels, groups))

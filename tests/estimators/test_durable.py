@@ -35,16 +35,14 @@ from skuq.backend import keras
 from skuq.estimators.methods._search_store import TemporaryFolder
 from skuq.exceptions import CatalogMismatchError, SearchFailedError, ShortTrainingWarning
 from skuq.networks import GaussianHead
-from skuq.search import Catalog, TrialRecord
+from skuq.search import Catalog, RandomSearch, TrialRecord
 from skuq.search._fingerprint import describe
 
 ORACLE = keras_tuner.oracles.BayesianOptimizationOracle(
     keras_tuner.Objective("score", "min"), max_trials=20, seed=1, num_initial_points=3
 )
-PARTS = np.arange(60) % 3
-FIT_ARGUMENTS = {"groups", "validation_data", "shift_validation"}
-REFITTED = {"refit": True, "n_members": 2, "selection": "top"}
-NOWHERE = {"catalog_dir": None}
+PARTS, FIT_ARGUMENTS = np.arange(60) % 3, {"groups", "validation_data", "shift_validation"}
+REFITTED, NOWHERE = {"refit": True, "n_members": 2, "selection": "top"}, {"catalog_dir": None}
 
 
 @pytest.fixture
@@ -169,6 +167,7 @@ def test_fit_tells_searches_apart(identity):
         *(identity(X, Y, validation=cv) for cv in (2, KFold(3), PredefinedSplit(PARTS))),
         identity(X, Y, kind=NESRegressor),
         identity(X, Y, kind=NESRegressor, space="auto"),
+        *(identity(X, Y, search=own(RandomSearch, "proposer", k)()) for k in (1, 2)),
     ]
     for price in (1, 2):
         priced = {"search__objective": lambda t, p=price: t.score + p * t.n_weights}
@@ -466,6 +465,10 @@ def transformer(rare):
     return make_column_transformer(*steps)
 
 
+def own(base, method, number):
+    return type("Own", (base,), {method: eval(f"lambda self, *a, **k: {number}")})
+
+
 MADE = {
     "closure": priced,
     "default": lambda k: eval("lambda t, *, price=price: price * t", {"price": k}),
@@ -485,6 +488,8 @@ MADE = {
     "frame": lambda k: Data(pd.DataFrame({"a": np.repeat([1, k, 1], 1000), "b": "x"})),
     "class": lambda k: (Priced, Data)[k - 1],
     "transformer": transformer,
+    "own transformer": lambda k: own(OneHotEncoder, "fit", k)(),
+    "oracle": lambda k: keras_tuner.oracles.BayesianOptimizationOracle("loss", beta=k),
 }
 
 

@@ -22,12 +22,10 @@ from skuq.predictive import TransformedMixture
 from skuq.tables import TablePreprocessor
 
 RUN = {"epochs": 4, "batch_size": 16, "random_state": 0}
-NETWORK = {"network": MLP((8,)), **RUN}
-LOGARITHM = FunctionTransformer(np.log, np.exp)
+NETWORK, LOGARITHM = {"network": MLP((8,)), **RUN}, FunctionTransformer(np.log, np.exp)
 SEARCH = {"n_trials": 2, "n_members": 2, "epochs": 4, "random_state": 0}
 NOMU = {"network": NOMUNetwork(8), "artificial": ArtificialInputs(n=5), **RUN}
-FIXED = NOMUReadout(l_min=0.01, l_max=2, c=1)
-SPARSE = sparse.csr_array(np.ones((70, 2)))
+FIXED, SPARSE = NOMUReadout(l_min=0.01, l_max=2, c=1), sparse.csr_array(np.ones((70, 2)))
 DENSE = "dense data is required.*sparse_output=False.*sparse_threshold=0"
 LONGER = {"epochs": 60, "random_state": 0}
 UNSEEN = skuq.DeepEnsembleRegressor(5, network=MLP(16), learning_rate=0.01, **LONGER)

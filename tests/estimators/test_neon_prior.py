@@ -228,8 +228,7 @@ def test_learn_prior_is_as_large_as_errors_where_noise_is_tiny():
     def predict_left_out(targets, left_out, noises, importance):
         noises = np.array(noises)[:, None]
         # Below a noise of 1e-3 the variances fall with it, and the process errs by more.
-        share = np.minimum(noises / 1e-3, 1)
-        means = np.zeros((len(noises), 2, left_out.sum()))
+        share, means = np.minimum(noises / 1e-3, 1), np.zeros((len(noises), 2, left_out.sum()))
         means[:, 1] = targets[1, left_out] * (1 - 1 / share)
         epistemic = share * variance[left_out] + 1e-10
         return means, epistemic + noises, epistemic

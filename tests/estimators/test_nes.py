@@ -263,6 +263,17 @@ def test_fit_of_a_table_has_recipes_and_calibrates_in_folds(iris, tmp_path, monk
     mixed = np.tensordot(plain.selection_.weights, alone, 1)
     assert_allclose(plain.predict_proba(X), mixed, atol=1e-9)
     # All networks of a trial predict new rows, and one predicts each row held out.
-    temperature = model.reselect().calibration_.temperature
+    rows = (), (X[::2], y[::2])
+    temperatures = [model.reselect(*some).calibration_.temperature for some in rows]
     monkeypatch.setattr("skuq.fitted._searched.AVERAGING_FACTOR", 1.0)
-    assert_allclose(temperature, 0.9 * model.reselect().calibration_.temperature)
+    alone = [model.reselect(*some).calibration_.temperature for some in rows]
+    assert_allclose(temperatures, np.multiply([0.9, 1], alone))
+
+
+def test_from_catalog_plans_for_images(tmp_path, monkeypatch):
+    images, y = load_digits().images[:60, ..., None], load_digits().target[:60] > 4
+    given = {"space": "dense", "catalog_dir": tmp_path}
+    NESClassifier(3, n_members=1, epochs=1, **given).fit(images, y)
+    count = lambda _, plan: 1 + hasattr(plan.inputs, "flat")  # noqa: E731
+    monkeypatch.setattr("skuq.estimators.methods._search_base.count_trials", count)
+    assert len(NESClassifier.from_catalog(tmp_path).catalog_) == 2

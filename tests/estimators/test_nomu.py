@@ -39,8 +39,7 @@ SHORT = {**SMALL, "epochs": 1}
 rng = np.random.default_rng(0)
 ROWS = rng.uniform(-1, 1, (12, 2)) * [5, 0.1] + [100, 0]
 VALUES = 50 + 10 * np.sin((ROWS[:, 0] - 100) / 2) + 100 * ROWS[:, 1]
-ELSEWHERE = rng.normal([100, 0], [20, 1], (40, 2))
-LINE = LinearRegression().fit(ROWS, VALUES)
+ELSEWHERE, LINE = rng.normal([100, 0], [20, 1], (40, 2)), LinearRegression().fit(ROWS, VALUES)
 GAP = np.array([-0.9, -0.75, -0.6, -0.5, 0.2, 0.35, 0.5, 0.65])[:, None]
 WAVE = np.sin(4 * GAP[:, 0])
 LONG = {"epochs": 400, "loss__pi_sqr": 1.0, "artificial__box": [(-1.5, 1.5)]}
@@ -48,6 +47,7 @@ EARLY = {**SMALL, "batch_size": 30}
 N, UNIT = 40, 2.0  # held-out rows, and the unit of the standardised y
 TARGETS = SimpleNamespace(scaling=SimpleNamespace(scale_=np.array([UNIT])))
 GROUPS = np.repeat(range(4), 3)
+OWN_FOLDS = [(np.arange(6, 12), np.arange(6)), (np.arange(6), np.arange(6, 12))]
 CONNECTED = {"network__side_hidden_units": (6, 3), "network__connect_layers": 2}
 
 
@@ -405,10 +405,8 @@ def test_from_paper_follows_the_dimension():
 OWN = {"network__mean": network, "network__side": network}
 JOINED = {"network__connect_gradient": True}
 NOISELESS = {**CHOICE, "noise_std": 0.0, "refine": True}
-GAPS = np.where(ROWS > 103, np.nan, ROWS)
-FRAME = pd.DataFrame(ROWS, columns=["a", "b"])
-OTHER = FRAME.rename(columns={"a": "b", "b": "a"})
-TWO = np.c_[VALUES, VALUES]
+GAPS, FRAME = np.where(ROWS > 103, np.nan, ROWS), pd.DataFrame(ROWS, columns=["a", "b"])
+OTHER, TWO = FRAME.rename(columns={"a": "b", "b": "a"}), np.c_[VALUES, VALUES]
 WITH_LAMBDA = sequential((2,), keras.layers.Lambda(lambda x: 2 * x), keras.layers.Dense(1))
 # Changes of a model with numbers for the readout, or of what `fit` is given.
 REFUSED = [
@@ -566,8 +564,7 @@ def test_choose_readout_takes_the_most_likely_c_and_ends(band):
 @pytest.mark.parametrize(("n", "noiseless"), [(12, False), (N, True)])
 def test_choose_readout_has_a_rule_for_few_rows_and_rows_without_noise(n, noiseless):
     """The band is as wide at the rows as f errs there and next to them, unless l_min is least."""
-    few = stats.t.ppf(0.95, max(n / 2 - 1, 3)) / stats.norm.ppf(0.95)
-    rows = held_out_rows(n)
+    few, rows = stats.t.ppf(0.95, max(n / 2 - 1, 3)) / stats.norm.ppf(0.95), held_out_rows(n)
     error = np.sqrt(np.average(np.minimum(rows.y[:, 0] / UNIT, 1) ** 2, weights=rows.weight))
     for at_rows, closed, expected in (
         (0.1, 0.0, 0.1),
@@ -635,10 +632,10 @@ def test_choose_readout_draws_c_of_few_rows_to_the_width_of_y():
     assert likely.c <= default.c < 1.3 * likely.c
 
 
-def parts_of(validation, n, groups=None, refits=True):
+def parts_of(validation, n, groups=None, refits=True, dropped=-1):
     X = np.random.default_rng(0).normal(size=(n, 3))
     X[:, 2] = 1  # a constant feature has no middle
-    rows = Rows(X, X[:, :1], np.ones(n))
+    rows = Rows(X, X[:, :1], 1.0 * (np.arange(n) != dropped))
     return X, _readout.split_parts(validation, rows, 0, groups, refits=refits)
 
 
@@ -653,6 +650,8 @@ def parts_of(validation, n, groups=None, refits=True):
     (0.25, 12, {"groups": GROUPS}, [3]),
     ("auto", 12, {"groups": GROUPS}, [3] * 4),
     (2, 12, {"groups": GROUPS}, [6, 6]),
+    (OWN_FOLDS, 12, {"dropped": 3}, [5, 6]),
+    (0.25, 13, {"dropped": 0}, [3]),
 )
 def test_split_parts_holds_every_row_out_once(validation, n, settings, sizes):
     _, parts = parts_of(validation, n, **settings)

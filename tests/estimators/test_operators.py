@@ -276,10 +276,7 @@ def test_fit_with_known_noise_has_it_as_the_aleatoric_part():
     # Values have noise of their own.
     assert np.diff(model.sample_y(INPUTS, 400, 0), axis=1).std(axis=-1).min() > 0.2
     # Each component may have its own, or each column without query points.
-    for Y, queries in (
-        (np.stack([VALUES, 10 * VALUES], axis=-1), operators.QUERIES),
-        (VALUES[:, :2], None),
-    ):
+    for Y, queries in (np.dstack([VALUES, 10 * VALUES]), operators.QUERIES), (VALUES[:, :2], None):
         model = small("ensemble", noise_std=[0.1, 2.0], query_points=queries).fit(INPUTS, Y)
         assert_allclose(model.predict_uncertainty(INPUTS).aleatoric, 0 * Y + [0.1, 2])
         assert_allclose(np.ravel(model.noise_std_), [0.1, 2.0])
@@ -451,8 +448,7 @@ def test_levenberg_marquardt_finds_scipys_minimum():
     root = rng.uniform(0.5, 2, size=30)
 
     def derivatives(flat):  # fewer weights than values: there is one minimum nearby
-        raw = np.tanh(x @ flat[:2]) * flat[2]
-        slope = (1 - np.tanh(x @ flat[:2]) ** 2) * flat[2]
+        raw, slope = np.tanh(x @ flat[:2]) * flat[2], (1 - np.tanh(x @ flat[:2]) ** 2) * flat[2]
         jacobian = np.column_stack([slope[:, None] * x, np.tanh(x @ flat[:2])])
         return operators.derivatives_of(jacobian, raw)
 

@@ -63,8 +63,7 @@ def mix(normals, weights=WEIGHTS, **calibration):
 
 
 def test_normals_are_calibrated_by_a_factor_and_a_share(normals):
-    raw = mix(normals).uncertainty()
-    found = mix(normals, factor=1.3, share=0.2).uncertainty()
+    raw, found = mix(normals).uncertainty(), mix(normals, factor=1.3, share=0.2).uncertainty()
     assert_allclose(found.mean, raw.mean, rtol=1e-9)
     assert_allclose(found.epistemic, 1.3 * raw.epistemic, rtol=1e-9)
     # A fifth is three times as wide.

@@ -40,8 +40,7 @@ rng = np.random.default_rng(0)
 X = rng.normal(size=(60, 3))
 Y = X[:, 0] + 0.1 * rng.normal(size=60)
 BOTH = np.column_stack([Y, np.exp(-Y)])
-LABELS = np.where(Y > 0, "up", "down")
-FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
+LABELS, FRAME = np.where(Y > 0, "up", "down"), pd.DataFrame(X, columns=["a", "b", "c"])
 FRAME["town"] = rng.choice([f"town {k}" for k in range(12)], 60)
 FRAME["kind"] = pd.Categorical(rng.choice(["flat", "house"], 60))
 FRAME["gap"] = np.where(rng.uniform(size=60) < 0.2, np.nan, X[:, 1])
@@ -73,8 +72,7 @@ DENSE = networks.DenseSpace(n_nodes=2)
 CELLS = networks.CellSpace(channels=2, n_cells=1, batch_size=20)
 BOUNDED = {"network": networks.OperatorNetwork(latent=6, fourier_scale=1.0), "prior": EPINET}
 BOUNDED["output_map"] = "bounded"
-BAYES = make_pipeline(BayesianRidge())
-LOG = FunctionTransformer(np.log, np.exp)
+BAYES, LOG = make_pipeline(BayesianRidge()), FunctionTransformer(np.log, np.exp)
 LINE = LinearRegression().fit(INPUTS, VALUES)
 # name -> (estimator, X, y): what is saved in another way than the estimators of test_contract.py.
 CASES = {
@@ -154,7 +152,7 @@ def test_save_and_load(tmp_path):
     assert_equal_predictions(skuq.load(str(path)), fitted("dropout, classes"), X)
     with pytest.raises(FileNotFoundError):
         skuq.load(tmp_path / "nothing")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="no such folder.*nowhere'"):
         skuq.save(skuq.DeepEnsembleRegressor(), tmp_path / "nowhere" / "model.skuq")
     with pytest.raises(ValueError, match="'search.Catalog' is skuq.search"):
         _records.saved_as("search.Catalog")(Halving)

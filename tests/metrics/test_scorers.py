@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 from tiers import cases
 
-from skuq import metrics, predictive
+from skuq import CalibratedUncertaintyRegressor, metrics, predictive
 from skuq.metrics import get_scorer, make_scorers, uncertainty_report
 
 
@@ -323,6 +323,8 @@ def test_report_of_plain_models_and_of_mapie(table):
     report = uncertainty_report(plain, X, y)
     assert list(report.frame.index) == ["rmse"] and "<svg" not in report._repr_html_()
     assert "CRPS, NLL, coverage of 50%" in repr(report) and "rows' own" in report.sentence
+    few = CalibratedUncertaintyRegressor(plain, "conformal", cv="prefit").fit(X[:15], y[:15])
+    assert "not offer it: coverage of 95%." in repr(uncertainty_report(few, X, y))
     regression = pytest.importorskip("mapie.regression")
     for mapie in (
         regression.SplitConformalRegressor(plain, [0.9, 0.85]).conformalize(X, y),

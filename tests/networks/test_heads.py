@@ -17,8 +17,7 @@ from skuq.predictive import GaussianMixture
 
 layers = keras.layers
 LIKELIHOODS = [GaussianHead(2), GaussianHead(2, beta=0.5)]
-CRPS = GaussianHead(2, score="crps")
-MIXTURE = GaussianMixtureHead(2)
+CRPS, MIXTURE = GaussianHead(2, score="crps"), GaussianMixtureHead(2)
 
 
 def numbers(head, rows=(7,), seed=0):
@@ -154,8 +153,7 @@ def test_bad_settings_are_refused(make, message):
 
 @given(scale=st.floats(1e-3, 1e2), n=st.integers(1, 6), seed=st.integers(0, 99))
 def test_pooled_classes_have_the_average_probabilities(scale, n, seed):
-    raw = scale * np.random.default_rng(seed).normal(size=(n, 5, 3))
-    head = CategoricalHead(3)
+    raw, head = scale * np.random.default_rng(seed).normal(size=(n, 5, 3)), CategoricalHead(3)
     expected = head.probabilities(raw).mean(axis=0)
     assert_allclose(head.probabilities(head.pooled(raw)), expected, rtol=1e-9, atol=1e-300)
 
@@ -176,8 +174,7 @@ def test_nomu_head_has_the_terms_of_definition_3_3(stable):
     b = numpy_of(head.row_loss(y, raw, settings(pi_sqr=0.3)))
     huber = np.where(abs(r) <= 1, r**2, 2 * abs(r) - 1) if stable else r**2
     assert_allclose(b, 0.3 * huber.sum(axis=1), rtol=1e-6)
-    c = numpy_of(head.artificial_loss(raw, settings(pi_exp=0.2, c_exp=1.5)))
-    u = np.exp(-1.5 * r)
+    c, u = numpy_of(head.artificial_loss(raw, settings(pi_exp=0.2, c_exp=1.5))), np.exp(-1.5 * r)
     if stable:
         u = np.where(r >= 0, u, 1 - 1.5 * r)
     assert_allclose(c, 0.2 * u.sum(axis=1), rtol=1e-5)

@@ -1,17 +1,10 @@
 """Operator networks and EpiNets, output maps and losses, against formulas and Keras."""
 
 import numpy as np
+import operators
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from operators import (
-    Dense,
-    DrawingNetwork,
-    EncoderDecoder,
-    EpiNetLayers,
-    EpistemicNetwork,
-    OperatorHead,
-    keras_base,
-)
+from operators import Dense, DrawingNetwork, EpiNetLayers, EpistemicNetwork, OperatorHead
 from plans import ARRAYS, Run, float32, numpy_of, sequential, tensors
 from scipy.special import expit, ndtr
 from tiers import cases
@@ -20,16 +13,18 @@ from skuq.backend import keras, ops, tfd, value_and_gradient
 
 layers = keras.layers
 NETWORKS = {
-    "split": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9)),
-    "concat": EncoderDecoder(3, 2, 2, (7,), 6, "concat", (8, 9)),
-    "deep": EncoderDecoder(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
-    "fourier": EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
-    "fourier concat": EncoderDecoder(3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0),
-    "plain": EncoderDecoder(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
-    "one layer": EncoderDecoder(1, 1, 1, (4,), 3, "split", (5,), activation="relu"),
+    "split": operators.EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9)),
+    "concat": operators.EncoderDecoder(3, 2, 2, (7,), 6, "concat", (8, 9)),
+    "deep": operators.EncoderDecoder(3, 2, 1, (7, 5, 4), 7, "split", (8, 9, 4)),
+    "fourier": operators.EncoderDecoder(3, 2, 2, (7,), 6, "split", (8, 9), fourier_scale=2.0),
+    "fourier concat": operators.EncoderDecoder(
+        3, 1, 2, (7,), 6, "concat", (8, 9), fourier_scale=2.0
+    ),
+    "plain": operators.EncoderDecoder(3, 2, 2, (7,), 6, factorized=False, activation="tanh"),
+    "one layer": operators.EncoderDecoder(1, 1, 1, (4,), 3, "split", (5,), activation="relu"),
 }
 Y, RAW = (np.random.default_rng(0).normal(size=s).astype("float32") for s in ((5, 2), (3, 5, 4)))
-BASE = EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
+BASE = operators.EncoderDecoder(2, 1, 2, (6,), 4, "split", (5, 7))
 EPINET = EpiNetLayers(BASE.n_features, 2, 3, (6,), (5, 4), 0.75)
 
 
@@ -42,7 +37,7 @@ def test_draw_has_the_given_scales():
     log = np.log(drawn[1][2])  # N(1, 0.01)
     assert log.mean() == pytest.approx(1, abs=4e-3) and log.std() == pytest.approx(0.01, rel=0.25)
     assert_array_equal(drawn[0][1], 0)
-    network = EncoderDecoder(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
+    network = operators.EncoderDecoder(1, 50, 1, latent=200, decoder="concat", fourier_scale=5.0)
     frequencies = network.draw(np.random.default_rng(0))[9]
     assert frequencies.shape == (50, 100) and frequencies.std() == pytest.approx(5, rel=0.05)
 
@@ -102,14 +97,14 @@ def small_base(n_inputs=3, n_queries=2, n_raw=2, width=4):
 
 def test_keras_base_gives_outputs_then_what_enters_the_last_layer_and_rows():
     model = small_base()
-    network = keras.models.model_from_json(keras_base(model, 3, 2, 2))
+    network = keras.models.model_from_json(operators.keras_base(model, 3, 2, 2))
     network.set_weights(model.get_weights())
     x = np.random.default_rng(0).normal(size=(6, 5)).astype("float32")
     both = keras.Model(model.inputs, [model.output, model.get_layer("out").input])
     expected = [*map(numpy_of, both([x[:, :3], x[:, 3:]])), x]
     assert_allclose(numpy_of(network(x)), np.concatenate(expected, axis=1), atol=1e-6)
     # Keras counts names through a session: they must not make programs differ.
-    bases = [keras_base(small_base(width=width), 3, 2, 2) for width in (4, 4, 5)]
+    bases = [operators.keras_base(small_base(width=width), 3, 2, 2) for width in (4, 4, 5)]
     networks = [EpistemicNetwork(base, 2, EpiNetLayers(9, 2)).without_names() for base in bases]
     assert len(set(networks[:2])) == 1 and networks[0] != networks[2]
     with pytest.raises(ValueError, match="epistemic network"):
@@ -138,7 +133,7 @@ def with_end(*end):
 )
 def test_other_keras_models_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
-        keras_base(make(), 3, 2, 2)
+        operators.keras_base(make(), 3, 2, 2)
 
 
 def test_output_maps_and_losses_are_their_formulas():
@@ -247,7 +242,7 @@ def gradient(network):
 @pytest.mark.parametrize("kind", ["operator", "keras", "prior"])
 def test_base_learns_as_if_it_were_alone(kind):
     """The stop-gradient of Eq. 3; a prior is no variable and passes no gradient."""
-    base = keras_base(small_base(2, 1, width=5), 2, 1, 2) if kind == "keras" else BASE
+    base = operators.keras_base(small_base(2, 1, width=5), 2, 1, 2) if kind == "keras" else BASE
     more = {"prior_scale": 0.5}
     if kind != "prior":
         n_features = BASE.n_features if kind == "operator" else 8

@@ -13,6 +13,7 @@ from scipy import stats
 from tiers import cases
 from training_data import MemberTrainer
 
+from skuq import networks
 from skuq.networks import Categorical, DenseSpace, GaussianHead, Integer, Real, Space
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
@@ -76,6 +77,14 @@ def test_check_refuses(space, fixed, words):
     (lambda: Integer("k", 5, 4), "low <= high"),
     (lambda: Real("r", 0.0, 1.0, log=True), "log scale"),
     (lambda: Categorical("c", ()), "no choices"),
+    (lambda: Categorical("c", (1,), default=2), "default 2 does not lie in"),
+    (lambda: Real("r", 0.0, 1.0, default=2.0), "default 2.0 does not lie in"),
+    (networks.CellSpace(channels=()).decisions, "'channels' has no choices"),
+    (networks._dense.WidthDepthSpace(()).decisions, "'width' has no choices"),
+    (
+        networks._dense.WidthDepthSpace((0,)).decisions,
+        "`widths` must be a positive whole number. Got 0",
+    ),
     (lambda: Space((Categorical("c", (1,)), Categorical("c", (2,)))), "must differ"),
 )
 def test_decisions_and_spaces_are_refused(make, words):

@@ -24,8 +24,7 @@ from skuq.search import Catalog, TrialRecord
 
 plt.switch_backend("Agg")
 Band, Retention = plotting.PredictionBandDisplay, plotting.RetentionDisplay
-Calibration = plotting.QuantileCalibrationDisplay
-X = np.linspace(0, 5, 12)[:, None]
+Calibration, X = plotting.QuantileCalibrationDisplay, np.linspace(0, 5, 12)[:, None]
 CLASSES = GaussianNB().fit(X, X[:, 0] > 2)
 
 
@@ -50,7 +49,7 @@ CHOSEN = select(6, 300)
 # Each: a function of `ax` and keywords that draws.
 DRAW = {
     "QuantileCalibrationDisplay": partial(Calibration.from_predictions, Y, 0.5 * Y, STD),
-    "RetentionDisplay": partial(Retention.from_predictions, Y, 0.5 * Y, STD),
+    "RetentionDisplay": partial(Retention.from_predictions, Y, 0.5 * Y, STD - STD.min()),
     "PredictionBandDisplay": Band(Y, Y, STD, aleatoric=STD / 2).plot,
     "SearchHistoryDisplay": SearchHistoryDisplay([3.0, np.nan, 2.0]).plot,
     "TeamDisplay": partial(TeamDisplay.from_teams, CHOSEN),
@@ -206,6 +205,7 @@ def test_search_history_by_trial_and_time_with_outliers_and_failures():
     assert display.line_.get_xdata().tolist() == [3, 3, 7]
     # Two on the same axes differ and share a legend.
     first = SearchHistoryDisplay([1.5, 0.5, 1.0], name="one").plot()
+    first.ax_.set_xticks([0, 2])
     second = SearchHistoryDisplay([0.75, 0.25, 0.5], name="two").plot(first.ax_)
     assert_allclose(first.line_.get_ydata(), [1.5, 0.5, 0.5])
     assert first.line_.get_color() != second.line_.get_color()

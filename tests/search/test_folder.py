@@ -26,8 +26,7 @@ from skuq.networks import Member
 from skuq.search import Catalog, CatalogFolder, TrialRecord, _records
 
 PARTS = {"X": "digest:00", "epochs": 10, "space": None, "random_state": 7}
-SPACE = {"units": "Integer(1, 8)"}
-SHIFTED = _records.HeldOut(None, np.zeros((2, 1)), np.ones(2))
+SPACE, SHIFTED = {"units": "Integer(1, 8)"}, _records.HeldOut(None, np.zeros((2, 1)), np.ones(2))
 HELD_OUT = _records.HeldOut(np.arange(3), np.ones((3, 1)), np.ones(3), (SHIFTED,))
 # A network whose weights cannot be counted without building it.
 LAYERS = {"layers": [{"class_name": "Flatten", "module": "keras.layers", "config": {}}]}

@@ -62,8 +62,7 @@ def test_all_slots_give_the_same_random_search(kind):
 
 def test_processes_share_the_cores_and_stay_warm():
     first = search(processes(Evaluate(sleep=0.05), 2), n_trials=6)
-    again = search(processes(Evaluate(), 2), n_trials=6)
-    pids = {r.result.pid for r in first}
+    again, pids = search(processes(Evaluate(), 2), n_trials=6), {r.result.pid for r in first}
     assert len(pids) == 2 and os.getpid() not in pids and {r.result.pid for r in again} <= pids
     assert {r.result.threads for r in first} == {str(max(1, joblib.cpu_count() // 2))}
 

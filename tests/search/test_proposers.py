@@ -236,8 +236,7 @@ def test_validate_refuses(strategy, message):
 def drawn(n, n_rows=30):
     """Make trials with log likelihoods of `n_rows` clean and `n_rows` shifted rows as results."""
     rng = np.random.default_rng(0)
-    proba = rng.uniform(0.05, 0.95, size=(n, 2, n_rows))
-    letters = LETTERS.sample_many(rng, n)
+    proba, letters = rng.uniform(0.05, 0.95, size=(n, 2, n_rows)), LETTERS.sample_many(rng, n)
     return [TrialRecord(k, letters[k], score=0.0, result=np.log(proba[k])) for k in range(n)]
 
 
@@ -267,8 +266,7 @@ def test_parents_are_the_ensemble_of_a_full_population_by_clean_or_shifted_rows(
     records = drawn(12)
     population = records[-8:]
     statistics, loss, _ = judge(0)(population)
-    parents = select_by(statistics, loss, 3).indices
-    counts = asked(evolution(8, 3), records)
+    parents, counts = select_by(statistics, loss, 3).indices, asked(evolution(8, 3), records)
     assert set(counts) == set(configurations(population, parents))
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
     records, chosen = drawn(10), {}

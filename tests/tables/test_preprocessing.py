@@ -234,8 +234,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("table", "later", "message"), REFUSED)
 def test_refused_tables_are_named(table, later, message):
-    encoder = TablePreprocessor()
-    is_no_table = sparse.issparse(table) or isinstance(table, list)
+    encoder, is_no_table = TablePreprocessor(), sparse.issparse(table) or isinstance(table, list)
     with pytest.raises(TypeError if is_no_table else ValueError, match=message):
         encoder.fit(table).transform(table if later is None else later)
 
@@ -292,8 +291,7 @@ def test_lists_arrays_of_text_and_frames_like_those_of_polars_and_pyarrow(mixed)
 
 DAYS = pd.Timestamp("2021-03-05") + pd.to_timedelta(np.arange(0, 600, 20), unit="D")
 AMOUNTS = np.round(np.random.default_rng(0).uniform(0.1, 9000, 30), 2)
-ROUND = np.round(AMOUNTS, -1)
-SINCE = (DAYS - pd.Timestamp("2000-01-01")).days.to_numpy(float)
+ROUND, SINCE = np.round(AMOUNTS, -1), (DAYS - pd.Timestamp("2000-01-01")).days.to_numpy(float)
 UNTIL_GAP = [*SINCE[:29], np.nan]
 COMMA = str.maketrans(".,", ",.")
 # Texts, what they are, and the numbers that the advice makes of them.

@@ -26,7 +26,7 @@ from skuq.estimators.methods._nomu_readout import split_parts
 from skuq.estimators.methods._out_of_fold import make_folds
 from skuq.estimators.tabular._linear import RidgeRegression, _merge_equal_rows
 from skuq.exceptions import CalibrationWarning, TableWarning
-from skuq.networks import MLP
+from skuq.networks import MLP, NOMUReadout
 from skuq.tables._inputs import Rows, learns_from_y
 from skuq.tables._repeats import number_rows
 from skuq.tables._splits import make_splits
@@ -201,6 +201,7 @@ def test_what_learns_from_y_sees_no_validation_rows(model, given):
     """As `preprocess`, and as a step of a pipeline."""
     y, name = (COIN if is_classifier(model) else NOISE[:, 7]), type(model).__name__.lower()
     best, held = SelectKBest(k=2), hold_out(model, Given(NOISE, y, **given))
+    assert_array_equal(hold_out(model, Given(NOISE, y[:, None], **given)).X, held.X)
     n_valid = len(held.validation_data[0])
     assert 9 < n_valid < 15 and len(held.X) + n_valid == np.sum(given.get("sample_weight", 60))
     expected = clone(best).fit(held.X, held.y).scores_
@@ -211,6 +212,13 @@ def test_what_learns_from_y_sees_no_validation_rows(model, given):
     assert_allclose(pipeline[0].scores_, expected)
     assert_allclose(pipeline.predict(NOISE), alone.predict(NOISE), rtol=1e-5)
     assert {len(member.held_out) for member in pipeline[-1].members_} == {n_valid}
+
+
+def test_what_learns_from_y_sees_all_rows_where_none_are_held_out():
+    best, given = SelectKBest(k=2), {"epochs": 2, "random_state": 0}
+    model = skuq.NOMURegressor(readout=NOMUReadout(l_min=0.1, l_max=1, c=1), **given)
+    model.set_params(preprocess=best).fit(NOISE, NOISE[:, 7])
+    assert_allclose(model.preprocessor_.scores_, best.fit(NOISE, NOISE[:, 7]).scores_)
 
 
 @cases(

@@ -99,8 +99,7 @@ def test_adversarial_training_is_the_papers_algorithm():
     epsilon, rate = 0.05, 0.1
     recipe = Recipe("sgd", rate, batch_size=500, epochs=1, adversarial_epsilon=epsilon, **PLAIN)
     options = {"start": [initial], "permutations": [np.arange], "jit": False}
-    member = train_member(make_model(), head, recipe, data, 1, **options)
-    model = make_model()
+    member, model = train_member(make_model(), head, recipe, data, 1, **options), make_model()
     variables, x = [v.value for v in assign(model, initial[0])], tf.constant(data.x)
 
     def loss(x):

@@ -242,15 +242,13 @@ def test_dropout_falls_in_the_second_half(dropout):
 @pytest.mark.parametrize("jit", [False, pytest.param(True, marks=slow)], ids=["graph", "xla"])
 def test_vectors_of_many_categories_train(jit):
     """A table so large that it is a block of its own, from which rows are taken."""
-    x = np.tile(np.arange(1.0, 41)[:, None] * 250, (2, 1))
-    y = np.sin(np.arange(80) % 40)[:, None]
+    x, y = np.tile(np.arange(1.0, 41)[:, None] * 250, (2, 1)), np.sin(np.arange(80) % 40)[:, None]
     table = TrainingData(x, y, np.ones(80), x, y, np.ones(80))
     model = build_tabular((1,), 2, hidden_units=(16,), categories={0: 10_001}, activation="tanh")
     recipe = Recipe(learning_rate=0.03, batch_size=80, epochs=40, **PLAIN)
     member = train_member(model, HEAD, recipe, table, 1, jit=jit)
     assert np.sqrt(np.mean((predict_members([member], x)[0][:, :1] - y) ** 2)) < 0.3
-    seed = int(np.random.SeedSequence(1).generate_state(1)[0])
-    plan = make_plan(model.to_json())
+    seed, plan = int(np.random.SeedSequence(1).generate_state(1)[0]), make_plan(model.to_json())
     first, last = (plan.split(w)[0] for w in (draw_variables(model, seed)[0], member.weights))
     assert_array_equal(np.flatnonzero((last != first).any(axis=1)), x[:40, 0].astype(int))
 
@@ -258,8 +256,7 @@ def test_vectors_of_many_categories_train(jit):
 BASE = operators.EncoderDecoder(2, 1, 1, (6,), 4, "split", (5,))
 LAYERS = operators.EpiNetLayers(BASE.n_features, 1, 3, (6,), (4,), 0.75)
 EPISTEMIC = operators.EpistemicNetwork(BASE, 1, LAYERS)
-DATA = make_data(40, 0)
-PRIOR = operators.EpistemicNetwork(BASE, 1, prior_scale=1.0)
+DATA, PRIOR = make_data(40, 0), operators.EpistemicNetwork(BASE, 1, prior_scale=1.0)
 OPERATOR_HEAD = operators.OperatorHead(1)
 RECIPE = Recipe(learning_rate=0.01, batch_size=40, epochs=1, n_draws=4, **PLAIN)
 

@@ -30,8 +30,7 @@ from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, TrainingRun, _job, _train, train
 
 layers = keras.layers
-HEAD = GaussianHead()
-RECIPE = Recipe(learning_rate=0.02, batch_size=16, epochs=6, **STEADY)
+HEAD, RECIPE = GaussianHead(), Recipe(learning_rate=0.02, batch_size=16, epochs=6, **STEADY)
 THIRDS = [(np.arange(45)[k::3], np.delete(np.arange(45), np.s_[k::3])) for k in range(3)]
 CONFIGURATION = {"units": 8, "activation": "tanh", "learning_rate": 0.03, "batch_size": 16}
 EPOCHS = 20
@@ -582,8 +581,7 @@ def test_a_job_needs_no_model_but_the_values_of_frozen_layers(data, monkeypatch)
         assert_equal_members(train(sent, data), expected)
     model = sequential((3,), layers.Dense(9, "relu"), layers.Dense(2))
     model.layers[0].trainable = False
-    kernel = model.layers[0].kernel
-    values = np.linspace(-1, 1, 27, dtype="float32").reshape(3, 9)
+    kernel, values = model.layers[0].kernel, np.linspace(-1, 1, 27, dtype="float32").reshape(3, 9)
     kernel.assign(values)
     job = TrainingJob.of_model(model, HEAD, Recipe(epochs=1), [1])
     kernel.assign(np.zeros((3, 9)))

@@ -15,7 +15,7 @@ from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils import get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.parallel import delayed
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from skuq import _params
 from skuq._messages import warn_user
@@ -26,6 +26,7 @@ from skuq.exceptions import CalibrationWarning
 from skuq.fitted import _fitted_calibrated
 from skuq.predictive._calibration import fit_correlation, fit_scales, fit_temperature
 from skuq.predictive._normals import EpistemicNormal
+from skuq.tables._inputs import group_codes
 from skuq.tables._repeats import ignore_warnings_of_repeats, number_rows
 
 _SMALL_WEIGHT = 0.1  # mean weight of a row below which weights are hardly meant as counts
@@ -333,7 +334,6 @@ class CalibratedUncertaintyRegressor(CalibratedUncertainty, UncertaintyRegressor
         std : ndarray of shape (n[, m])
             Calibrated standard deviation, in units of y. Only with `return_std`.
         """
-        check_is_fitted(self)
         # The estimator's own prediction: calibration changes what is around it.
         mean = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
         if np.size(mean) == len(mean):  # some regressors return a column
@@ -355,7 +355,9 @@ def _fit_errors(held_out, mean, std, y, verbose):
         # Repeated folds predict a row several times, from the same X.
         groups = number_rows(held_out.X, np.arange(len(order)))
     # Their own standard deviations are too small on few rows.
-    folds = KFold(3, shuffle=True, random_state=0) if groups is None else 3
+    folds = KFold(3, shuffle=True, random_state=0)
+    if groups is not None:
+        folds = min(3, 1 + group_codes(groups).max())
     errors = CalibratedUncertaintyRegressor(networks, cv=folds)
     inputs = _fitted_calibrated.inputs_of_errors(held_out.X, mean, std)
     # Routing would refuse arguments that the user cannot request for these networks.
@@ -480,7 +482,6 @@ class CalibratedUncertaintyClassifier(CalibratedUncertainty, UncertaintyClassifi
             Standard deviation across members of the predicted class' probability. Only with
             `return_std`.
         """
-        check_is_fitted(self)
         labels = self.estimator_.predict(self.fitted_.inputs.validate(X, self))
         if np.shape(labels)[1:] == (1,):  # some classifiers return a column
             labels = np.reshape(labels, -1)

@@ -9,7 +9,6 @@ from sklearn.base import TransformerMixin, is_classifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils import Bunch
 from sklearn.utils.parallel import Parallel, delayed
-from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import BaseComposition, StrOptions, check_labels, class_codes, parameters
 from skuq.ensembles._pruning import CONSTRAINTS, Rules, prune_classifiers
@@ -215,7 +214,7 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         return self._fit_by(Given(X, y, sample_weight, groups=groups))
 
     def _fit(self, given):
-        prefit = self.cv == "prefit"
+        prefit = isinstance(self.cv, str)
         pool = self._check_pool(prefit)
         if prefit and given.groups is not None:
             raise ValueError("With cv='prefit' no rows are split: leave out `groups`.")
@@ -330,7 +329,6 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
             Probabilities, member by member, with ``voting="soft"``; otherwise the labels, as
             positions in `classes_`.
         """
-        check_is_fitted(self)
         # Votes of the members: labels (K, n), or probabilities (K, n, C).
         votes = self.fitted_.votes(self.fitted_.inputs.validate(X, self))
         return votes.T if self.fitted_.voting == "hard" else np.concatenate(votes, axis=1)
@@ -347,7 +345,6 @@ class HQEnsembleSelector(UncertaintyClassifier, TransformerMixin, BaseCompositio
         -------
         ndarray of str
         """
-        check_is_fitted(self, "n_features_in_")
         prefix, columns = type(self).__name__.lower(), [""]
         if self.fitted_.voting == "soft":
             columns = range(len(self.classes_))

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.validation import check_is_fitted
 
 from skuq import _params
 from skuq._params import Interval, StrOptions, parameters, settings_constraint
@@ -409,7 +408,6 @@ class NOMURegressor(UncertaintyRegressor):
         ValueError
             If the model has other settings, or layers that are not dense, or `pretrained`.
         """
-        check_is_fitted(self)
         return _nomu_readout.read_relu_readout(self.fitted_)
 
     # Parts of the fitted model, which the class docstring describes.
@@ -497,6 +495,9 @@ def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
     inputs = TableInputs(model.preprocess, scaling=None if model.standardize else NoScaling())
     narrow = model.pretrained is None
     targets = NumberTargets(standardize=model.standardize, narrow_constants=narrow)
+    if not readout.is_chosen:
+        model = unfitted_copy(model)
+        model.validation = None  # nothing is held out, also with a `preprocess` that learns from y
     task = read_task(model, inputs, targets, given, min_rows=least)
     if len(task.rows.used) < least:
         raise ValueError(
@@ -548,10 +549,9 @@ def _make_trainer(model, task, report, network, loss, artificial, readout, recip
 
 def _split(model: Any, task: Task, readout: NOMUReadout) -> list[_nomu_training.Part]:
     """List the rows of each network: one for each fold or split, or one for all rows."""
-    rows = task.splits.train
     # The user's validation rows take the place of folds, and all rows train.
     if not readout.is_chosen or task.validation is not None:
-        return [(np.arange(len(rows.X)), None)]
+        return [(np.arange(len(task.rows.used)), None)]
     if model.pretrained is not None:
         raise ValueError(
             "`pretrained` has seen the rows it is given, and its errors there say little of "
@@ -565,9 +565,9 @@ def _split(model: Any, task: Task, readout: NOMUReadout) -> list[_nomu_training.
         )
     groups = task.groups
     if groups is not None:  # names may be of any kind, None included
-        groups = pd.factorize(groups, use_na_sentinel=False)[0][task.rows.used]
-    units = None if task.units is None else task.units[task.rows.used]
-    return split_parts(model.validation, rows, task.entropy, groups, units, refits=model.refit)
+        groups = pd.factorize(groups, use_na_sentinel=False)[0]
+    of_task = task.rows, task.entropy, groups, task.units
+    return split_parts(model.validation, *of_task, refits=model.refit)
 
 
 def _choose(trainer, given, band, task, parts, networks, network, rows) -> Readout:

@@ -52,14 +52,13 @@ _PRIOR_ROWS = 8  # with at most so many held-out rows the band is on average as 
 def split_parts(
     validation: Any, rows: Rows, entropy: int, groups: Any, units: Any = None, *, refits: bool
 ) -> list[Part]:
-    """List the rows of each network: positions to train on, and positions to choose on.
+    """List positions among the rows of positive weight to train and to choose on, of each network.
 
     Parameters
     ----------
     validation : float, int, cross-validation generator, "gaps" or "auto"
         The estimator's parameter: a share of the rows gives one network, folds one network each.
     rows : Rows
-        Rows of positive weight.
     entropy : int
     groups : ndarray of shape (n,) or None
         Codes of groups that are not split.
@@ -68,10 +67,10 @@ def split_parts(
     refits : bool
         Whether a network is trained on all rows afterwards. Folds need it.
     """
-    n = len(rows.X)
+    used, n = rows.used, len(rows.used)
     if isinstance(validation, str) and validation == "auto":
         together = units if groups is None else groups
-        n_units = n if together is None else len(np.unique(together))
+        n_units = n if together is None else len(np.unique(together[used]))
         most = next((k for below, k in _FOLDS_BELOW_ROWS if n < below), None)
         # With many rows a single split is enough.
         validation = min(most, n_units) if most and refits and n_units > 1 else _SHARE
@@ -86,7 +85,8 @@ def split_parts(
         parts: Any = make_splits(rows, entropy, folds, units=units).parts
         # Folds that hold out the middle third of the rows along features drawn at random, as the
         # UCI gap splits do (Foong et al. 2019).
-        X, third = rows.X, len(rows.X) // 3
+        X, third = rows.X[used], n // 3
+        units = None if units is None else units[used]
         if not third:
             raise ValueError(
                 f'validation="gaps" holds out thirds of the rows. Got n_samples={len(X)}.'
@@ -108,7 +108,7 @@ def split_parts(
     splits = make_splits(rows, entropy, validation, groups=groups, units=units)
     parts = splits.parts
     if parts is None:  # a share of the rows
-        held_out: Any = splits.positions
+        held_out = np.searchsorted(used, np.asarray(splits.positions))
         return [(np.setdiff1d(np.arange(n), held_out), held_out)]
     if groups is None and units is None and n >= _MIN_ROWS_FOR_EQUAL_FOLDS:
         # Equal folds train in one program: leave out the few rows by which they differ.

@@ -21,7 +21,6 @@ from skuq.networks import MLP, Member
 from skuq.networks._plan import make_plan
 from skuq.predictive._calibration import UNCALIBRATED, Calibration, fit_correlation
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
-from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.tables._transforms import TARGET_TRANSFORMS
 from skuq.training import Recipe, Training, TrainingJob, predict_members
 from skuq.training._job import pad_splits
@@ -141,21 +140,16 @@ class OneArchitecture(Predictor):
         return pool
 
 
-def read(estimator: Any, given: Given) -> Task:
+def read(estimator: Any, given: Given, *, embed: bool = False, of_auto: Any = None) -> Task:
     """Read the arguments of `fit`, and check the known noise against them.
 
-    Raise ValueError for arguments that cannot be fitted.
+    Raise ValueError for arguments that cannot be fitted. See `TableInputs` and `make_targets`.
     """
-    targets: ClassTargets | NumberTargets
-    if is_classifier(estimator):
-        targets = ClassTargets(estimator.class_weight)
-    else:
-        targets = NumberTargets(estimator.target_transform, loss=estimator.loss)
     # Classes, and rows to validate on, need more than one row.
     needs_two = is_classifier(estimator) or estimator.validation is not None
-    task = _task.read_task(
-        estimator, TableInputs(estimator.preprocess), targets, given, min_rows=2 if needs_two else 1
-    )
+    inputs = TableInputs(estimator.preprocess, embed=embed)
+    targets = _task.make_targets(estimator, of_auto=of_auto)
+    task = _task.read_task(estimator, inputs, targets, given, min_rows=1 + needs_two)
     if getattr(estimator, "noise_std", None) is not None:
         _check_noise(estimator, task.targets.n_outputs)
     return task

@@ -23,7 +23,7 @@ from skuq._messages import Progress, short_repr
 from skuq.estimators._base import input_attributes, unfitted_copy
 from skuq.exceptions import UnsavableError
 from skuq.tables import _repeats
-from skuq.tables._inputs import ForeignInputs, check_groups
+from skuq.tables._inputs import ForeignInputs, check_groups, group_codes
 from skuq.tables._splits import KINDS_OF_FOLDS, Fold, out_of_fold_splits, without_unseen_classes
 
 _N_FOLDS = 5
@@ -263,6 +263,7 @@ def make_folds(
         # The most folds of which each can have a row of the commonest class.
         classes = kind != "numbers"
         most = np.unique(y[some], return_counts=True)[1].max() if classes else len(some)
+        most = most if groups is None else min(most, 1 + group_codes(groups[some]).max())
         cv = KINDS_OF_FOLDS[classes, groups is not None](cv or int(np.clip(most, 2, _N_FOLDS)))
     # Folds are numbered among `some`, and translated to positions in X below.
     table = X if len(some) == len(y) else _params.safe_indexing(X, some)

@@ -120,7 +120,7 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         if not (validates and learns_from_y(before, X, y, np.arange(len(y)))):
             return super().fit(X, y, **params)
         # A search either has a share or folds of its own, or takes validation rows.
-        has_own = isinstance(last, SearchEstimator) and validation != "auto"
+        has_own = isinstance(last, SearchEstimator) and not isinstance(validation, str)
         if validation is None or has_own or len(own) < len(params):
             warn_user(
                 f"Steps before {type(last).__name__} learn from y, and see the rows on which it "

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import clone, is_classifier
-from sklearn.utils.validation import check_is_fitted
 
 from skuq._messages import warn_user
 from skuq._random import generator
@@ -222,8 +221,7 @@ class SearchEstimator(Predictor):
         SmallValidationWarning
             If there are fewer than 100 rows to select on.
         """
-        check_is_fitted(self)
-        own = self.get_params(deep=False)
+        fitted, own = self.fitted_, self.get_params(deep=False)
         allowed = [name for name in _search_store.SELECTION_PARAMETERS if name in own]
         if unknown := sorted(k for k in settings if k.partition("__")[0] not in allowed):
             raise ValueError(f"`reselect` can change the parameters {allowed}. Got {unknown}.")
@@ -235,9 +233,10 @@ class SearchEstimator(Predictor):
         candidates = self._predict_trials(X, y, sample_weight, refits=False)
         if candidates is not None:
             warn_of_few_rows(np.count_nonzero(candidates.sample_weight), "More rows may help.")
-        had_refits = bool(self.refitted_)
-        self.fitted_ = self.fitted_.select(rule, candidates)
-        if had_refits:
+        # All networks of a trial have predicted further rows, and will predict.
+        rule = replace(rule, refits=candidates is not None)
+        self.fitted_ = fitted.select(rule, candidates)
+        if fitted.trials.refitted:
             warn_user(
                 "`reselect` trains nothing: members are now the networks of the search instead of "
                 "those refitted on all rows. Call `fit` to refit them."
@@ -272,7 +271,6 @@ class SearchEstimator(Predictor):
             If the estimator was pickled, which keeps the members only, and X is given, or if only
             one of X and y, or only weights, are given.
         """
-        check_is_fitted(self)
         return self.fitted_.leaderboard(self._predict_trials(X, y, sample_weight, refits=True))
 
     def _predict_trials(self, X, y, sample_weight, *, refits):
@@ -300,7 +298,6 @@ class SearchEstimator(Predictor):
         estimator
             Fitted copy, which shares its networks with this estimator.
         """
-        check_is_fitted(self)
         return self._predicting_by(self.fitted_.at(severity))
 
     def _predicting_by(self, fitted: FittedSearch) -> Any:
@@ -326,7 +323,6 @@ class SearchEstimator(Predictor):
             rows on which the networks were not trained: held-out rows or, with folds and `refit`,
             which train on all rows, new ones.
         """
-        check_is_fitted(self)
         fitted, indices = self.fitted_, self.selection_.indices
         if every_trial:
             fitted.trials.check_complete()
@@ -417,7 +413,8 @@ class SearchEstimator(Predictor):
             If a file is broken.
         """
         estimator, start, catalog, path = _search_store.load_search(cls, path, trusted, params)
-        plan = estimator._plan(None)
+        shape = start.attributes.get("image_shape_")
+        plan = estimator._plan(None if shape is None else np.empty((0, *shape)))
         n_trials = count_trials(estimator, plan)
         first = Catalog([r for r in catalog if r.trial_number < n_trials], catalog.held_out)
         if not len(first.completed):

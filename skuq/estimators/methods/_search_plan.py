@@ -16,7 +16,7 @@ from skuq import _params
 from skuq.ensembles import SelectionRule
 from skuq.ensembles._rules import AutomaticSelection, Candidates, FunctionSelection
 from skuq.estimators._base import Given
-from skuq.estimators._task import VALIDATION, Task
+from skuq.estimators._task import VALIDATION, Task, make_targets
 from skuq.estimators.methods._search_store import DURABLE_CONSTRAINTS
 from skuq.networks import Decisions, TabularSpace, WithTraining
 from skuq.networks._given_spaces import resolve_search_space
@@ -26,7 +26,7 @@ from skuq.tables import TrainingData
 from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, group_codes
 from skuq.tables._repeats import number_rows
 from skuq.tables._splits import standardise_rows
-from skuq.tables._targets import ClassTargets, NumberTargets
+from skuq.tables._targets import Targets
 from skuq.training import Recipe
 
 _VALIDATION_SHARE = 0.25  # "auto", without folds
@@ -103,12 +103,9 @@ class SearchDefaults:
     starts_with_recipes: bool = True
     pack_size: int = 1
 
-    def targets(self, estimator: Any) -> ClassTargets | NumberTargets:
+    def targets(self, estimator: Any) -> Targets:
         """Make the encoding of y: a network predicts one normal of the standardised y."""
-        if is_classifier(estimator):
-            return ClassTargets(estimator.class_weight)
-        transform = estimator.target_transform
-        return NumberTargets("standard" if transform == "auto" else transform)
+        return make_targets(estimator, "nll")
 
     def validation(self, estimator: Any, task: Task) -> tuple[Any, int | None]:
         """Resolve ``validation="auto"``: a share, or folds and how many are used if not all."""
@@ -211,7 +208,7 @@ def resolve_rule(estimator: Any) -> SelectionRule:
 def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
     """Refuse arguments of `fit` that contradict parameters."""
     validation, has_rows = estimator.validation, given.validation_data is not None
-    if has_rows and not (validation is None or validation == "auto"):
+    if has_rows and not (validation is None or isinstance(validation, str)):
         raise ValueError(
             "Give either `validation` or `validation_data`: with a share or folds as `validation`, "
             f"rows of `fit` validate. Got both, with validation={validation!r}."
@@ -229,8 +226,6 @@ def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[An
     """Resolve `validation`: a share or folds, and the number of folds that are used, if not all."""
     if not isinstance(estimator.validation, str):
         return estimator.validation, None
-    if task.validation is not None:
-        return _VALIDATION_SHARE, None
     return plan.defaults.validation(estimator, task)
 
 

@@ -21,7 +21,7 @@ from skuq.exceptions import UnsavableError
 from skuq.files import _archive
 from skuq.files._save import Describer, MissingPart, Restorer
 from skuq.search import Catalog, CatalogFolder, NESEvolution
-from skuq.search._fingerprint import describe, digest_of
+from skuq.search._fingerprint import describe, digest_of, is_of_library
 from skuq.search._folder import catalog_dir_of, find_search, read_estimator
 from skuq.search._records import HeldOut
 
@@ -127,7 +127,8 @@ def _flatten(params: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in params.items():
         if isinstance(value, Settings):
-            found[prefix + name] = type(value).__name__
+            kind = type(value)
+            found[prefix + name] = kind.__name__ if is_of_library(kind) else kind
             found |= _flatten(value.get_params(deep=False), f"{prefix}{name}__")
         else:
             found[prefix + name] = value

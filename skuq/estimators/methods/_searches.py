@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone, is_regressor
-from sklearn.utils.validation import check_is_fitted
 
 from skuq._params import parameters
 from skuq.ensembles import GreedySelection
@@ -801,7 +800,6 @@ class NESClassifier(SearchEstimator, UncertaintyClassifier):
         ValueError
             If there is no such set, or the estimator was pickled, which keeps the members only.
         """
-        check_is_fitted(self)
         return dict(self.fitted_.best_trial(resolve_rule(self).loss, severity).configuration)
 
     def baseline(self, kind, severity=None, *, architecture=None):

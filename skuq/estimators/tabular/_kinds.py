@@ -195,10 +195,7 @@ def train_kinds(estimator, task, network, kinds, given, n_members):
     parts = task.splits.parts
     data, padded = shared.pad_parts(task, parts)
     # Members of all kinds are numbered in turn; seeds go by these numbers.
-    seeds = [
-        [task.seeds(1, first=k)[0] for k in range(kind, n_members, len(kinds))]
-        for kind in range(len(kinds))
-    ]
+    seeds = [task.seeds(n_members)[kind :: len(kinds)] for kind in range(len(kinds))]
     origins = [
         Origin(kind, k, parts and parts[k])
         for kind, own in enumerate(seeds)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier
 
-from skuq.estimators._task import Task
+from skuq.estimators._task import Task, make_targets
 from skuq.estimators.methods._search_plan import SearchDefaults
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.estimators.tabular._linear import with_linear_part
-from skuq.estimators.tabular._targets import make_targets
+from skuq.estimators.tabular._targets import ScalingByTails
 from skuq.networks import Decisions
 from skuq.networks._space import Space
 from skuq.networks._tabular_network import TabularArchitectures
@@ -65,12 +65,8 @@ def class_recipes(n_rows: int, has_numbers: bool = True) -> list[dict]:
     trainings = tuned.CLASS_TRAININGS
     if n_rows <= tuned.FEWEST_ROWS_OF_CLASSES:
         trainings = tuned.CLASS_TRAININGS_OF_FEWEST_ROWS
-    first, *others = trainings
     embeddings = tuned.CLASS_EMBEDDINGS[:2] if has_numbers else ({},)
-    return [
-        *({**first, **embedding} for embedding in embeddings),
-        *({**training, **embedding} for training in others for embedding in embeddings),
-    ]
+    return [{**training, **embedding} for training in trainings for embedding in embeddings]
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +193,7 @@ class TunedDefaults(SearchDefaults):
 
     def targets(self, estimator: Any) -> Any:
         """Make the encoding of y: numbers are mixtures of normals."""
-        return make_targets(estimator, "gaussian-mixture")
+        return make_targets(estimator, "gaussian-mixture", ScalingByTails())
 
     def validation(self, estimator: Any, task: Task) -> tuple[Any, int | None]:
         """Return the number of folds, and how many are used: those of a kind of the ensemble."""

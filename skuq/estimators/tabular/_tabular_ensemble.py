@@ -13,16 +13,15 @@ from sklearn.base import is_classifier
 
 from skuq._params import Interval, StrOptions, parameters, resolve_settings, settings_constraint
 from skuq.estimators._base import UncertaintyClassifier, UncertaintyRegressor
-from skuq.estimators._task import Task, read_task
+from skuq.estimators._task import Task
 from skuq.estimators.methods import _one_architecture as shared
 from skuq.estimators.methods._one_architecture import OneArchitecture
 from skuq.estimators.tabular import _kinds
 from skuq.estimators.tabular._far import with_far_uncertainty
 from skuq.estimators.tabular._linear import with_linear_part
-from skuq.estimators.tabular._targets import make_targets
+from skuq.estimators.tabular._targets import ScalingByTails
 from skuq.networks import TabularNetwork
 from skuq.predictive._calibration import UNCALIBRATED
-from skuq.tables._inputs import PREPROCESS_CONSTRAINTS, TableInputs
 from skuq.tables._targets import CLASS_CONSTRAINTS, HEADS, TARGET_CONSTRAINTS
 from skuq.training import Training
 from skuq.training._train import find_completed
@@ -36,7 +35,6 @@ _CONSTRAINTS: dict = {
     "n_members": [Interval(Integral, 1, None, closed="left"), _AUTO],
     "network": settings_constraint(_SETTINGS["network"], TabularNetwork),
     "max_time": [Interval(Real, 0, None, closed="neither"), None],
-    **PREPROCESS_CONSTRAINTS,
 }
 
 
@@ -52,13 +50,7 @@ class _Trained(NamedTuple):
 def _train(estimator, given):
     """Read the arguments of `fit`, and train the members of all kinds."""
     network, fields = resolve_settings(estimator, "network"), shared.training_fields(estimator)
-    # Classes, and rows to validate on, need more than one row.
-    needs_two = is_classifier(estimator) or estimator.validation is not None
-    loss = "nll" if is_classifier(estimator) else estimator.loss
-    inputs = TableInputs(estimator.preprocess, embed=True)
-    task = read_task(
-        *(estimator, inputs, make_targets(estimator, loss), given), min_rows=1 + needs_two
-    )
+    task = shared.read(estimator, given, embed=True, of_auto=ScalingByTails())
     _refuse_contradictions(estimator, task)
     kinds, n_members = _kinds.list_kinds(estimator, task, network)
     # The k-th members of all kinds have the same split, so that kinds can be compared.
@@ -71,9 +63,7 @@ def _train(estimator, given):
 
 def _refuse_contradictions(estimator, task):
     """Raise ValueError if parameters of a regressor contradict each other."""
-    if is_classifier(estimator):
-        return
-    if isinstance(estimator.calibrate, str) or not estimator.calibrate:
+    if is_classifier(estimator) or isinstance(estimator.calibrate, str) or not estimator.calibrate:
         return
     reasons = {
         'loss="mse" trains no normals': estimator.loss == "mse",

@@ -5,21 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_classifier
 
 from skuq.estimators.tabular import _recipes as tuned
 from skuq.tables._scaling import TargetScaling, check_target_sizes
-from skuq.tables._targets import ClassTargets, NumberTargets
 from skuq.tables._transforms import Power, TargetTransform, moments
-
-
-def make_targets(estimator: Any, loss: str) -> ClassTargets | NumberTargets:
-    """Make the encoding of y for a recommended estimator."""
-    if is_classifier(estimator):
-        return ClassTargets(estimator.class_weight)
-    if estimator.target_transform == "auto":
-        return NumberTargets(loss=loss, scaling=ScalingByTails())
-    return NumberTargets(estimator.target_transform, loss=loss)
 
 
 class ScalingByTails(TargetScaling):
