@@ -650,7 +650,6 @@ def parts_of(validation, n, groups=None, refits=True, dropped=-1):
     (0.25, 12, {"groups": GROUPS}, [3]),
     ("auto", 12, {"groups": GROUPS}, [3] * 4),
     (2, 12, {"groups": GROUPS}, [6, 6]),
-    (OWN_FOLDS, 12, {"dropped": 3}, [5, 6]),
     (0.25, 13, {"dropped": 0}, [3]),
 )
 def test_split_parts_holds_every_row_out_once(validation, n, settings, sizes):
@@ -660,6 +659,10 @@ def test_split_parts_holds_every_row_out_once(validation, n, settings, sizes):
     assert len(set(held_out)) == len(held_out)
     labels = settings.get("groups", np.arange(n))
     assert all(not np.intersect1d(labels[train], labels[valid]).size for train, valid in parts)
+
+
+def test_folds_of_ones_own_are_of_all_rows_where_some_have_no_weight():
+    assert nomu(**SHORT, validation=OWN_FOLDS).fit(ROWS, VALUES, GROUPS != 3).c_ > 0
 
 
 def test_split_parts_holds_out_gaps_besides_folds():
