@@ -54,11 +54,7 @@ def field_regression(score):
 
 @table
 def field_classes():
-    methods = {
-        "tabular": "**skuq, tabular**",
-        "plain": "skuq, plain",
-        "boosting, temperature": "boosting, temperature",
-    }
+    methods = {m: FIELD.get(m, m) for m in ("tabular", "plain", "boosting, temperature")}
     return field_table("classes", methods, CLASSES, "nll")
 
 
@@ -134,10 +130,11 @@ def field_verdict():
         for how, sets in places.items()
         if sets
     ]
-    sentence = f"By CRPS `TabularEnsembleRegressor` is {listed(told)}."
     lowest = sum(gain.mean() > 0 for gain in gains.values())
-    clearly = "*Clearly* is a paired t-test over the splits at 5 %."
-    return f"{sentence} {clearly} Its mean CRPS is the lowest on {lowest}."
+    return (
+        f"By CRPS `TabularEnsembleRegressor` is {listed(told)}. *Clearly* is a paired t-test over "
+        f"the splits at 5 %. Its mean CRPS is the lowest on {lowest}."
+    )
 
 
 @table
@@ -222,10 +219,9 @@ def mean_of(rows, score):
 @table
 def baselines():
     """Deep ensembles, hyper deep ensembles and MC dropout beside published figures."""
-    titles = {"hyper ensemble": "hyper deep ensemble"}
     down = {}
     for method in BASELINES:
-        down |= {method: titles.get(method, method), f"published {method}": "published"}
+        down |= {method: method.replace("hyper", "hyper deep"), f"published {method}": "published"}
     down |= {
         "coverage": "90 % coverage (DE, HDE, MC)",
         "fit_seconds": "seconds a fit (DE, HDE, MC)",
@@ -297,8 +293,7 @@ def calibration():
 @table
 def gaps(kind):
     """CRPS, NLL and share inside 95 %: means over the features that are sorted by."""
-    methods = {"tabular": "**skuq, tabular**", "plain": "skuq, plain"}
-    methods |= {"gaussian process": "Gaussian process", "catboost": "CatBoost"}
+    methods = {m: FIELD[m] for m in ("tabular", "plain", "gaussian process", "catboost")}
     names = {f"{name}, {kind}": f"{name} ({n})" for name, n in N_FEATURES.items()}
 
     def cell(problem, method):
