@@ -93,10 +93,13 @@ class Acquisition(Settings):
     @property
     def key(self) -> Hashable:
         """Everything that distinguishes compiled functions, of which beta is an argument."""
-        params = {k: v for k, v in self.get_params().items() if k not in _OF_SEARCH}
-        # Lists and arrays cannot be part of a key.
-        values = ((k, v if isinstance(v, Hashable) else joblib.hash(v)) for k, v in params.items())
-        return type(self), *sorted(values)
+        params = self.get_params().items()
+        return type(self), *sorted(
+            # Lists and arrays cannot be part of a key.
+            (k, joblib.hash(v) if isinstance(v, list | np.ndarray) else v)
+            for k, v in params
+            if k not in _OF_SEARCH
+        )
 
     def _value(self, xp: Any, values: Any, best: Any, pending: Any) -> Any:
         raise NotImplementedError

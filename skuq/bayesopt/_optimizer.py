@@ -52,7 +52,7 @@ class BayesianOptimizer:
         Surrogate with ``posterior_fn`` (those of skuq) or ``predict(X, return_std=True)``
         (scikit-learn's Gaussian process). Inputs come in your units: a Gaussian process needs a
         pipeline with a scaler, our networks do not. Each `random_state` of a clone is replaced by
-        a seed of the step.
+        a seed of the step. Assign another one to change it: changes in place wait for a result.
     bounds : array-like of shape (d, 2)
         Lowest and highest value of each column of x.
     acquisition : {"lei", "ei", "ucb", "mean", "uncertainty"} or Acquisition, default="lei"

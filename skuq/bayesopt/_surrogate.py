@@ -154,9 +154,8 @@ class Fits:
             If the fit fails with every seed.
         """
         # Results are only ever added, so that their counts identify them. The key keeps the
-        # estimator alive: another one could have its id later. Its parameters may change.
-        estimator = settings.estimator
-        key = len(results.X), len(results.failed), estimator, repr(estimator), settings.n_draws
+        # estimator alive: another one could have its id later.
+        key = (len(results.X), len(results.failed), settings.estimator, settings.n_draws)
         if keep and self.last is not None and key == self._key:
             self.last = replace(self.last, settings=settings, seconds=0.0)
             return self.last

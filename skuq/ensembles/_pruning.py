@@ -508,9 +508,9 @@ def select_teams(
             f"`predictions` have {predictions.shape[1]} rows, so `y` must have shape "
             f"({predictions.shape[1]},). Got {y.shape}."
         )
-    if pd.isna(y).any() or (predictions.ndim == 2 and pd.isna(predictions).any()):
-        raise ValueError("`predictions` and `y` must have no missing labels: leave out their rows.")
     weight = _teams.row_weights(sample_weight, len(y))
+    if any(pd.isna(of[weight > 0]).any() for of in (y, *predictions)):
+        raise ValueError("`predictions` and `y` must have no missing values: leave out their rows.")
     proba = None  # to average; without them teams vote by labels
     if predictions.ndim == 3:
         codes, y = _probability_codes(predictions, y, classes)

@@ -141,6 +141,11 @@ class Predictor(_params.CallbackSupportMixin, BaseEstimator):  # type: ignore[mi
     #: Parameters that are settings: their short forms by name.
     _settings: ClassVar[Mapping[str, Mapping[Any, Any]]] = {}
 
+    #: How rows are held out, the parameter `validation`; None if none are.
+    @property
+    def _held_out(self) -> Any:
+        return getattr(self, "validation", None)
+
     #: Whether estimators that are fitted inside skip the validation of their parameters: not those
     #: that the user gives.
     _skips_nested_validation: ClassVar[bool] = True

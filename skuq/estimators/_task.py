@@ -173,7 +173,7 @@ def read_task(
     validation = None if given.validation_data is None else read(given.validation_data)
     shifted = tuple(read(data, name) for name, data in named)
     # Networks of functions compare the inputs of these by themselves.
-    if getattr(estimator, "validation", None) is not None and validation is None:
+    if getattr(estimator, "_held_out", None) is not None and validation is None:
         if _inputs.learns_from_y(preprocess, *given[:2], rows.used):
             inputs.preprocessor = preprocess
             given = hold_out(estimator, given)

@@ -189,7 +189,8 @@ def _from_keras_tuner(hp):
         return _space.Categorical(hp.name, tuple(choices), default=default)
     domain = _space.Integer if kind == "Int" else _space.Real
     low, high = config["min_value"], config["max_value"]
-    return domain(hp.name, low, high, log=config["sampling"] == "log", default=hp.default)
+    default = min(max(hp.default, low), high)  # Keras-Tuner takes any
+    return domain(hp.name, low, high, log=config["sampling"] == "log", default=default)
 
 
 def space_to_keras_tuner(space: _space.Space):

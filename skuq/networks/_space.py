@@ -43,7 +43,7 @@ class Categorical:
             raise ValueError(f"Decision {self.name!r} has no choices.")
         if self.default is None:
             object.__setattr__(self, "default", self.choices[0])
-        _check_default(self)
+        _check_default(self, self.default in self.choices)
 
     size = property(lambda self: len(self.choices))
 
@@ -66,8 +66,8 @@ class Categorical:
         return (codes[:, None] == np.arange(len(self.choices))).astype(float)
 
 
-def _check_default(decision) -> None:
-    if not decision.contains(decision.default):
+def _check_default(decision, is_sound) -> None:
+    if not is_sound:
         raise ValueError(f"The default {decision.default!r} does not lie in {decision}.")
 
 
@@ -90,7 +90,7 @@ class _Number:
             )
         if self.default is None:
             object.__setattr__(self, "default", self.low)
-        _check_default(self)
+        _check_default(self, self.low <= self.default <= self.high)
 
     def other(self, value):
         """Get a value that differs from this one."""

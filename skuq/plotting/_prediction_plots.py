@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from skuq import metrics
-from skuq._params import as_floats, class_codes, classifies, fill_masked, unwrap_estimator
+from skuq._params import as_floats, class_codes, classifies, fill_masked, refuse, unwrap_estimator
 from skuq.metrics._scores import read_pit
 from skuq.plotting import _display
 from skuq.tables._columns import column_names
@@ -253,6 +253,7 @@ class RetentionDisplay(_display.CurveDisplay):
         RetentionDisplay
         """
         y, mean, std = _display.check_rows(y=y, mean=mean, uncertainty=std)  # 0 is certain
+        refuse({f"`std` must not be negative. Got {std.min()}.": bool((std < 0).any())})
         display = cls((y - mean) ** 2, std, name=name, error_name="mean squared error")
         return display.plot(ax, **plot_options)
 

@@ -16,9 +16,10 @@ _LIBRARIES = (
 )
 
 # Not the seed, which is drawn if none is given, nor the number of trials, which may grow.
-_SETTINGS_OF_ORACLES = {
+_OF_ORACLES = (
     *("alpha", "beta", "factor", "hyperband_iterations", "max_epochs", "num_initial_points"),
-}
+    "search",
+)
 
 
 def digest_of(data: Any) -> Any:
@@ -75,8 +76,8 @@ def describe(value: Any, seen: list[Any] | None = None) -> Any:
     try:
         return _digest(value)
     except Exception:  # what cannot be pickled, such as a lock, or an oracle, by its settings
-        known = getattr(value, "__dict__", {}).items()
-        return [_name_of(kind), {k: v for k, v in known if k in _SETTINGS_OF_ORACLES}]
+        settings = {k: within(getattr(value, k)) for k in _OF_ORACLES if hasattr(value, k)}
+        return [_name_of(kind), settings] if settings else _name_of(kind)
 
 
 def _name_of(kind: Any) -> str:

@@ -421,8 +421,7 @@ def test_fit_tells_of_networks_that_were_hardly_trained(epochs, max_time, search
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_a_forked_child_leaves_the_trials_of_a_warm_start():
-    folder = TemporaryFolder()
-    child = os.fork()
+    folder, child = TemporaryFolder(), os.fork()
     if child == 0:
         del folder  # which is its last use in the child
         os._exit(0)

@@ -215,10 +215,11 @@ def test_what_learns_from_y_sees_no_validation_rows(model, given):
 
 
 def test_what_learns_from_y_sees_all_rows_where_none_are_held_out():
-    best, given = SelectKBest(f_regression, k=2), {"epochs": 2, "random_state": 0}
-    model = skuq.NOMURegressor(readout=NOMUReadout(l_min=0.1, l_max=1, c=1), **given)
-    model.set_params(preprocess=best).fit(NOISE, NOISE[:, 7])
-    assert_allclose(model.preprocessor_.scores_, best.fit(NOISE, NOISE[:, 7]).scores_)
+    best, y, chosen = SelectKBest(f_regression, k=2), NOISE[:, 7], {"l_min": 1, "l_max": 2, "c": 1}
+    model = skuq.NOMURegressor(readout=NOMUReadout(**chosen), epochs=2, random_state=0)
+    alone, pipeline = clone(model).set_params(preprocess=best), skuq.make_pipeline(best, model)
+    found = alone.fit(NOISE, y).preprocessor_.scores_, pipeline.fit(NOISE, y)[0].scores_
+    assert_allclose(found, [best.fit(NOISE, y).scores_] * 2)
 
 
 @cases(

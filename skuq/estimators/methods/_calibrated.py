@@ -355,9 +355,8 @@ def _fit_errors(held_out, mean, std, y, verbose):
         # Repeated folds predict a row several times, from the same X.
         groups = number_rows(held_out.X, np.arange(len(order)))
     # Their own standard deviations are too small on few rows.
-    folds = KFold(3, shuffle=True, random_state=0)
-    if groups is not None:
-        folds = min(3, 1 + group_codes(groups).max())
+    n_groups = 1 if groups is None else 1 + group_codes(groups).max()
+    folds = min(3, n_groups) if n_groups > 1 else KFold(3, shuffle=True, random_state=0)
     errors = CalibratedUncertaintyRegressor(networks, cv=folds)
     inputs = _fitted_calibrated.inputs_of_errors(held_out.X, mean, std)
     # Routing would refuse arguments that the user cannot request for these networks.
@@ -365,7 +364,8 @@ def _fit_errors(held_out, mean, std, y, verbose):
         # Errors without structure are predicted no better than by a constant, and may be.
         warnings.filterwarnings("ignore", "The model predicts its validation rows worse")
         ignore_warnings_of_repeats()
-        return errors.fit(inputs, y - mean, held_out.weight, groups=groups)
+        together = {"groups": groups} if n_groups > 1 else {}
+        return errors.fit(inputs, y - mean, held_out.weight, **together)
 
 
 @_params.parameters("estimators.CalibratedUncertaintyClassifier", kind="estimator")

@@ -358,6 +358,11 @@ class NOMURegressor(UncertaintyRegressor):
         validation = join_validation(validation_data, X_val, y_val, sample_weight_val)
         return self._fit_by(Given(X, y, sample_weight, validation, groups))
 
+    @property
+    def _held_out(self):
+        chosen = _params.resolve_settings(self, "readout").is_chosen
+        return self.validation if chosen else None
+
     def _fit(self, given):
         # Settings first: reading rows takes longer. A user's function or table is not settings yet.
         names = "network", "artificial", "loss", "readout", "training"
@@ -495,9 +500,6 @@ def _read(model: Any, given: Given, readout: NOMUReadout) -> Task:
     inputs = TableInputs(model.preprocess, scaling=None if model.standardize else NoScaling())
     narrow = model.pretrained is None
     targets = NumberTargets(standardize=model.standardize, narrow_constants=narrow)
-    if not readout.is_chosen:
-        model = unfitted_copy(model)
-        model.validation = None  # nothing is held out, also with a `preprocess` that learns from y
     task = read_task(model, inputs, targets, given, min_rows=least)
     if len(task.rows.used) < least:
         raise ValueError(

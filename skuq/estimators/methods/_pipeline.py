@@ -113,7 +113,7 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         before = sklearn.pipeline.Pipeline(self.steps[:-1], memory=self.memory)
         name, last = self.steps[-1]
         own = {k.removeprefix(f"{name}__"): params[k] for k in params if k.startswith(f"{name}__")}
-        validation, cv = getattr(last, "validation", None), getattr(last, "cv", "prefit")
+        validation, cv = getattr(last, "_held_out", None), getattr(last, "cv", "prefit")
         validates = validation is not None or not isinstance(cv, str)
         validates = validates and {"validation_data", "X_val"}.isdisjoint(own)
         validates = validates and y is not None and isinstance(last, Predictor)
