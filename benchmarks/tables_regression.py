@@ -213,7 +213,7 @@ def paper_protocol():
         n_runs = f", {len(runs[method][name])}" if method in runs and name in sets else ""
         return BOTH.format(*figures[method][name]) + n_runs if name in figures[method] else ""
 
-    titles = {m: f"published: {m}" for m in figures}
+    titles = {m: m for m in figures}
     titles |= {n: f"**here, {n} trials** (runs)" for n in runs}
     return cross("NLL (RMSE)", titles, sets | {"rank": f"mean rank: {', '.join(thrice)}"}, cell)
 
