@@ -15,7 +15,8 @@ _LIBRARIES = (
     *("skuq", "sklearn", "tensorflow"),
 )
 
-# Not the seed, which is drawn if none is given, nor the number of trials, which may grow.
+# Settings of oracles by which they propose. Not among them are the seed, which is drawn if none is
+# given, and the number of trials, which may grow.
 _OF_ORACLES = (
     *("alpha", "beta", "factor", "hyperband_iterations", "max_epochs", "num_initial_points"),
     "search",
