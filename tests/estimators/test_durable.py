@@ -35,7 +35,7 @@ from skuq.backend import keras
 from skuq.estimators.methods._search_store import TemporaryFolder
 from skuq.exceptions import CatalogMismatchError, SearchFailedError, ShortTrainingWarning
 from skuq.networks import GaussianHead
-from skuq.search import Catalog, RandomSearch, TrialRecord
+from skuq.search import AgEBO, AgEBOOracle, Catalog, RandomSearch, TrialRecord
 from skuq.search._fingerprint import describe
 
 ORACLE = keras_tuner.oracles.BayesianOptimizationOracle(
@@ -488,6 +488,7 @@ MADE = {
     "class": lambda k: (Priced, Data)[k - 1],
     "transformer": transformer,
     "own transformer": lambda k: own(OneHotEncoder, "fit", k)(),
+    "AgEBO's oracle": lambda k: AgEBOOracle(search=AgEBO(kappa=float(k))),
     "oracle": lambda k: keras_tuner.oracles.BayesianOptimizationOracle("loss", beta=k),
 }
 

@@ -164,6 +164,7 @@ def test_curves_by_hand_and_retention_of_classifiers():
     (lambda: SearchHistoryDisplay([1.0]).plot(by="time"), ValueError, "seconds"),
     (lambda: SearchHistoryDisplay([1.0]).plot(by="hour"), ValueError, "`by` must be one of"),
     (lambda: SearchHistoryDisplay.from_catalog([1]), TypeError, "Catalog or its frame"),
+    (lambda: Retention.from_predictions([1], [1], [-1]), ValueError, "must not be negative"),
     (lambda: SearchHistoryDisplay.from_estimator(CHOSEN), TypeError, "have a `catalog_`"),
     (lambda: TeamDisplay.from_teams(CHOSEN, size=9), ValueError, "No team of size 9"),
     (lambda: TeamDisplay.from_teams(CHOSEN, diversity="x"), ValueError, "`diversity` must be one"),
