@@ -5,6 +5,7 @@ release of scikit-learn, and only this file then needs a change.
 """
 
 import copy
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -186,33 +187,42 @@ def read_only_copy(values: Any, dtype: type = float) -> np.ndarray:
     return copied
 
 
-def check_targets(y: Any, estimator: Any) -> np.ndarray:
+def refuse_dates(values: Any, name: str) -> None:
+    """Raise ValueError for dates and times, which would be taken for nanoseconds."""
+    dtypes = [values.dtype] if hasattr(values, "dtype") else getattr(values, "dtypes", [])
+    for dtype in dtypes:
+        if getattr(dtype, "kind", None) in ("m", "M"):
+            raise ValueError(
+                f"{name} must hold numbers. Got dates or times ({dtype}). Convert them first, for "
+                "example to days since some day."
+            )
+
+
+def check_targets(y: Any, estimator: Any, name: str = "y") -> np.ndarray:
     """Check that y holds finite numbers, and return float64 of shape (n,) or (n, m).
 
     Labels, which scikit-learn cannot convert, get a message that says what to do.
     """
-    # scikit-learn would take dates for nanoseconds.
-    if getattr(getattr(y, "dtype", None), "kind", None) in ("m", "M"):
-        raise ValueError(
-            f"y must hold numbers. Got dates or times ({y.dtype}). Convert them first, for "
-            "example to days since some day."
-        )
-    name = type(estimator).__name__
+    refuse_dates(y, name)
     if y is None:
-        raise ValueError(f"This {name} estimator requires y to be passed, but the target y is None")
+        raise ValueError(
+            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
+            "is None"
+        )
     try:
         # Not with validate_data, which would forget the names of X's features. NaN are refused
         # whatever scikit-learn is set to assume.
         with config_context(assume_finite=False):
             numbers: np.ndarray = check_array(
-                fill_masked(y), ensure_2d=False, dtype="float64", input_name="y"
+                fill_masked(y), ensure_2d=False, dtype="float64", input_name=name
             )
-    except ValueError as error:
-        if "could not convert string" not in str(error):
+    except (TypeError, ValueError) as error:
+        # The last two are of dates, as objects or beside numbers.
+        if not re.search(r"could not convert string|float\(\) argument|promoted", str(error)):
             raise
         raise ValueError(
-            f"{name} is a regressor, and y must hold numbers: {error}. Convert texts of numbers "
-            "first, without units and with decimal points. Classes are for classifiers, for "
+            f"{name} of a regressor must hold numbers: {error}. Convert texts of numbers first, "
+            "without units and with decimal points, and dates. Classes are for classifiers, for "
             "example TabularEnsembleClassifier."
         ) from error
     return numbers

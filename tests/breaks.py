@@ -103,9 +103,7 @@ def tried(place, coverage, seconds):
         first, last = place["bytes"]
         text = broken.read_bytes()
         broken.write_bytes(text[:first] + f"({place['new']})".encode() + text[last:])
-        runs = (
-            _first_failure(copy, files, seconds) for files in tests_of(place, coverage) if files
-        )
+        runs = (_first_failure(copy, some, seconds) for some in tests_of(place, coverage) if some)
         return place | {"caught": next(filter(None, runs), None)}
 
 

@@ -39,8 +39,7 @@ def fit(X=X, y=Y, kind=skuq.DeepEnsembleRegressor, given=NET, **settings):
 
 
 nomu = partial(fit, kind=skuq.NOMURegressor, given=NOMU)
-search = partial(fit, kind=skuq.AutoDEUQRegressor, given=SEARCH)
-sure = {"estimator": TooSure()}
+search, sure = partial(fit, kind=skuq.AutoDEUQRegressor, given=SEARCH), {"estimator": TooSure()}
 calibrated = partial(fit, kind=skuq.CalibratedUncertaintyRegressor, given=sure)
 
 

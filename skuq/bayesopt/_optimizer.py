@@ -410,8 +410,7 @@ class BayesianOptimizer:
         x = None
         if self._log.n_usable >= self._n_before_model():
             try:
-                step = self._step()
-                start = time.perf_counter()
+                step, start = self._step(), time.perf_counter()
                 # Once, at the first model: the width may change with later results (NOMU,
                 # appendix B.3.2).
                 width = getattr(step.acquisition, "mean_width", None)

@@ -406,8 +406,7 @@ class ResultLog:
 
     def to_frame(self) -> pd.DataFrame:
         """Tabulate results, then pending points; see `BayesianOptimizer.to_frame`."""
-        n_pending = len(self.pending)
-        X = np.vstack([self.x, self.pending])
+        n_pending, X = len(self.pending), np.vstack([self.x, self.pending])
         status = np.where(self.usable, "completed", "failed").tolist() + ["pending"] * n_pending
         columns: dict = {f"x{j}": X[:, j] for j in range(X.shape[1])}
         columns["value"] = np.append(self.values, np.full(n_pending, np.nan))

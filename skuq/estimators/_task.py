@@ -15,7 +15,7 @@ from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions, check_weights, column_or_1d, safe_indexing
 from skuq._random import draw_entropy, trial_seed
 from skuq.estimators._base import Given, input_attributes, unfitted_copy
-from skuq.exceptions import ShortTrainingWarning
+from skuq.exceptions import CalibrationWarning, ShortTrainingWarning
 from skuq.networks._heads import Head
 from skuq.predictive._calibration import Calibration
 from skuq.tables import _inputs
@@ -201,6 +201,14 @@ def hold_out(estimator: Any, given: Given) -> Given:
     the same for every `random_state`.
     """
     y, validation = np.asarray(given.y), estimator.validation
+    if getattr(estimator, "calibrate", False):
+        kind = "Classifier" if is_classifier(estimator) else "Regressor"
+        warn_user(
+            "A step or `preprocess` learns from y, so that all networks validate on the same rows: "
+            f"{type(estimator).__name__} is not calibrated. Put CalibratedUncertainty{kind} around "
+            "the whole pipeline.",
+            CalibrationWarning,
+        )
     weights = check_weights(given.sample_weight, y, relative=True)
     rows = _inputs.Rows(np.zeros((len(y), 1)), y, weights)
     groups = _inputs.check_groups(given.groups, y)

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, cast
 
 import numpy as np
+import pandas as pd
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from skuq import backend
-from skuq._params import class_codes, class_probabilities, safe_indexing
+from skuq._params import class_codes, class_probabilities, classifies, safe_indexing
 from skuq._random import generator
 from skuq.files._registry import saved_record
 from skuq.fitted._draws import member_posterior
@@ -116,8 +117,10 @@ def refuse_keras(reason: str) -> NoReturn:
     )
 
 
-def check_pretrained(model: Any) -> None:
-    """Raise NotFittedError if a given model can be fitted and is not."""
+def check_pretrained(model: Any, names: Any = None) -> None:
+    """Raise an error if a given model is not fitted, is a classifier, or knows other columns."""
+    if classifies(model):
+        raise ValueError(f"`pretrained` must be a regressor. Got {type(model).__name__}.")
     try:
         if hasattr(model, "fit"):  # objects that only predict need no fit
             check_is_fitted(model)
@@ -126,11 +129,19 @@ def check_pretrained(model: Any) -> None:
             "`pretrained` is not fitted. Cloning, as in cross-validation and searches, discards "
             "what it has learnt: wrap it in sklearn.frozen.FrozenEstimator."
         ) from error
+    own_names = getattr(model, "feature_names_in_", None)
+    if names is not None and own_names is not None and list(names) != list(own_names):
+        raise ValueError(
+            "X must have the columns that `pretrained` was fitted with, in their order: "
+            f"{list(own_names)}. Got {list(names)}."
+        )
 
 
 def predict_pretrained(model: Any, X: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Predict finite numbers of this shape with a given model; Keras' show no bar."""
     options = {"verbose": 0} if hasattr(model, "predict_on_batch") else {}
+    if (names := getattr(model, "feature_names_in_", None)) is not None:
+        X = pd.DataFrame(X, columns=names)
     mean = np.asarray(model.predict(X, **options), dtype="float64")
     if mean.size != math.prod(shape) or not np.isfinite(mean).all():
         raise ValueError(

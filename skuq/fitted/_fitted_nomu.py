@@ -7,7 +7,6 @@ downwards). Encoded rows (n, d) are numbers that are not yet standardised.
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from skuq.files._registry import saved_as, saved_record
 from skuq.fitted import _ensemble
@@ -78,13 +77,7 @@ class GivenMean:
             if shows_layers:
                 self._check_layers()
             return
-        _ensemble.check_pretrained(self.model)
-        own_names = getattr(self.model, "feature_names_in_", None)
-        if names is not None and own_names is not None and list(names) != list(own_names):
-            raise ValueError(
-                "X must have the columns that `pretrained` was fitted with, in their order: "
-                f"{list(own_names)}. Got {list(names)}."
-            )
+        _ensemble.check_pretrained(self.model, names)
         wanted = getattr(self.model, "n_features_in_", n_features)
         if wanted != n_features:
             raise ValueError(
@@ -113,9 +106,7 @@ class GivenMean:
 
     def __call__(self, encoded: np.ndarray, n_outputs: int) -> np.ndarray:
         """Predict (n, n_outputs), bit by bit as the model does."""
-        names = getattr(self.model, "feature_names_in_", None)
-        rows = encoded if names is None else pd.DataFrame(encoded, columns=names)
-        return _ensemble.predict_pretrained(self.model, rows, (len(encoded), n_outputs))
+        return _ensemble.predict_pretrained(self.model, encoded, (len(encoded), n_outputs))
 
 
 @saved_as("fitted.FittedNomu.KnownNoise")

@@ -41,6 +41,7 @@ class GivenBase:
     inputs : FunctionInputs
         Fitted.
     n_components : int
+    names : sequence of str, optional
 
     Attributes
     ----------
@@ -53,7 +54,9 @@ class GivenBase:
     mean_: Any
     scale_: float
 
-    def __init__(self, model: Any, inputs: FunctionInputs, n_components: int) -> None:
+    def __init__(
+        self, model: Any, inputs: FunctionInputs, n_components: int, names: Any = None
+    ) -> None:
         self.model, self.inputs, self.n_components = model, inputs, n_components
         shapes = [tuple(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
         self.is_operator = len(shapes) == 2
@@ -64,7 +67,7 @@ class GivenBase:
                 f"{wanted}, or u alone. Got {shapes}."
             )
         if not hasattr(model, "predict_on_batch"):
-            check_pretrained(model)
+            check_pretrained(model, names)
 
     def fit(self, X: np.ndarray) -> Self:
         """Learn the scale of the last hidden layer, at the query points of the inputs."""

@@ -217,7 +217,10 @@ def _judge(model, X, y) -> _Judged:
         shares = np.bincount(of, minlength=proba.shape[1]) / len(of)
         return _judge_classes(np.tile(shares, (len(codes), 1)), codes)
 
-    return replace(_judge_classes(proba, codes), y=y, rows=known, reference=reference)
+    judged = _judge_classes(proba, codes)
+    if hasattr(model, "predict"):  # a threshold may decide, not the most probable class
+        judged.losses["error_rate"] = 1.0 * (np.ravel(model.predict(X))[known] != np.ravel(y))
+    return replace(judged, y=y, rows=known, reference=reference)
 
 
 def _judge_numbers(model, X, y) -> _Judged:

@@ -20,6 +20,8 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
     One named `std` must be positive.
     """
+    for name, values in arrays.items():
+        _params.refuse_dates(values, f"`{name}`")
     arrays = {name: _params.as_floats(values, name) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:
@@ -714,8 +716,7 @@ def quantile_calibration_curve(
     _params.check_count("n_levels", n_levels)
     if n_levels < 2:
         raise ValueError(f"`n_levels` must be at least 2. Got {n_levels}.")
-    expected = np.linspace(0, 1, n_levels)
-    observed = []
+    expected, observed = np.linspace(0, 1, n_levels), []
     for column in pit.reshape(len(pit), -1).T:
         # Count rows by the first expected level that includes them, without sorting the rows.
         first = np.searchsorted(expected, column, side="left")
@@ -816,8 +817,8 @@ def coverage_width_auc(y_true, mean, std, *, sample_weight=None):
     The curve is that of ``mean +- c std`` for all factors c. It is vertical while no target is
     covered, and steps to the right by a target's share when c reaches its z, at the width
     ``2 z mean(std)``. Therefore the area is exactly ``2 mean(std) mean(z)``. The NOMU paper uses
-    the trapezoidal rule over a grid of c from 1e-3 to 1e3, which agrees to 7e-5 of the area if all
-    z are inside the grid.
+    the trapezoidal rule, in its code over c from 1e-3 to 1e3, which agrees to 7e-5 of the area if
+    all z are inside these.
 
     References
     ----------

@@ -240,10 +240,6 @@ def _row_column(layers, x, strides, name, *, length=7):
     return layers.norm(x, f"{name}_norm")
 
 
-def _convolution(size, layers, x, strides, name):
-    return layers.conv_norm(x, x.shape[-1], name, size=size)
-
-
 _APPLY: dict[str, Callable] = {
     "max_pool_3x3": lambda layers, *to: layers.pool("MaxPooling2D", *to),
     "avg_pool_3x3": lambda layers, *to: layers.pool("AveragePooling2D", *to),
@@ -254,7 +250,8 @@ _APPLY: dict[str, Callable] = {
     **{f"dil_conv_{size}x{size}": partial(_dilated_convolution, size) for size in (3, 5)},
     "conv_7x1_1x7": _row_column,
     # Of NAS-Bench-201.
-    **{f"conv_{size}x{size}": partial(_convolution, size) for size in (1, 3)},
+    "conv_1x1": lambda layers, x, strides, name: layers.conv_norm(x, x.shape[-1], name, size=1),
+    "conv_3x3": lambda layers, x, strides, name: layers.conv_norm(x, x.shape[-1], name, size=3),
 }
 
 

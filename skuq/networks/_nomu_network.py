@@ -105,8 +105,7 @@ def build_nomu(
         )
     # The last hidden layers of f: the first of `joins` enters r's output layer, the next its last
     # hidden layer, and so on.
-    joins = hidden[::-1][:connect_layers]
-    n_r = head.n_sides * head.n_outputs
+    joins, n_r = hidden[::-1][:connect_layers], head.n_sides * head.n_outputs
     if network.side is None:
         # Hidden layers of r are built from the first to the last.
         side = make.hidden(inputs, side_units, _SIDE, loss.side_l2, joins[:0:-1])[-1:]

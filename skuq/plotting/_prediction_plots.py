@@ -151,8 +151,7 @@ class PredictionBandDisplay(_display.Display):
         x, mean, total = x[order], mean[order], total[order]
         ax = self._open(ax)
         # Without parts of the uncertainty there is no rim to explain.
-        split = self.aleatoric is not None
-        band = f"±{n_stds:g} std"
+        split, band = self.aleatoric is not None, f"±{n_stds:g} std"
         label = f"total, {band}: rim is epistemic" if split else f"total, {band}"
 
         def fill(std, given, **look):
@@ -319,8 +318,7 @@ class RetentionDisplay(_display.CurveDisplay):
         if (errors < 0).any():
             raise ValueError(f"`errors` must not be negative. The smallest is {errors.min()}.")
         retained, left = metrics.error_retention_curve(errors, uncertainty)
-        ax = self._open(ax)
-        area = metrics.retention_auc(errors, uncertainty)
+        ax, area = self._open(ax), metrics.retention_auc(errors, uncertainty)
         self._draw_curve(ax, retained, left, line_kwargs, f"area {area:.4g}")
         self.random_ = self.oracle_ = None
         if bounds:

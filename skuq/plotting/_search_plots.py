@@ -153,8 +153,7 @@ class SearchHistoryDisplay(_display.Display):
         # that diverged would squeeze all others into one line.
         lower, _, upper = np.quantile(scores[done], QUARTILES)
         fence = min(scores[done].max(), upper + 1.5 * (upper - lower))
-        within = done & (scores <= fence)
-        ax = self._open(ax)
+        within, ax = done & (scores <= fence), self._open(ax)
         # Another history on these axes may need more room than this one.
         shared = ax.get_ylim() if ax.has_data() else None
         look = {"color": "black", "label": "best so far"}

@@ -63,8 +63,7 @@ def fit_epistemic_scale(
     # From here on every row's variance is at least its squared error, and the loss grows.
     # It is sqrt(error^2 - aleatoric^2), factorised against overflow and cancellation.
     enough = np.sqrt(np.maximum(abs(error) - aleatoric, 0)) * np.sqrt(abs(error) + aleatoric)
-    high = (enough / epistemic).max()
-    known = least, 1.0
+    high, known = (enough / epistemic).max(), (least, 1.0)
     if high > least:
         log_c = minimise(lambda log_c: mean_nll(np.exp(log_c), 1.0), _log_grid(least, high))
         known = float(np.exp(log_c)), 1.0

@@ -734,8 +734,7 @@ class TwoPieceNormal(Continuous):
     def _crps_at(self, y: np.ndarray) -> np.ndarray:
         # Integral of (F - 1{y <= x})^2, whose two sides are squares of scaled normal cdfs.
         s1, s2 = self._sides
-        z = abs(y - self.mode)
-        near = np.where(y < self.mode, s1, s2)
+        z, near = abs(y - self.mode), np.where(y < self.mode, s1, s2)
         mass, score = 2 * near / (s1 + s2), z / near
         beyond = np.exp(-0.5 * score**2 - LOG_SQRT_2PI) - score * special.ndtr(-score)
         sides = 4 * (s1 * (s1 / (s1 + s2)) ** 2 + s2 * (s2 / (s1 + s2)) ** 2)

@@ -349,8 +349,7 @@ class CatalogFolder:
                 secrets.token_hex(16), self._parts, entropy, space, held_out
             )
             # Say how the search differs from one of the same data and seed.
-            found = []
-            searches = self.path.parent.glob(f"*/{_SEARCH}")
+            found, searches = [], self.path.parent.glob(f"*/{_SEARCH}")
             with contextlib.suppress(OSError):  # another process may delete one
                 latest = sorted(searches, key=lambda file: -file.stat().st_mtime)
                 for file in latest[:_N_COMPARED]:

@@ -68,9 +68,7 @@ class SearchResult:
         return list(held_out.sets)
 
     def candidates(
-        self,
-        head: Any,
-        sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None,
+        self, head: Any, sets: Sequence[tuple[slice, np.ndarray, np.ndarray]] | None = None
     ) -> Candidates:
         """Collect the completed trials' predictions for some of the held-out sets.
 

@@ -192,11 +192,7 @@ class Limits:
         return math.inf if self.max_time is None else started + self.max_time - time.monotonic()
 
     def time_of_next_trials(
-        self,
-        history: Sequence[TrialRecord],
-        started: float,
-        n_known: int = 0,
-        most: int = 1,
+        self, history: Sequence[TrialRecord], started: float, n_known: int = 0, most: int = 1
     ) -> tuple[float, bool, int]:
         """Return the seconds of the next trials, whether these may be too few, and their number.
 

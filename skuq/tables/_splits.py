@@ -427,9 +427,9 @@ def without_unseen_classes(
     text = (
         f"{n_lost} of {len(labels)} rows: {n_folds} of {len(splits)} splits train on no row of the "
         f"classes {classes[:5]}{' and others' if len(classes) > 5 else ''} that they test. A class "
-        "needs rows in two folds, and so in two groups if there are `groups`: give "
-        f"`{name}` stratified folds, such as StratifiedKFold(5, shuffle=True), and drop or merge "
-        "classes of one row."
+        "needs rows in two folds, and so in two groups if there are `groups`. Drop or merge "
+        f"classes of one row, and give `{name}`, where it takes folds, stratified ones, such as "
+        "StratifiedKFold(5, shuffle=True)."
     )
     if len(np.unique(np.concatenate(left))) < n_classes:
         raise ValueError(f"The {purpose} has too few rows to test on. It leaves out {text}")

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_array, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from skuq._messages import warn_user
 from skuq._params import StrOptions, check_labels, check_targets, class_codes, fill_masked
@@ -153,9 +153,7 @@ class NumberTargets(Targets):
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as (n, m)."""
-        y = check_array(
-            fill_masked(y), ensure_2d=False, dtype="float64", input_name="y of validation rows"
-        )
+        y = check_targets(y, self, "y of validation rows")
         y = y.reshape(len(y), -1)
         if y.shape[1] != self.n_outputs:
             raise ValueError(

@@ -279,8 +279,7 @@ def refine(member: Member, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> 
     Member
         A copy with other weights, in single precision, and a longer time of training.
     """
-    started = time.perf_counter()
-    used = weight > 0
+    started, used = time.perf_counter(), weight > 0
     x, y = x[used].astype("float64"), y[used].astype("float64")
     plan = make_plan(member.network)
     if plan is not None:

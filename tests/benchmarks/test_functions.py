@@ -19,7 +19,7 @@ def scaled(value, low, high):
     return 2 * (value - low) / (high - low) - 1
 
 
-FORRESTER = {-1: 4 * np.sin(-4), -1 / 3: 0}
+FORRESTER = -6.02074, 16 * np.sin(8)  # its ends
 # name -> {point: value}: the paper's 1-D formulas.
 LINES = {
     "abs": {-1: 1, 0.4: -1, 1: 0.6 * 2 / 1.4 - 1},
@@ -37,7 +37,7 @@ LINES = {
         1: 2 / 2.46492193 * (0.5 * np.sin(np.exp(2.7) + 0.1) + 1.5 - 0.7324646),
     },
     # (6t - 2)^2 sin(12t - 4) is 4 sin(-4) and 0.
-    "forrester": {x: scaled(v, -6.02074, 16 * np.sin(8)) for x, v in FORRESTER.items()},
+    "forrester": {-1: scaled(4 * np.sin(-4), *FORRESTER), -1 / 3: scaled(0, *FORRESTER)},
 }
 # name -> (ends of both sides, least, greatest, {point: value}), in the formula's units.
 PLANES = {

@@ -29,8 +29,7 @@ from skuq.ensembles._stacking import stack
 from skuq.networks import GaussianHead
 
 LOC = np.arange(8.0).reshape(2, 4)
-ONES = np.ones_like(LOC)
-MEASURES = tuple(_teams.MEASURES)
+ONES, MEASURES = np.ones_like(LOC), tuple(_teams.MEASURES)
 HALF = np.full((2, 3, 2), 0.5)
 
 
@@ -346,8 +345,7 @@ def vote(labels, y, team, voting="hard", weights=None):
     """Accuracy of a team's votes, row by row."""
     accuracy = (labels == y).mean(axis=1)
     order = sorted(team, key=lambda model: (-accuracy[model], model))
-    votes = accuracy[order] if weights else np.ones(len(team))
-    right = 0
+    votes, right = accuracy[order] if weights else np.ones(len(team)), 0
     for row, truth in zip(labels[order].T, y):
         won = [round(votes[row == label].sum(), 9) for label in row]
         enough = max(won) > votes.sum() / 2 + 1e-9 or voting == "hard"

@@ -726,9 +726,8 @@ def mixed(*labels):
 
 
 FIRST_MASKED = [1, 0, 0, 0]
-MASKED = np.ma.array([0, 1, 0, 1], mask=FIRST_MASKED)
-COUNT = np.arange(4) % 2
-NAMED = r"is a regressor, .* 'ant'.* TabularEnsembleClassifier"
+MASKED, COUNT = np.ma.array([0, 1, 0, 1], mask=FIRST_MASKED), np.arange(4) % 2
+NAMED = r"y of a regressor must .* 'ant'.* TabularEnsembleClassifier"
 WRONG_NUMBERS = [
     (mixed(1.0, None, 2.0, 3.0), "y contains NaN"),
     (["1", "2", "nan", "3"], "y contains NaN"),
@@ -737,6 +736,8 @@ WRONG_NUMBERS = [
     (["1,5", "2,5", "3", "4"], "'1,5'. Convert texts of numbers"),
     (np.arange(4).astype("M8[D]"), "dates or times"),
     (pd.Series(pd.date_range("2020", periods=4, tz="UTC")), "dates or times"),
+    (pd.DataFrame({"day": DAYS[:4], "next": DAYS[1:5]}), "dates or times"),
+    (list(DAYS[:4].date), "must hold numbers: .*, and dates"),
     (sparse.csr_array(np.ones((4, 1))), "Sparse data was passed for y"),
     (["ant", "bee"] * 2, NAMED),
     (mixed("ant", "bee", 1, 2), NAMED),
@@ -765,6 +766,7 @@ WRONG_VALIDATION_ROWS = [
     ({"validation_data": (ROWS, COUNT, np.zeros(4))}, "must have a row of positive weight"),
     ({"validation_data": (ROWS, COUNT, MASKED)}, "weight .* NaN"),
     ({"validation_data": (ROWS, MASKED)}, r"y .* contains NaN|unknown .* \[nan\]"),
+    ({"validation_data": (ROWS, DAYS[:4])}, "y of validation .* dates|unknown classes"),
 ]
 
 

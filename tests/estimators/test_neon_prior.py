@@ -21,8 +21,7 @@ from skuq.estimators.methods import _neon_conditioned as _conditioned
 from skuq.estimators.methods import _neon_training as _training
 from skuq.tables import TrainingData
 
-learn_scale = _conditioned.learn_scale
-NOISE = 0.2
+learn_scale, NOISE = _conditioned.learn_scale, 0.2
 ONE = np.zeros(600, dtype=int)
 GIVEN = LinearRegression().fit(operators.INPUTS, operators.VALUES)
 

@@ -23,8 +23,7 @@ from skuq.tables import TrainingData
 from skuq.training import Training
 
 pytestmark = pytest.mark.filterwarnings("ignore::skuq.exceptions.SmallValidationWarning")
-layers = keras.layers
-NETWORK = {"network": MLP((16,)), "epochs": 30, "random_state": 0}
+layers, NETWORK = keras.layers, {"network": MLP((16,)), "epochs": 30, "random_state": 0}
 HYPER = {"n_members": 2, "n_trials": 4, "dropout_range": (0.01, 0.2), **NETWORK}
 DEEP, DROPOUT = skuq.DeepEnsembleRegressor(3, **NETWORK), skuq.MCDropoutRegressor(20, **NETWORK)
 HYPER_DEEP, OF_CLASSES = skuq.HyperDeepEnsembleRegressor(**HYPER), skuq.DeepEnsembleClassifier(3)

@@ -35,8 +35,7 @@ from skuq.training import Training
 NUMBERS = {"readout__c": 1.0, "readout__l_min": 0.001, "readout__l_max": 2.0}
 CHOICE = dict.fromkeys(NUMBERS, "auto")
 SMALL = {"network__hidden_units": (16,), "epochs": 30, "batch_size": None, "random_state": 0}
-SHORT = {**SMALL, "epochs": 1}
-rng = np.random.default_rng(0)
+SHORT, rng = {**SMALL, "epochs": 1}, np.random.default_rng(0)
 ROWS = rng.uniform(-1, 1, (12, 2)) * [5, 0.1] + [100, 0]
 VALUES = 50 + 10 * np.sin((ROWS[:, 0] - 100) / 2) + 100 * ROWS[:, 1]
 ELSEWHERE, LINE = rng.normal([100, 0], [20, 1], (40, 2)), LinearRegression().fit(ROWS, VALUES)
@@ -473,6 +472,7 @@ REFUSED = [
     ({"pretrained": LinearRegression().fit(ROWS, TWO)}, r"shape \(12, 1\).*Got shape \(12, 2"),
     ({"pretrained": LinearRegression().fit(OTHER, VALUES), "X": FRAME}, r"order: \['b', 'a'\]"),
     ({"pretrained": LinearRegression()}, "`pretrained` is not fitted.*FrozenEstimator"),
+    ({"pretrained": SimpleNamespace(predict=len, classes_=[])}, "must be a regressor"),
     ({"pretrained": FrozenEstimator(LINE), "X": GAPS}, "missing values count as encoded"),
     ({"pretrained": network((3,), 1)}, r"shape \(None, 2\).*It takes \(None, 3\)"),
     ({"pretrained": keras.Sequential([keras.layers.Dense(1)])}, "without weights"),

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import operators
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from operators import FAR, FURTHER, INPUTS, VALUES, WAVE_SETTINGS, inputs, std_of, waves
@@ -550,5 +551,12 @@ def test_constants_do_not_spoil_the_others_and_are_not_kept():
     given = LinearRegression().fit(X, X[:, 0])
     model = small("epinet", pretrained=given, query_points=None, noise_std=0.0).fit(X, np.zeros(20))
     assert std_of(model, X).min() > 1e-4
+    # A model of a frame gets its columns by name, and no others.
+    given = SimpleNamespace(feature_names_in_=["a", "b"], predict=lambda X: X["b"].to_numpy())
+    frame = pd.DataFrame(X, columns=["a", "b"])
+    model.set_params(pretrained=given).fit(frame, X[:, 1])
+    assert_allclose(model.predict(frame), X[:, 1], rtol=1e-6)
+    with pytest.raises(ValueError, match=r"fitted with, in their order: \['a', 'b'\]"):
+        model.fit(frame[["b", "a"]], X[:, 1])
     # One row is not taken for a constant.
     assert std_of(small("conditioned", query_points=None).fit(X[:1], [7.0]), X[1:]).min() > 1e-3

@@ -26,8 +26,7 @@ from skuq.predictive._calibration import UNCALIBRATED, Calibration, calibrate_no
 from skuq.training import Training
 
 SMALL = {"n_layers": 1, "width": 32, "embedding_dim": 2}
-MODULE = "skuq.estimators.tabular._kinds"
-TINY = {"epochs": 6, "random_state": 0}
+MODULE, TINY = "skuq.estimators.tabular._kinds", {"epochs": 6, "random_state": 0}
 REGRESSOR = {**TINY, "n_members": 4, "network": TabularNetwork(**SMALL), "validation": 0.3}
 REGRESSOR |= {"loss": "crps"}  # one kind of networks compiles faster than two
 ONE_FORM = {**TINY, "network": TabularNetwork(n_layers=1, width=32, embedding="none")}

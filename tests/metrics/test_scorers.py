@@ -357,4 +357,6 @@ def test_report_of_classes():
     assert frame.value["set_size_90"] == 2 and frame.verdict["brier"] == "no clear difference"
     for frame in (uncertainty_report(two, X[:n], [0] * n).frame for n in (10, 12, 25, 28)):
         assert (frame.verdict["coverage_95"], frame.low["error_rate"]) == ("as claimed", 0)
+    two.predict = lambda X: [2] * len(X)  # by a threshold
+    assert uncertainty_report(two, X[:4], [0, 1, 1, 2]).frame.value["error_rate"] == 0.75
     assert report.frame.verdict["nll"] == "better"

@@ -128,6 +128,7 @@ REFUSED = [
     ("nll_min_loss", (TWO, [[0.0], [1.0]], [1.0, 1.0]), {}, "`mean` must have the shape"),
     ("nll_min_loss", (ONE, TWO, TWO), {}, "inconsistent"),
     ("crps_loss", (["a"], None), {}, "`y_true` must be numbers: could not convert .*'a'"),
+    ("crps_loss", (np.array(["2020"], "M8[D]"), None), {}, "`y_true` must hold numbers. Got dates"),
     ("coverage_score", ([0.0], [np.nan], [1.0]), {}, "`lower` must be numbers. Got NaN"),
     ("mean_width", ([0.0, 2.0], [1.0, 1.0]), {}, "in 1 rows, first in row 1: 2.0 and 1.0"),
     # The difference of infinite numbers is NaN.

@@ -15,8 +15,7 @@ from skuq.backend import keras
 from skuq.networks import GaussianHead
 from skuq.predictive import GaussianMixture
 
-layers = keras.layers
-LIKELIHOODS = [GaussianHead(2), GaussianHead(2, beta=0.5)]
+layers, LIKELIHOODS = keras.layers, [GaussianHead(2), GaussianHead(2, beta=0.5)]
 CRPS, MIXTURE = GaussianHead(2, score="crps"), GaussianMixtureHead(2)
 
 

@@ -15,8 +15,7 @@ from skuq.backend import keras, ops, value_and_gradient
 from skuq.networks import NumericEmbedding
 from skuq.networks import _tabular_layers as tabular
 
-layers = keras.layers
-POINTS = np.linspace(-9, 9, 181)
+layers, POINTS = keras.layers, np.linspace(-9, 9, 181)
 ONE, TWO, DENSE = keras.Input((3,)), keras.Input((3,)), layers.Dense(3)
 EDGES = [[-1.0, -0.25, 0.5, 2.0], [0.0, 1.0, 1.0, 1.0], [3.0, 3.0, 3.0, 3.0]]  # 3, 1 and 0 bins
 BLENDED, BINNED = tabular.ParametricActivation, partial(NumericEmbedding, "piecewise-linear")
@@ -41,8 +40,7 @@ def everything():
     inputs = keras.Input((5,))
     x = layers.Dense(6, activation="gelu", kernel_regularizer="l2")(inputs)
     x = layers.BatchNormalization(momentum=0.7)(x)
-    x = layers.Dropout(0.3)(x)
-    y = layers.Dense(6, use_bias=False)(inputs)
+    x, y = layers.Dropout(0.3)(x), layers.Dense(6, use_bias=False)(inputs)
     x = layers.Multiply()([layers.Add()([x, y]), y])
     x = layers.Concatenate()([x, inputs])
     x = layers.LayerNormalization()(x)

@@ -18,8 +18,7 @@ from skuq.networks import Categorical, DenseSpace, GaussianHead, Integer, Real, 
 from skuq.tables import TrainingData
 from skuq.training import Recipe, TrainingJob, train
 
-CODES = {4: 5, 1: 3}
-X = np.random.default_rng(0).normal(size=(40, 6))
+CODES, X = {4: 5, 1: 3}, np.random.default_rng(0).normal(size=(40, 6))
 X[:, 1], X[:, 4] = np.arange(40) % 3, np.arange(40) % 5
 NUMBERS = [0, 2, 3, 5]
 

@@ -292,8 +292,7 @@ def test_lists_arrays_of_text_and_frames_like_those_of_polars_and_pyarrow(mixed)
 DAYS = pd.Timestamp("2021-03-05") + pd.to_timedelta(np.arange(0, 600, 20), unit="D")
 AMOUNTS = np.round(np.random.default_rng(0).uniform(0.1, 9000, 30), 2)
 ROUND, SINCE = np.round(AMOUNTS, -1), (DAYS - pd.Timestamp("2000-01-01")).days.to_numpy(float)
-UNTIL_GAP = [*SINCE[:29], np.nan]
-COMMA = str.maketrans(".,", ",.")
+UNTIL_GAP, COMMA = [*SINCE[:29], np.nan], str.maketrans(".,", ",.")
 # Texts, what they are, and the numbers that the advice makes of them.
 TEXTS = {
     "iso": (DAYS.strftime("%Y-%m-%d"), "dates", SINCE),
@@ -326,8 +325,7 @@ def test_dates_and_numbers_as_text_are_told_with_a_way_out(name, recwarn):
     X = X.to_numpy(dtype=object) if as_array else X
     TablePreprocessor().fit(X)
     (told,) = (w for w in recwarn if issubclass(w.category, TableWarning))
-    column = "x0" if as_array else "a b"
-    text = str(told.message)
+    column, text = "x0" if as_array else "a b", str(told.message)
     assert re.match(rf"Column '{column}' holds .*{what}.* as text, such as ", text)
     told = [t.decode() if isinstance(t, bytes) else t for t in texts]
     assert repr(told[0]) in text and repr(next(t for t in told if t != told[0])) in text

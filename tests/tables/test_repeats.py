@@ -8,13 +8,14 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
+from sklearn import config_context
 from sklearn.base import BaseEstimator, TransformerMixin, clone, is_classifier
 from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.feature_selection import RFE, SelectKBest, f_regression
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, TargetEncoder
 from tiers import cases
@@ -34,6 +35,7 @@ from skuq.tables._splits import make_splits
 QUICK = {"epochs": 2, "network": MLP((4,)), "random_state": 0}
 KFOLD, nan = KFold(4, shuffle=True, random_state=0), np.nan
 mixed = pd.DataFrame({"a": [1, nan, 1, nan], "b": pd.Categorical(["x", None, "x", "x"])})
+TABULAR = skuq.TabularEnsembleRegressor(2, epochs=2, random_state=0)
 NOISE, COIN = np.random.default_rng(0).normal(size=(60, 300)), np.arange(60) % 2
 
 
@@ -226,9 +228,12 @@ def test_what_learns_from_y_sees_all_rows_where_none_are_held_out():
     ("last", "given"),
     (skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2), {}),
     (skuq.DeepEnsembleClassifier(1, **QUICK), {"selectkbest__y": None}),
+    (GridSearchCV(skuq.DeepEnsembleClassifier(1, **QUICK), {"epochs": [2]}, cv=2), {}),
+    (skuq.make_pipeline(PCA(1), skuq.DeepEnsembleClassifier(1, **QUICK)), {}),
+    (TABULAR, {}),
 )
 def test_a_pipeline_warns_where_validation_rows_are_seen(last, given):
-    told = "Steps before .* learn from y"
+    told = "Steps before .* learn from y|TabularEnsembleRegressor is not calibrated"
     with pytest.warns(CalibrationWarning, match=told), suppress(TypeError):
         skuq.make_pipeline(SelectKBest(k=2), last).fit(NOISE, COIN, **given)
     with warnings.catch_warnings(action="error", category=CalibrationWarning):
@@ -238,3 +243,14 @@ def test_a_pipeline_warns_where_validation_rows_are_seen(last, given):
         skuq.make_pipeline(SelectKBest(k=2), prefit).fit(NOISE, COIN)
         with pytest.raises(ValueError, match="requires y to be passed"):
             skuq.make_pipeline(SelectKBest(k=2), last).fit(NOISE)
+
+
+@pytest.mark.filterwarnings("ignore:The model predicts its validation rows worse")
+def test_a_pipeline_does_not_warn_of_given_rows_or_where_it_is_calibrated():
+    best, y = SelectKBest(f_regression, k=2), NOISE[:, 7]
+    with warnings.catch_warnings(action="error", category=CalibrationWarning):
+        skuq.CalibratedUncertaintyRegressor(skuq.make_pipeline(best, TABULAR), cv=2).fit(NOISE, y)
+        with config_context(enable_metadata_routing=True):
+            model = skuq.DeepEnsembleRegressor(1, **QUICK).set_fit_request(X_val=True, y_val=True)
+            pipeline = skuq.make_pipeline(best, model, transform_input=["X_val"])
+            pipeline.fit(NOISE[20:], y[20:], X_val=NOISE[:20], y_val=y[:20])

@@ -25,8 +25,7 @@ from skuq.training import Recipe, TrainingJob, TrainingRun, predict_members
 from skuq.training._network_checks import build_checked
 
 layers = keras.layers
-Dense = layers.Dense
-HEAD = GaussianHead()
+Dense, HEAD = layers.Dense, GaussianHead()
 # Keras cannot import it by its name.
 UNREGISTERED = type("Unregistered", (layers.Layer,), {"call": lambda self, x: 2 * x})
 KINDS = {

@@ -520,8 +520,7 @@ def uniform(n, rng):
 
 
 def job_of_kind(kind, stacked, jit):
-    seeds = [1, 2, 3] if stacked else [1]
-    options = {"stacked": stacked, "jit": jit}
+    seeds, options = [1, 2, 3] if stacked else [1], {"stacked": stacked, "jit": jit}
     if kind == "nomu":
         settings = (("pi_sqr", 0.1), ("pi_exp", 0.5), ("c_exp", 3.0))
         recipe = replace(ENDING, n_artificial=5, loss_settings=settings)

@@ -798,7 +798,8 @@ def _standardise(task, pretrained, previous):
     if pretrained is None:
         x, y = inputs.transform(rows.X), targets.transform(rows.y)
     else:  # learn the residuals of the given model
-        given = GivenBase(pretrained, inputs, targets.head.n_outputs)
+        names = task.features.get("feature_names_in_")
+        given = GivenBase(pretrained, inputs, targets.head.n_outputs, names)
         if previous is None or previous.given is None:
             given.fit(rows.X)
         else:

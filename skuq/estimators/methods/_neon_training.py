@@ -7,7 +7,6 @@ those whose draws come from gradient steps alone. `train_bases` trains those tha
 Notation: n functions, each known at q query points, with m outputs.
 """
 
-import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -124,7 +123,8 @@ class OperatorTrainer:
             splits = [(used, rest if validate else None) for used, rest in self.splits(left_out)]
         if self.by_function:
             rngs = [generator(self.entropy, "order", k) for k in range(n_members)]
-            orders = [functools.partial(self._order_rows, rng) for rng in rngs]
+            q = self.n_queries
+            orders = [lambda n, rng=rng: self.rows_of(rng.permutation(n // q)) for rng in rngs]
         if validate:
             # Without noise networks improve until the learning rate has fallen. With noise the
             # best epoch is often among the first tenth, but a shorter patience misses better ones.
@@ -229,10 +229,6 @@ class OperatorTrainer:
                 [self.rows_of(np.resize(np.flatnonzero(of_member), size)) for of_member in side]
             )
         return list(zip(*parts))
-
-    def _order_rows(self, rng: np.random.Generator, n_rows: int) -> np.ndarray:
-        """Draw an order of rows that keeps the rows of a function together."""
-        return self.rows_of(rng.permutation(n_rows // self.n_queries))
 
     def rows_of(self, functions: np.ndarray) -> np.ndarray:
         """Find the rows of functions; the pairs of a function are adjacent."""

@@ -288,9 +288,9 @@ class NOMURegressor(UncertaintyRegressor):
         ----------
         name : {"toy", "testbed", "solar", "uci", "uci_gap", "bayesopt"}
             "toy" is section 4.1.1, "testbed" 4.1.2, "solar" 4.1.3, "uci" and "uci_gap" 4.1.4,
-            "bayesopt" 4.2. All but the UCI ones expect X and y in [-1, 1] and leave c at 1. They
-            have three hidden layers of 1024 units: a fit takes about a minute ("solar" sixteen
-            times as long).
+            "bayesopt" 4.2. All but the UCI ones leave c at 1 and expect X in [-1, 1], and y too,
+            but for "testbed". They have three hidden layers of 1024 units: a fit takes about a
+            minute ("solar" sixteen times as long).
         n_features : int, default=1
             Number of features of X.
         **changes

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from skuq import _params
 from skuq._messages import Progress, short_repr
 from skuq.estimators._base import input_attributes, unfitted_copy
-from skuq.exceptions import UnsavableError
+from skuq.exceptions import CalibrationWarning, UnsavableError
 from skuq.tables import _repeats
 from skuq.tables._inputs import ForeignInputs, check_groups, group_codes
 from skuq.tables._splits import KINDS_OF_FOLDS, Fold, out_of_fold_splits, without_unseen_classes
@@ -334,5 +334,7 @@ def run(
 
 def fit_and_predict(estimator, predict, X, y, fit_params, train, test):
     """Fit a clone; return its predictions of the test rows and these, or itself without any."""
-    model, X_test = fit_fold(estimator, X, y, fit_params, train, test)
+    with warnings.catch_warnings():  # what is fitted here is calibrated, or a part of more
+        warnings.filterwarnings("ignore", ".* is not calibrated", CalibrationWarning)
+        model, X_test = fit_fold(estimator, X, y, fit_params, train, test)
     return model if test is None else (predict(model, X_test), test)

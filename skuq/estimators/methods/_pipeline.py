@@ -113,17 +113,19 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         before = sklearn.pipeline.Pipeline(self.steps[:-1], memory=self.memory)
         name, last = self.steps[-1]
         own = {k.removeprefix(f"{name}__"): params[k] for k in params if k.startswith(f"{name}__")}
-        validation, cv = getattr(last, "_held_out", None), getattr(last, "cv", "prefit")
-        validates = validation is not None or not isinstance(cv, str)
-        validates = validates and {"validation_data", "X_val"}.isdisjoint(own)
-        validates = validates and y is not None and isinstance(last, Predictor)
-        if not (validates and learns_from_y(before, X, y, np.arange(len(y)))):
+        # The network may be in a search, a pipeline or a transformation of y.
+        inside = getattr(last, "get_params", dict)().values()
+        model = next((m for m in (last, *inside) if isinstance(m, Predictor)), None)
+        validation, cv = getattr(model, "_held_out", None), getattr(model, "cv", "prefit")
+        validates = y is not None and {"validation_data", "X_val"}.isdisjoint({*own, *params})
+        validates = validates and (validation is not None or not isinstance(cv, str))
+        if model is None or not (validates and learns_from_y(before, X, y, np.arange(len(y)))):
             return super().fit(X, y, **params)
         # A search either has a share or folds of its own, or takes validation rows.
         has_own = isinstance(last, SearchEstimator) and not isinstance(validation, str)
-        if validation is None or has_own or len(own) < len(params):
+        if validation is None or has_own or len(own) < len(params) or model is not last:
             warn_user(
-                f"Steps before {type(last).__name__} learn from y, and see the rows on which it "
+                f"Steps before {type(model).__name__} learn from y, and see the rows on which it "
                 "validates: what it predicts will be too certain. Give them to the parameter "
                 "`preprocess` of networks; put calibration and `cv` around the whole pipeline.",
                 CalibrationWarning,

@@ -131,7 +131,9 @@ class SearchEstimator(Predictor):
         plan = self._plan(given.X)
         _search_plan.check_arguments(self, plan, given)
         task = read_task(self, plan.inputs, plan.targets, given, min_rows=2)
-        validation, n_used = _search_plan.resolve_validation(self, plan, task)
+        validation, n_used = self.validation, None  # number of folds that are used, if not all
+        if isinstance(validation, str):
+            validation, n_used = plan.defaults.validation(self, task)
         # A user's splitter can make other folds each time, so that the folds identify the search.
         is_splitter = not isinstance(validation, Real | str | None)
         splits = task.make_splits(validation) if is_splitter else None

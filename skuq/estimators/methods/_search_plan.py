@@ -222,13 +222,6 @@ def check_arguments(estimator: Any, plan: SearchPlan, given: Given) -> None:
         raise ValueError('`evolve_on="shift"` of `search` needs `shift_validation`.')
 
 
-def resolve_validation(estimator: Any, plan: SearchPlan, task: Task) -> tuple[Any, int | None]:
-    """Resolve `validation`: a share or folds, and the number of folds that are used, if not all."""
-    if not isinstance(estimator.validation, str):
-        return estimator.validation, None
-    return plan.defaults.validation(estimator, task)
-
-
 def collect_held_out(task: Task) -> tuple[HeldOut, Any]:
     """Collect the rows that all trials predict, and their inputs (None without shifted rows)."""
     data, splits = task.data, task.splits

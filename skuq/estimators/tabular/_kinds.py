@@ -70,8 +70,7 @@ def mix_classes(task, members, origins):
     """
     data, targets = task.data, task.targets
     found, kinds = np.unique([origin.kind for origin in origins], return_inverse=True)
-    counts = np.bincount(kinds)
-    weights = np.full(len(found), 1 / len(found))
+    counts, weights = np.bincount(kinds), np.full(len(found), 1 / len(found))
     if not task.splits.validates:
         return (weights / counts)[kinds], UNCALIBRATED
     in_folds, n_classes = task.splits.parts is not None, len(targets.classes)
@@ -92,10 +91,7 @@ def mix_classes(task, members, origins):
         counted = np.bincount(data.y[:, 0].astype(int), data.weight, minlength=n_classes) + 0.5
         weight = weight[used].astype(float)
         weights, calibration = _stacking.fit_class_mixture(
-            logits,
-            y[used, 0].astype(int),
-            weight,
-            counted / counted.sum(),
+            logits, y[used, 0].astype(int), weight, counted / counted.sum()
         )
         if in_folds and counts.max() > 1:  # one member of a kind predicts a row here, later all
             temperature = _stacking.AVERAGING_FACTOR * calibration.temperature
@@ -175,8 +171,7 @@ def split_rows(estimator, task, n_splits):
     validation, n_rows = estimator.validation, len(task.rows.used)
     if not isinstance(validation, str):
         return task.split(validation, n_members=n_splits)
-    share = held_out_share(n_rows)
-    n_units = task.n_units
+    share, n_units = held_out_share(n_rows), task.n_units
     if is_classifier(estimator) and task.validation is None and n_units >= tuned.FEWEST_FOLDED:
         n_folds = min(
             tuned.N_FOLDS if n_rows <= tuned.FEW_ROWS_OF_CLASSES else round(1 / share), n_units
