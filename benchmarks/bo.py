@@ -5,7 +5,8 @@
   "brusselator_authors" from the points that come with the authors' program; the interferometer from
   15 stored points and 85 more (3.3); functions of NOMU's paper (section 4.2), 8 initial points and
   64 more.
-- bo_suite: eight problems beside BoTorch and Optuna (``pip install botorch optuna``).
+- bo_functions: the least value of each of those functions, and regrets of random points.
+- bo_suite: seven problems beside BoTorch and Optuna (``pip install botorch optuna``).
 - operators: error and likelihood on functions held out, beside ensembles of NEON's base network
   with seven times its parameters.
 
@@ -18,7 +19,7 @@ from functools import partial
 
 import numpy as np
 from bo_peers import PEERS, Uniform
-from bo_problems import FUNCTIONS, PROBLEMS, SUITE
+from bo_problems import FUNCTIONS, PROBLEMS, SUITE, known, with_ends
 from nomu import gaussian_process, nomu, rival
 from problems import make_operator_problem
 from runner import Benchmark, each, growing
@@ -86,13 +87,6 @@ def neon_of_numbers(task):
     return model, {"maximizer": MultiStart(n_restarts=100)}
 
 
-def random_priors(task):
-    """Ensemble with random priors, narrower than NEON: 16 of its width take four times as long."""
-    small = OperatorNetwork(encoder_units=(24, 24), latent=24, decoder_units=(24, 24))
-    model = OperatorEnsembleRegressor(16, network=small, query_points=task.query_points)
-    return model.set_params(noise_std=0.0), {}
-
-
 def neon_of_suite(task):
     """NEON on numbers, too. A learnt scale explores more: too much in ten dimensions."""
     model = NEONRegressor(noise_std=0.0, prior=ConditionedPrior(scale=0.75))
@@ -108,13 +102,6 @@ def neon_of_suite(task):
 def bound(width):
     """NOMU's protocol (section 4.2)."""
     return UpperConfidenceBound(mean_width=width, dynamic_c=True)
-
-
-def refined(width, task):
-    model = nomu("bayesopt", len(task.bounds), 0, WIDTH)
-    # noise_std=0.0 multiplies `pi_sqr` by 10, which is the paper's again.
-    model.set_params(refine=True, noise_std=0.0, loss__pi_sqr=model.loss.pi_sqr / 10)
-    return model, {"acquisition": bound(width), "maximizer": "direct"}
 
 
 def paper_nomu(width, task):
@@ -220,7 +207,6 @@ OPERATORS = {
     "neon_lcb": own(partial(neon, prior="epinet", **LCB)),
     "neon_lei, q=2": own(partial(neon, prior="epinet"), 2),
     "neon_lei, q=3": own(partial(neon, prior="epinet"), 3),
-    "rpn_lei": own(random_priors),
     "gp": own(process, composite=False),
     "gp_composite": own(processes),
     # For the interferometer, whose visibility is 0.0001 nearly everywhere: they learn logarithms.
@@ -229,7 +215,6 @@ OPERATORS = {
 }
 ON_FUNCTIONS = {
     "nomu_smooth_0.005": own(partial(small_nomu, 0.005)),
-    "nomu_refined_0.05": own(partial(refined, 0.05)),
     "nomu_0.5": own(partial(paper_nomu, 0.5)),
     "gp_0.05": own(partial(paper_process, bound(0.05))),
     "pgp": own(partial(paper_process, "ucb")),
@@ -309,10 +294,16 @@ def normal_nll(error, std):
 
 
 N_SEARCHES = dict.fromkeys(PROBLEMS, 3) | {"pollutants": 5, "interferometer": 5}
-N_OF_SUITE = dict.fromkeys(SUITE, 10) | dict.fromkeys(("pde", "cells", "optics"), 3)
+N_OF_SUITE = dict.fromkeys(SUITE, 10) | dict.fromkeys(("pde", "cells"), 3)
 BENCHMARKS = {
     "bo": Benchmark(
         PROBLEMS, OPERATORS | ON_FUNCTIONS | RANDOM, growing(search), N_SEARCHES, usual
+    ),
+    "bo_functions": Benchmark(
+        {name: partial(with_ends, name) for name in FUNCTIONS},
+        {"known": None},
+        each(known),
+        {name: 3 if name.startswith("bnn") else 1 for name in FUNCTIONS},
     ),
     "bo_suite": Benchmark(SUITE, OF_SUITE, growing(search), N_OF_SUITE),
     "operators": Benchmark({"pollutants_40": drawn_functions}, LEARNERS, each(learned), 3),

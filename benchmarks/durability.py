@@ -198,7 +198,7 @@ def workers_of(pid):
 
 
 def resume(seed):
-    """Measure the disk space of 500 trials, and the time until a resumed search goes on."""
+    """Measure disk space of 500 trials, 20 in copies, and the time until a search goes on."""
     from skuq.files import _archive
     from skuq.search import CatalogFolder
 

@@ -126,7 +126,7 @@ def with_totals(results):
 
 def trials_skuq():
     from skuq.backend import keras  # noqa: F401  # before the clock starts
-    from skuq.training import Recipe
+    from skuq.training import Recipe, TrainingRun  # noqa: F401
 
     space, configurations = trials(SEEDED)
     data, results = trial_data(), []
@@ -189,7 +189,7 @@ def ensemble_skuq(epochs, n_members=5):
     """Our ensemble, in one vectorised program."""
     from skuq.backend import keras  # noqa: F401  # before the clock starts
     from skuq.networks import GaussianHead
-    from skuq.training import Recipe
+    from skuq.training import Recipe, TrainingRun  # noqa: F401
 
     data = ensemble_data()
     started = time.perf_counter()

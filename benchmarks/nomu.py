@@ -36,11 +36,10 @@ EPOCHS, L2 = 1024, 1e-8
 N_SEARCH = 50  # settings that a hyper deep ensemble tries
 GP_FLOOR = 1e-3  # least std of a GP; without one, a cubic fitted exactly has any NLL_min
 FLOOR = 1e-6  # least std of the networks: about the precision of float32
-#: The paper's remedy for gaps: they are held out, too, and r sees X alone.
+#: Our remedy for gaps: they are held out, too, and r sees X alone.
 GAP_CHANGES = {"validation": "gaps", "network__connect_layers": 0}
 N_FEATURES = {"boston": 13, "concrete": 8, "energy": 8, "wine": 11, "yacht": 6}
 KINDS = ("nomu", "nomu_gradient", "mc_dropout", "deep_ensemble", "hyper_deep_ensemble")
-NOMUS = ("nomu", "nomu_gradient", "nomu_gaps")
 METHODS = {"nomu": ("nomu", None), "nomu_gaps": ("nomu_gaps", None), "gp": ("gp", None)}
 METHODS |= {f"{kind} {width}": (kind, width) for kind in KINDS for width in (256, 1024)}
 

@@ -5,6 +5,7 @@ from bo_problems import SUITE
 from problems.functions import FUNCTIONS_1D
 from published import NOMU, REGRETS, medians
 from tables import (
+    by_seed,
     cross,
     markdown,
     mean,
@@ -148,10 +149,10 @@ def nomu_functions():
 SEARCHES = {
     "**NEON**, leaky EI (interferometer: of the logarithm)": (
         "conditioned_lei",
-        "neon_lei",
+        None,
         "neon_log",
     ),
-    "NEON, trained EpiNet, leaky EI": ("neon_lei", None, None),
+    "NEON, trained EpiNet, leaky EI": ("neon_lei", "neon_lei", None),
     "`NEONRegressor.from_paper`, leaky EI": ("neon_paper_lei", None, None),
     "Gaussian process for each output, leaky EI": ("gp_composite", None, None),
     "Gaussian process of the value, EI": ("gp", None, "gp"),
@@ -272,8 +273,17 @@ def _factor_on_judged_functions(run):
 
 
 def regrets_of(problem, method):
-    """Regrets of searches that are complete; the least value is -1."""
-    return [c[64] + 1 for c in curves(rows("bo", problem, method), 8) if len(c) > 64]
+    """Regrets of the first three searches, in shares of the least value (NOMU, section 4.2)."""
+    known = by_seed("bo_functions", problem, "known")
+    if method == "random":
+        return [row["random"] for row in known.values()]
+    found = []
+    for run in rows("bo", problem, method):
+        if run["seed"] < 3 and not run.get("unfinished"):
+            row = known.get(run["seed"], known[0])
+            best = row["low"] + (min(run["values"]) + 1) / 2 * (row["high"] - row["low"])
+            found.append((best - row["least"]) / -row["least"])
+    return found
 
 
 @table
@@ -297,7 +307,8 @@ def regrets():
         final, paper = regrets_of(f"{name}{d}d", method), REGRETS.get(method, {}).get(f"{name}{d}d")
         if not final:
             return ""
-        text = significant(np.mean(final), 2) + ", one run" * (len(final) == 1)
+        text = significant(np.mean(final), 2)
+        text += ", one run" * (len(final) == 1 and method != "random")
         return text if paper is None else f"{text} ({significant(paper[0], 2)})"
 
     down = {(d, m): f"{d}: {title}" for d in (5, 10, 20) for m, title in titles.items()}

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from data import LARGE, SMALL, SUITE
 from published import DENSITIES, PUBLISHED, TABLE_I
-from regression import BASELINES, CALIBRATIONS, FIELD, N_CALIBRATED, N_FEATURES, N_SPLITS
+from regression import BASELINES, CALIBRATIONS, FIELD, N_CALIBRATED, N_FEATURES
 from scipy import stats
 from tables import (
     by_seed,
@@ -69,16 +69,6 @@ def field_published():
     titles = {m: f"{m}, published" for m in figures} | {"tabular": "`TabularEnsembleRegressor`"}
     heads = {s: f"{s} ({span(row['seed'] for row in r)})" for s, r in found.items()}
     return cross("NLL", titles, heads, lambda m, s: (number(figures[m][s]), figures[m][s]), "down")
-
-
-def mean_scores(score):
-    """Frame of methods by sets: means where all splits of the set have been run."""
-    found = [r for r in stored("regression") if r.get(score) is not None]
-    frame = pd.DataFrame([r for r in found if r["seed"] < N_SPLITS[r["problem"]]])
-    groups = frame.groupby(["method", "problem"])[score]
-    wanted = [N_SPLITS[name] for _, name in groups.groups]
-    means = groups.mean()[(groups.size() == wanted).to_numpy()].unstack()
-    return means[[name for name in N_SPLITS if name in means]]
 
 
 @table

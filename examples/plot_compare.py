@@ -60,7 +60,7 @@ estimators = {
 # %%
 # One table
 # ---------
-# Larger is better in every column but the coverage, which is best at 0.9.
+# Larger is better in every column but the seconds and the coverage, which is best at 0.9.
 scorers = make_scorers("neg_nll", "neg_crps", "coverage_90", "neg_calibration_error", "r2")
 folds = KFold(3, shuffle=True, random_state=0)
 rows = {}
