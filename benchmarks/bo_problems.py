@@ -215,10 +215,10 @@ def known(ends, _, seed):
 
 
 def lowest(f, seed):
-    """The least value of a network that 64 descents by the signs of its gradients find."""
+    """The least value of a network that 256 descents by the signs of its gradients find."""
     import tensorflow as tf
 
-    X, least = np.random.default_rng(seed).uniform(-1, 1, (64, f.n_features)), np.inf
+    X, least = np.random.default_rng(seed).uniform(-1, 1, (256, f.n_features)), np.inf
     for step in np.linspace(0.2, 0, 200):
         hidden = X = tf.constant(X, "float32")
         with tf.GradientTape() as tape:

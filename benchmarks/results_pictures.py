@@ -149,7 +149,8 @@ def bo_suite():
         if known:
             ax.set_yscale("log", nonpositive="clip")
     lines, titles = axes.flat[0].get_legend_handles_labels()
-    figure.legend(lines, titles, loc="outside lower center", ncols=len(titles))
+    axes.flat[-1].legend(lines, titles, loc="center")
+    axes.flat[-1].axis("off")
     return figure
 
 
