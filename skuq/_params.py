@@ -189,8 +189,7 @@ def read_only_copy(values: Any, dtype: type = float) -> np.ndarray:
 
 def refuse_dates(values: Any, name: str) -> None:
     """Raise ValueError for dates and times, which would be taken for nanoseconds."""
-    dtypes = [values.dtype] if hasattr(values, "dtype") else getattr(values, "dtypes", [])
-    for dtype in dtypes:
+    for dtype in np.ravel(getattr(values, "dtypes", getattr(values, "dtype", None))):
         if getattr(dtype, "kind", None) in ("m", "M"):
             raise ValueError(
                 f"{name} must hold numbers. Got dates or times ({dtype}). Convert them first, for "
@@ -205,10 +204,8 @@ def check_targets(y: Any, estimator: Any, name: str = "y") -> np.ndarray:
     """
     refuse_dates(y, name)
     if y is None:
-        raise ValueError(
-            f"This {type(estimator).__name__} estimator requires y to be passed, but the target y "
-            "is None"
-        )
+        who = "A regressor" if estimator is None else f"This {type(estimator).__name__} estimator"
+        raise ValueError(f"{who} requires {name} to be passed, but the target y is None")
     try:
         # Not with validate_data, which would forget the names of X's features. NaN are refused
         # whatever scikit-learn is set to assume.
@@ -361,7 +358,7 @@ def refuse(problems: Mapping[str, bool]) -> None:
 
 def classifies(estimator: Any) -> bool:
     """Whether a fitted estimator is a classifier."""
-    return hasattr(estimator, "classes_")
+    return len(getattr(estimator, "classes_", ())) > 0  # CatBoost's regressors have none
 
 
 class NoUncertaintyError(TypeError):

@@ -174,8 +174,7 @@ class Fits:
 
 def _fit(settings, results, entropy) -> Surrogate:
     """Fit a seeded clone to the results."""
-    start = time.perf_counter()
-    X = settings.domain.encode(results.X)
+    start, X = time.perf_counter(), settings.domain.encode(results.X)
     model = _clone_with_seed(settings.estimator, trial_seed(entropy, 0))
     # Networks have large arrays of their own, and limit threads themselves.
     n_rows = math.inf if hasattr(settings.estimator, "posterior_fn") else len(X)

@@ -201,8 +201,7 @@ def negative_loss(statistics: Statistics, loss: Loss, weight: np.ndarray) -> Str
 
 def _in_parts(strength: Strength, teams: np.ndarray, n_bytes: int) -> np.ndarray:
     """Compute the strengths of teams part by part, where each team takes `n_bytes` at a time."""
-    step = max(1, _CHUNK_BYTES // n_bytes)
-    result = np.empty(len(teams))
+    step, result = max(1, _CHUNK_BYTES // n_bytes), np.empty(len(teams))
     for start in range(0, len(teams), step):
         result[start : start + step] = strength(teams[start : start + step])
     return result

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import is_classifier
+from sklearn.base import is_classifier, is_regressor
 
 from skuq._messages import warn_user
 from skuq._params import Interval, StrOptions, check_weights, column_or_1d, safe_indexing
@@ -201,12 +201,12 @@ def hold_out(estimator: Any, given: Given) -> Given:
     the same for every `random_state`.
     """
     y, validation = np.asarray(given.y), estimator.validation
-    if getattr(estimator, "calibrate", False):
-        kind = "Classifier" if is_classifier(estimator) else "Regressor"
+    calibrates = getattr(estimator, "calibrate", False) and isinstance(validation, str)
+    if calibrates and is_regressor(estimator) and given.groups is None and estimator.loss != "mse":
         warn_user(
             "A step or `preprocess` learns from y, so that all networks validate on the same rows: "
-            f"{type(estimator).__name__} is not calibrated. Put CalibratedUncertainty{kind} around "
-            "the whole pipeline.",
+            f"{type(estimator).__name__} is not calibrated. Put CalibratedUncertaintyRegressor "
+            "around the whole pipeline.",
             CalibrationWarning,
         )
     weights = check_weights(given.sample_weight, y, relative=True)

@@ -117,7 +117,7 @@ def refuse_keras(reason: str) -> NoReturn:
     )
 
 
-def check_pretrained(model: Any, names: Any = None) -> None:
+def check_pretrained(model: Any, n_features: int, names: Any = None, note: str = "") -> None:
     """Raise an error if a given model is not fitted, is a classifier, or knows other columns."""
     if classifies(model):
         raise ValueError(f"`pretrained` must be a regressor. Got {type(model).__name__}.")
@@ -135,6 +135,8 @@ def check_pretrained(model: Any, names: Any = None) -> None:
             "X must have the columns that `pretrained` was fitted with, in their order: "
             f"{list(own_names)}. Got {list(names)}."
         )
+    if (wanted := getattr(model, "n_features_in_", n_features)) != n_features:
+        raise ValueError(f"`pretrained` takes {wanted} features. X has {n_features}{note}.")
 
 
 def predict_pretrained(model: Any, X: Any, shape: tuple[int, ...]) -> np.ndarray:

@@ -77,12 +77,7 @@ class GivenMean:
             if shows_layers:
                 self._check_layers()
             return
-        _ensemble.check_pretrained(self.model, names)
-        wanted = getattr(self.model, "n_features_in_", n_features)
-        if wanted != n_features:
-            raise ValueError(
-                f"`pretrained` takes {wanted} features. X has {n_features}, of which {_ENCODED}."
-            )
+        _ensemble.check_pretrained(self.model, n_features, names, f", of which {_ENCODED}")
 
     def _check_layers(self) -> None:
         """Raise ValueError if the hidden layers of the Keras model cannot be copied."""

@@ -67,7 +67,7 @@ class GivenBase:
                 f"{wanted}, or u alone. Got {shapes}."
             )
         if not hasattr(model, "predict_on_batch"):
-            check_pretrained(model, names)
+            check_pretrained(model, len(inputs.scaling.scale_), names)
 
     def fit(self, X: np.ndarray) -> Self:
         """Learn the scale of the last hidden layer, at the query points of the inputs."""

@@ -218,8 +218,9 @@ def _judge(model, X, y) -> _Judged:
         return _judge_classes(np.tile(shares, (len(codes), 1)), codes)
 
     judged = _judge_classes(proba, codes)
-    if hasattr(model, "predict"):  # a threshold may decide, not the most probable class
-        judged.losses["error_rate"] = 1.0 * (np.ravel(model.predict(X))[known] != np.ravel(y))
+    # A threshold may decide, not the most probable class.
+    if hasattr(model, "predict") and np.size(said := model.predict(X)) == len(known):
+        judged.losses["error_rate"] = 1.0 * (np.ravel(said)[known] != np.ravel(y))
     return replace(judged, y=y, rows=known, reference=reference)
 
 
@@ -290,6 +291,7 @@ class _Marginal:
     """Regressor that predicts the distribution of some targets for every row."""
 
     def __init__(self, targets, like):
+        _params.refuse_dates(targets, "`y_train`")
         targets = _params.as_floats(targets, "y_train")
         if (given := targets[:1].size) != (expected := like[:1].size):
             raise ValueError(f"`y_train` must have {expected} outputs, as `y_test`. Got {given}.")

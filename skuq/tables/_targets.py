@@ -153,7 +153,7 @@ class NumberTargets(Targets):
 
     def encode(self, y: Any) -> np.ndarray:
         """Check the y of validation rows, and return it as (n, m)."""
-        y = check_targets(y, self, "y of validation rows")
+        y = check_targets(y, None, "y of validation rows")
         y = y.reshape(len(y), -1)
         if y.shape[1] != self.n_outputs:
             raise ValueError(

@@ -44,8 +44,7 @@ def draw_variables(model: Any, seed: int) -> tuple[np.ndarray, list[np.ndarray]]
     values: dict[int, np.ndarray] = {}  # by identity: nested models may repeat a path
     for variable in model.variables:
         # Drawn for every variable, so that a seed depends only on the variable's position.
-        own_seed = int(rng.integers(1, MAX_SEED))
-        value = variable.numpy()
+        own_seed, value = int(rng.integers(1, MAX_SEED)), variable.numpy()
         if variable.name == _SEED_STATE:  # the generator of a random layer
             value = np.random.default_rng(own_seed).integers(MAX_SEED, size=value.shape)
             value = value.astype(variable.dtype)

@@ -322,8 +322,7 @@ def test_the_page_says_what_keeps_the_uncertainty(row, outer, inner):
     X = np.random.default_rng(0).normal(size=(40, 2))
     y = (X[:, 0] > 0).astype(int) if is_classifier(outer) else X
     y = y if y.ndim == 1 or isinstance(outer, MultiOutputRegressor) else y.sum(axis=1)
-    model = FrozenEstimator(SURE.fit(X, y)) if "Frozen" in row else outer.fit(X, y)
-    works = []
+    model, works = FrozenEstimator(SURE.fit(X, y)) if "Frozen" in row else outer.fit(X, y), []
     for use in (
         lambda: model.predict_uncertainty(X).total,
         lambda: model.predict(X, return_std=True)[1],

@@ -472,7 +472,7 @@ REFUSED = [
     ({"pretrained": LinearRegression().fit(ROWS, TWO)}, r"shape \(12, 1\).*Got shape \(12, 2"),
     ({"pretrained": LinearRegression().fit(OTHER, VALUES), "X": FRAME}, r"order: \['b', 'a'\]"),
     ({"pretrained": LinearRegression()}, "`pretrained` is not fitted.*FrozenEstimator"),
-    ({"pretrained": SimpleNamespace(predict=len, classes_=[])}, "must be a regressor"),
+    ({"pretrained": SimpleNamespace(predict=len, classes_=[0, 1])}, "must be a regressor"),
     ({"pretrained": FrozenEstimator(LINE), "X": GAPS}, "missing values count as encoded"),
     ({"pretrained": network((3,), 1)}, r"shape \(None, 2\).*It takes \(None, 3\)"),
     ({"pretrained": keras.Sequential([keras.layers.Dense(1)])}, "without weights"),

@@ -14,6 +14,7 @@ from sklearn.compose import make_column_transformer
 from sklearn.decomposition import PCA
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.feature_selection import RFE, SelectKBest, f_regression
+from sklearn.frozen import FrozenEstimator as Frozen
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV, KFold, StratifiedKFold
 from sklearn.pipeline import make_pipeline
@@ -238,9 +239,9 @@ def test_a_pipeline_warns_where_validation_rows_are_seen(last, given):
         skuq.make_pipeline(SelectKBest(k=2), last).fit(NOISE, COIN, **given)
     with warnings.catch_warnings(action="error", category=CalibrationWarning):
         skuq.make_pipeline(PCA(2), last).fit(NOISE, COIN)
-        fitted = LogisticRegression().fit(NOISE[:, :2], COIN)
-        prefit = skuq.CalibratedUncertaintyClassifier(fitted, cv="prefit")
-        skuq.make_pipeline(SelectKBest(k=2), prefit).fit(NOISE, COIN)
+        fitted = skuq.DeepEnsembleClassifier(1, **QUICK).fit(NOISE[:, :2], COIN)
+        for inner in (skuq.CalibratedUncertaintyClassifier(fitted, cv="prefit"), Frozen(fitted)):
+            skuq.make_pipeline(SelectKBest(k=2), inner).fit(NOISE, COIN)
         with pytest.raises(ValueError, match="requires y to be passed"):
             skuq.make_pipeline(SelectKBest(k=2), last).fit(NOISE)
 

@@ -211,8 +211,7 @@ def choose_readout(
     """
     held_out, levels = _collect_rows(band, evidence)
     # Few rows cannot tell l_min and l_max; without noise the band is to close at the rows.
-    few = len(held_out.error) < _FEW_ROWS or noiseless
-    level = 0.0
+    few, level = len(held_out.error) < _FEW_ROWS or noiseless, 0.0
     if few and settings.c == settings.l_min == "auto":
         # Subtract the raw uncertainty that a network has at its own rows. Given numbers refer to
         # the raw uncertainty as it is: nothing is subtracted where c or l_min is a number.
@@ -260,8 +259,7 @@ def _choose_l_min(
     known to have no noise, half of `next_to_rows` is enough, and they may be less likely.
     """
     factor, lost = (0.5, _MOST_LOST * len(rows.error)) if noiseless else (1.0, 0.0)
-    widest = _WIDEST * max(1.0, np.sqrt(rows.square))
-    allowed = []
+    widest, allowed = _WIDEST * max(1.0, np.sqrt(rows.square)), []
     for readout in readouts:
         width = _width(readout, raw)
         least = max(at_rows, factor * min(next_to_rows, _AT_ROWS * width))

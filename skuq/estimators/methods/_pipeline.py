@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import sklearn.pipeline
 from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.utils.metaestimators import available_if
 
 from skuq._messages import warn_user
@@ -114,14 +115,15 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         name, last = self.steps[-1]
         own = {k.removeprefix(f"{name}__"): params[k] for k in params if k.startswith(f"{name}__")}
         # The network may be in a search, a pipeline or a transformation of y.
-        inside = getattr(last, "get_params", dict)().values()
-        model = next((m for m in (last, *inside) if isinstance(m, Predictor)), None)
-        validation, cv = getattr(model, "_held_out", None), getattr(model, "cv", "prefit")
-        validates = y is not None and {"validation_data", "X_val"}.isdisjoint({*own, *params})
-        validates = validates and (validation is not None or not isinstance(cv, str))
-        if model is None or not (validates and learns_from_y(before, X, y, np.arange(len(y)))):
+        inside = {} if isinstance(last, Predictor) else getattr(last, "get_params", dict)()
+        frozen = [p.estimator for p in (last, *inside.values()) if isinstance(p, FrozenEstimator)]
+        models = [m for m in (last, *inside.values()) if isinstance(m, Predictor)]
+        models = [m for m in models if m not in frozen and _validates(m)]
+        has_rows = any(name.endswith(("validation_data", "X_val")) for name in params)
+        if has_rows or y is None or not (models and learns_from_y(before, X, y, np.arange(len(y)))):
             return super().fit(X, y, **params)
         # A search either has a share or folds of its own, or takes validation rows.
+        model, validation = models[0], models[0]._held_out
         has_own = isinstance(last, SearchEstimator) and not isinstance(validation, str)
         if validation is None or has_own or len(own) < len(params) or model is not last:
             warn_user(
@@ -151,6 +153,11 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
     log_prob = _delegate(UncertaintyRegressor.log_prob)
     leaderboard = _delegate(SearchEstimator.leaderboard)
     reselect = _delegate(SearchEstimator.reselect)
+
+
+def _validates(model):
+    # Calibration over folds holds rows out by `cv`.
+    return model._held_out is not None or not isinstance(getattr(model, "cv", "prefit"), str)
 
 
 def make_pipeline(*steps, memory=None, transform_input=None, verbose=False):
