@@ -91,7 +91,8 @@ def boosted_quantiles(X, y, X_test, seed):
 def gaussian_process(X, y, X_test, seed):
     """A process with a length scale for each feature."""
     kernel = ConstantKernel() * RBF(np.ones(X.shape[1]), (1e-2, 1e4)) + WhiteKernel()
-    process = GaussianProcessRegressor(kernel, normalize_y=True, n_restarts_optimizer=2)
+    restarts = {"n_restarts_optimizer": 2, "random_state": seed}
+    process = GaussianProcessRegressor(kernel, normalize_y=True, **restarts)
     model = make_pipeline(StandardScaler(), process)
     return estimator(lambda _: model)(X, y, X_test, seed)
 
@@ -374,7 +375,10 @@ BENCHMARKS = {
         | {"catboost": FIELD_METHODS["catboost"]},
         each(scored),
         {f"{name}, {kind}": n for name, n in N_FEATURES.items() for kind in ("gaps", "tails")},
-        lambda problem, method: in_field(problem.split(",")[0], method),
+        lambda problem, method: (
+            in_field(problem.split(",")[0], method)
+            and (problem[:4], method) != ("wine", "gaussian process")  # 20 fits of minutes
+        ),
     ),
     "costs": Benchmark(
         {str(n): partial(friedman, n) for n in (1_000, 10_000, 100_000)},

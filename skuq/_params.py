@@ -164,9 +164,9 @@ def fill_masked(values: Any) -> Any:
 
 
 def as_floats(values: Any, name: str = "y") -> np.ndarray:
-    """Convert values to an array of floats, with NaN for missing dates and masked values.
+    """Convert values to an array of floats, with NaN for missing and masked values.
 
-    Raise ValueError, with the name of the argument, for values that are no real numbers or dates.
+    Raise ValueError, with the name of the argument, for values that are no real numbers.
     """
     try:
         values = fill_masked(values)
@@ -176,8 +176,8 @@ def as_floats(values: Any, name: str = "y") -> np.ndarray:
         floats = np.asarray(values, dtype="float64")
     except (TypeError, ValueError) as error:
         raise ValueError(f"`{name}` must be numbers: {error}.") from error
-    # Missing dates are the smallest integer, also those of a time zone, which are objects.
-    return np.where(pd.isna(array), np.nan, floats) if array.dtype.kind in "mMO" else floats
+    refuse_dates(array, f"`{name}`")
+    return np.where(pd.isna(array), np.nan, floats) if array.dtype.kind == "O" else floats
 
 
 def read_only_copy(values: Any, dtype: type = float) -> np.ndarray:

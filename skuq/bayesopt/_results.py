@@ -207,7 +207,7 @@ def check_bounds(bounds) -> np.ndarray:
     """Validate bounds as an array (d, 2) of finite numbers, each low below its high."""
     given = bounds
     try:
-        bounds = read_only_copy(bounds)
+        bounds = read_only_copy(as_floats(bounds))
     except (TypeError, ValueError):
         bounds = np.empty(0)
     if bounds.ndim != 2 or bounds.shape[1] != 2 or not len(bounds):

@@ -249,7 +249,7 @@ def posterior_of(estimator, n_draws, random_state, output_shape):
     normals = quasi_random_normals(n_draws, math.prod(output_shape), rng)
 
     def function(xp, arguments, X):
-        mean, std = (np.asarray(part) for part in estimator.predict(X, return_std=True))
+        mean, std = _params.predict_normal(estimator, X)
         std = np.broadcast_to(std, mean.shape).reshape(len(X), *output_shape)
         mean = mean.reshape(std.shape)
         # (n, *output_shape) by (n_draws, 1, *output_shape): one z for all rows of a draw

@@ -291,7 +291,6 @@ class _Marginal:
     """Regressor that predicts the distribution of some targets for every row."""
 
     def __init__(self, targets, like):
-        _params.refuse_dates(targets, "`y_train`")
         targets = _params.as_floats(targets, "y_train")
         if (given := targets[:1].size) != (expected := like[:1].size):
             raise ValueError(f"`y_train` must have {expected} outputs, as `y_test`. Got {given}.")

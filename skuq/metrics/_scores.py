@@ -20,8 +20,6 @@ def check_arrays(*, finite=True, **arrays) -> list[np.ndarray]:
 
     One named `std` must be positive.
     """
-    for name, values in arrays.items():
-        _params.refuse_dates(values, f"`{name}`")
     arrays = {name: _params.as_floats(values, name) for name, values in arrays.items()}
     for name, values in arrays.items():
         if values.ndim == 0 or not values.size:

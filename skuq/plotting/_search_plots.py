@@ -170,14 +170,16 @@ class SearchHistoryDisplay(_display.Display):
         look["drawstyle"] = "steps-post"
         self.line_ = _display.draw_line(ax, x[begun], best[begun], line_kwargs, **look)
         # Marks of failed trials lie below all scores, and those beyond the fence above it.
-        low = scores[done].min()
-        margin = 0.08 * (fence - low or abs(low) or 1.0)
+        to_axis = ax.yaxis.get_transform()  # the axis may be logarithmic
+        low, high = to_axis.transform([scores[done].min(), fence])
+        margin = 0.08 * (high - low or abs(low) or 1.0)
+        marks = [low - margin, high + margin, low - 2 * margin, high + 2 * margin]
+        under, over, *ends = to_axis.inverted().transform(marks)
         look = {"marker": "^", "color": _display.GREY}
         beyond = x[done & ~within]
-        self.beyond_ = _mark(ax, beyond, fence + margin, look, f"above {fence:.3g}", None)
+        self.beyond_ = _mark(ax, beyond, over, look, f"above {fence:.3g}", None)
         look = {"marker": "x", "color": _display.VERMILION}
-        self.failed_ = _mark(ax, x[~done], low - margin, look, "failed", failed_kwargs)
-        ends = [low - 2 * margin, fence + 2 * margin]
+        self.failed_ = _mark(ax, x[~done], under, look, "failed", failed_kwargs)
         if shared is not None:
             ends = [min(ends[0], shared[0]), max(ends[1], shared[1])]
         # Room for the marks at both edges.

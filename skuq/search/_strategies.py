@@ -559,7 +559,7 @@ class SearchStrategy(Settings):
         -------
         Proposer
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define `proposer(problem)`.")
 
     def validate(self) -> None:
         super().validate()

@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.utils.validation import check_array, validate_data
 
 from skuq import backend
-from skuq._params import check_targets, fill_masked, read_only_copy, refuse_lazy
+from skuq._params import check_targets, fill_masked, read_only_copy, refuse_dates, refuse_lazy
 from skuq.files._registry import saved_as
 from skuq.networks._operator_network import OperatorHead
 from skuq.predictive import EpistemicNormal, GaussianMixture
@@ -31,6 +31,7 @@ _SMALLEST_STD = 1e-9  # smallest standard deviation of the standardised values
 
 def check_queries(points: Any, n_columns: int | None = None) -> np.ndarray:
     """Check query points of shape (q,) or (q, d_y), and return a read-only copy (q, d_y)."""
+    refuse_dates(points, "`query_points`")
     points = check_array(
         fill_masked(points), ensure_2d=False, dtype="float64", input_name="query_points"
     )
@@ -113,6 +114,7 @@ class FunctionInputs(Inputs):
     def validate(self, X: Any, estimator: Any, *, reset: bool = False, min_rows: int = 1) -> Any:
         """Check that X holds finite numbers (n, d_u)."""
         refuse_lazy(X)
+        refuse_dates(X, "X")
         return validate_data(
             estimator, fill_masked(X), reset=reset, dtype="float64", ensure_min_samples=min_rows
         )

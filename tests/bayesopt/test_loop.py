@@ -100,6 +100,7 @@ def test_domain_encodes_decodes_and_gives_whole_numbers_equal_shares(rng):
 @cases(
     ("settings", "error", "message"),
     ({"bounds": [(1, 0)]}, ValueError, "reversed"),
+    ({"bounds": np.array([["2020", "2021"]], "M8[D]")}, ValueError, "must be pairs of numbers"),
     ({"bounds": [(0, 1), (2, 2)]}, ValueError, "zero width"),
     ({"bounds": [(-1e308, 1e308)]}, ValueError, "finite.* high - low"),
     ({"bounds": [(0, 1), ["a", "b"]]}, ValueError, "pairs.* a column of codes"),

@@ -241,6 +241,7 @@ def test_predict_refuses():
     for points, message in (
         (np.zeros((3, 2)), r"\(q, 1\), as in fit. Got \(3, 2\)"),
         ([np.nan], "NaN"),
+        (np.array(["2020"], "M8[D]"), "`query_points` must hold numbers"),
         (np.zeros((2, 2, 2)), "dim 3"),
         (np.ma.masked_equal([0.5, 1], 1), "NaN"),
     ):

@@ -186,14 +186,15 @@ def test_a_y_of_one_column_is_one_output(display, data):
 
 
 def test_search_history_by_trial_and_time_with_outliers_and_failures():
-    failed = {"status": "failed", "message": "no"}
-    outcomes = [{"score": 3.0}, failed, {"score": 1.0}, {"score": 2.0}]
+    outcomes = [{"score": 3.0}, {"status": "failed", "message": "no"}, {"score": 1}, {"score": 2}]
     same = {"result": SimpleNamespace(n_epochs=1, best_epoch=0), "seconds": 0.5}
     catalog = Catalog([TrialRecord(k, {}, **same, **outcomes[k]) for k in range(4)])
     display = SearchHistoryDisplay.from_catalog(catalog)
     assert_allclose(display.line_.get_data(), [range(4), [3, 3, 1, 1]])
     assert display.failed_.get_xdata().tolist() == [1]
     assert_allclose(display.scatter_.get_offsets(), [[0, 3], [2, 1], [3, 2]])
+    axes = plt.figure().add_subplot(yscale="log")
+    assert SearchHistoryDisplay([1, np.nan, 1e-4]).plot(axes).failed_.get_ydata()[0] > 1e-5
     search = SimpleNamespace(best_estimator_=SimpleNamespace(catalog_=catalog))
     nested = SimpleNamespace(best_estimator_=search)
     by_time = SearchHistoryDisplay.from_estimator(nested, by="time")
