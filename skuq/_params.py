@@ -189,7 +189,8 @@ def read_only_copy(values: Any, dtype: type = float) -> np.ndarray:
 
 def refuse_dates(values: Any, name: str) -> None:
     """Raise ValueError for dates and times, which would be taken for nanoseconds."""
-    for dtype in np.ravel(getattr(values, "dtypes", getattr(values, "dtype", None))):
+    dtypes: Any = getattr(values, "dtypes", getattr(values, "dtype", None))
+    for dtype in np.ravel(dtypes):
         if getattr(dtype, "kind", None) in ("m", "M"):
             raise ValueError(
                 f"{name} must hold numbers. Got dates or times ({dtype}). Convert them first, for "
