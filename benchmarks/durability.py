@@ -198,7 +198,7 @@ def workers_of(pid):
 
 
 def resume(seed):
-    """Measure disk space of 500 trials, 20 in copies, and the time until a search goes on."""
+    """Measure the disk space of 500 trials, copies of 20, and the time until a search goes on."""
     from skuq.files import _archive
     from skuq.search import CatalogFolder
 

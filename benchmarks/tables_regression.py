@@ -22,7 +22,7 @@ from tables import (
 )
 
 SIX = (*SMALL, "diabetes")
-SUMS = ("boom_bikes", "excitation_current")  # y is exactly linear in X
+LINEAR = ("boom_bikes", "excitation_current")  # y is exactly linear in X
 BOTH = "{:.2f} ({:.2f})"  # NLL (RMSE)
 GAP_SCORES = ("crps_own", "nll_own", "coverage_95")
 
@@ -77,7 +77,7 @@ def field_ranks():
     """Mean ranks over two groups of sets, and CRPS relative to that of the tabular ensemble."""
     peers = ("tabular", "gaussian process", "ngboost", "catboost", "boosted quantiles")
     suite = [name for name in SUITE if all(rows("regression", name, m) for m in peers)]
-    suite = [name for name in suite if name not in SUMS]
+    suite = [name for name in suite if name not in LINEAR]
     columns = {}
     for title, sets, methods, own in (("six", SIX, FIELD, ""), ("suite", suite, peers, "_own")):
         for score in ("crps", "nll"):

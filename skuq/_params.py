@@ -188,7 +188,7 @@ def read_only_copy(values: Any, dtype: type = float) -> np.ndarray:
 
 
 def refuse_dates(values: Any, name: str) -> None:
-    """Raise ValueError for dates and times, which would be taken for nanoseconds."""
+    """Raise ValueError for dates and times, which would count in their unit, as whole numbers."""
     dtypes: Any = getattr(values, "dtypes", getattr(values, "dtype", None))
     for dtype in np.ravel(dtypes):
         if getattr(dtype, "kind", None) in ("m", "M"):

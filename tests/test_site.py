@@ -65,7 +65,8 @@ def test_words_of_the_recommended_estimators_and_comparisons_are_those_of_result
         assert nll("operators", None, "neon") < nll("operators", None, rival)
     logs = timed().assign(ratio=lambda frame: np.log(frame["ratio"]))
     found = logs.groupby(["method", "kind"])["ratio"].agg(["mean", "median"])
-    assert (found.abs()["median"] < 0.021).all()  # level
+    assert found.loc["three times", "numbers"]["mean"] == pytest.approx(np.log(0.99), abs=0.005)
+    assert (found["median"].drop(("three times", "numbers")).abs() < 0.02).all()  # level
     assert "below that of the plain" in skuq.TabularEnsembleRegressor.__doc__
     assert "five of six sets" in skuq.TabularEnsembleRegressor.__doc__
     scores = [common_scores("regression", s, ("tabular", "plain"), "crps")[0] for s in SIX]

@@ -201,8 +201,9 @@ def hold_out(estimator: Any, given: Given) -> Given:
     the same for every `random_state`.
     """
     y, validation = np.asarray(given.y), estimator.validation
-    calibrates = getattr(estimator, "calibrate", False) and isinstance(validation, str)
-    if calibrates and is_regressor(estimator) and given.groups is None and estimator.loss != "mse":
+    own_splits = isinstance(validation, str) and given.groups is None and is_regressor(estimator)
+    calibrates = getattr(estimator, "calibrate", False) and getattr(estimator, "loss", "") != "mse"
+    if own_splits and calibrates:
         warn_user(
             "A step or `preprocess` learns from y, so that all networks validate on the same rows: "
             f"{type(estimator).__name__} is not calibrated. Put CalibratedUncertaintyRegressor "

@@ -467,8 +467,7 @@ class CellSpace(_ImageSpace):
         drawn = rng.integers(n_cells + len(sizes)) if n_cells + len(sizes) else 0
         if drawn >= n_cells:
             return {**configuration, **sizes.mutate(configuration, rng)}
-        kind = KINDS[drawn]
-        which = rng.integers(3)
+        kind, which = KINDS[drawn], rng.integers(3)
         if which == 0:
             return dict(configuration)
         if which == 1:

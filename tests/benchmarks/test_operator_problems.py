@@ -42,9 +42,8 @@ def test_objective_of_tensors_is_that_of_arrays_with_its_gradient(name):
     # Light is a sum of 4096 pixels in float32, of which the visibility is a difference.
     assert_allclose(values, expected, rtol=3e-3 if name == "interferometer" else 1e-5)
 
-    first = outputs[0, 0]
-    slope = approx_fprime([0.0], lambda k: problem.objective(first + k[0] * direction), 1e-6)
-    assert_allclose((np.asarray(gradient)[0, 0] * direction).sum(), slope, rtol=1e-2)
+    rise = approx_fprime([0.0], lambda k: problem.objective(outputs[0, 0] + k[0] * direction), 1e-6)
+    assert_allclose((np.asarray(gradient)[0, 0] * direction).sum(), rise, rtol=1e-2)
     with pytest.raises(ValueError, match=r"outputs must have shape \(\.\., "):
         problem.objective(np.ones((3, 7)))
 

@@ -230,10 +230,10 @@ def test_what_learns_from_y_sees_all_rows_where_none_are_held_out():
     (skuq.CalibratedUncertaintyClassifier(LogisticRegression(), cv=2), {}),
     (skuq.DeepEnsembleClassifier(1, **QUICK), {"selectkbest__y": None}),
     (GridSearchCV(skuq.DeepEnsembleClassifier(1, **QUICK), {"epochs": [2]}, cv=2), {}),
-    (TABULAR, {}),
+    *((m, {}) for m in (TABULAR, skuq.AutoDEUQRegressor(n_trials=2, epochs=1, random_state=0))),
 )
 def test_a_pipeline_warns_where_validation_rows_are_seen(last, given):
-    told = "Steps before .* learn from y|TabularEnsembleRegressor is not calibrated"
+    told = "Steps before .* learn from y|Regressor is not calibrated"
     with pytest.warns(CalibrationWarning, match=told), suppress(TypeError):
         skuq.make_pipeline(SelectKBest(k=2), last).fit(NOISE, COIN, **given)
     with warnings.catch_warnings(action="error", category=CalibrationWarning):

@@ -109,7 +109,7 @@ class UncertaintyPipeline(sklearn.pipeline.Pipeline):
         Warns
         -----
         CalibrationWarning
-            If that is not possible: for a last step that fits over folds, or with given rows.
+            If that is not possible, as for folds, or a regressor is left uncalibrated by it.
         """
         before = sklearn.pipeline.Pipeline(self.steps[:-1], memory=self.memory)
         name, last = self.steps[-1]
